@@ -4,10 +4,10 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 DEBUG_OPTION := $(if $(DEBUG),--debug)
-LOCAL := $(VENV)/python -m mailslice.local $(DEBUG_OPTION)
-BOOTSTRAP := $(PYTHON) include/mailslice/local/bootstrap.py $(DEBUG_OPTION)
+LOCAL := $(VENV)/python -m stack $(DEBUG_OPTION)
+BOOTSTRAP := $(PYTHON) stack/bootstrap.py $(DEBUG_OPTION)
 # A setup that failed half way has started nothing; one that failed as it was repeated may have left the system up.
-INSTALLED := $(VENV)/python -c "import mailslice.local.__main__, mailslice.local.stack" 2>/dev/null
+INSTALLED := $(VENV)/python -c "import stack.__main__, stack.stack" 2>/dev/null
 # By the environment and as it was written: a file's name is no word of make's, nor of the shell's.
 export MAIL_ORIGIN := $(origin MAIL)
 override export MAIL := $(value MAIL)

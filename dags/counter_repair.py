@@ -42,8 +42,8 @@ from datetime import timedelta
 
 from airflow.sdk import Asset, dag
 
-from mailslice.duty.airflow.forms import form_of
-from mailslice.duty.airflow.road import Tag, dag_arguments, one_chain, schedule_of
+from mailslice.airflow.task_chain import Tag, dag_arguments, one_chain, schedule_of
+from mailslice.airflow.trigger_form import form_of
 
 REPAIRED = Asset("counter_repair", uri="mailslice://mailboxes/counters")
 

@@ -37,8 +37,8 @@ from datetime import timedelta
 
 from airflow.sdk import Asset, dag
 
-from mailslice.duty.airflow.forms import form_of
-from mailslice.duty.airflow.road import Tag, dag_arguments, five_steps, list_queues, schedule_of
+from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues, schedule_of
+from mailslice.airflow.trigger_form import form_of
 
 LOOKED_AFTER = Asset("dead_letters", uri="mailslice://queue/dead-letters")
 

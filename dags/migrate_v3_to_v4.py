@@ -34,8 +34,8 @@ from datetime import timedelta
 
 from airflow.sdk import Asset, dag
 
-from mailslice.duty.airflow.forms import form_of
-from mailslice.duty.airflow.road import Tag, dag_arguments, five_steps, list_queues
+from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues
+from mailslice.airflow.trigger_form import form_of
 
 MIGRATED = Asset("migrate_v3_to_v4", uri="mailslice://queue/migration")
 

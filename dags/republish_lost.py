@@ -33,8 +33,8 @@ from datetime import timedelta
 
 from airflow.sdk import Asset, dag
 
-from mailslice.duty.airflow.forms import form_of
-from mailslice.duty.airflow.road import Tag, dag_arguments, five_steps, list_queues
+from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues
+from mailslice.airflow.trigger_form import form_of
 
 REPUBLISHED = Asset("republish_lost", uri="mailslice://queue/republished")
 

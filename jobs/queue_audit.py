@@ -2,7 +2,7 @@
 
 import sys
 
-from mailslice.duty.job import main
+from mailslice.maintenance.spark_job import main
 
 if __name__ == "__main__":
     sys.exit(main("queue_audit", sys.argv[1:]))

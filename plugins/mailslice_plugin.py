@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware.base import RequestResponseEndpoint
 
-from mailslice.duty.airflow.queue_page import QueuePage
+from mailslice.airflow.queue_page import QueuePage
 from mailslice.model.errors import MailsliceError, TryAgain
 
 STATIC = Path(__file__).parent / "mailslice_static"

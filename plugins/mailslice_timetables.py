@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from mailslice.duty.airflow.timetable import BackfillOnly
+from mailslice.airflow.timetable import BackfillOnly
 
 
 class MailsliceTimetables(AirflowPlugin):

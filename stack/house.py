@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "include" / "mailslice"
-NOT_PRODUCT = ("bench", "testing", "local", "faults")
+NOT_PRODUCT = ("bench", "testing")
 """Packages that are tools: they do not count as lines of the product."""
 CODE = ("include", "dags", "jobs", "plugins", "tests", "stack", "docker")
 MAX_COLUMNS = 100

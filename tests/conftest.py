@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import hypothesis
 import pytest
 
-from mailslice.local.program import answers_cql, answers_http
 from mailslice.model.settings import Settings, clone_root, load_settings, read_env_file
+from stack.program import answers_cql, answers_http
 
 # No test is about the speed of one example: on a machine that runs three test processes any of them may take a second.
 hypothesis.settings.register_profile(

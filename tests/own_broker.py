@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.local.program import Program
-from mailslice.local.rabbitmq import rabbitmq
-from mailslice.local.settings import Profile, stack_settings
 from mailslice.model.settings import RabbitSettings
+from stack.program import Program
+from stack.rabbitmq import rabbitmq
+from stack.settings import Profile, stack_settings
 from tests.ports import free_ports
 
 _PORTS = ("RABBITMQ_PORT", "RABBITMQ_MANAGEMENT_PORT", "RABBITMQ_DIST_PORT", "EPMD_PORT")

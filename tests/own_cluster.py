@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from mailslice.local.cassandra import Node, as_word, cassandra_node, nodetool_command
-from mailslice.local.program import CannotStart
-from mailslice.local.settings import StackSettings
+from stack.cassandra import Node, as_word, cassandra_node, nodetool_command
+from stack.program import CannotStart
+from stack.settings import StackSettings
 
 _RING_DELAY_MS = 5000
 

@@ -18,9 +18,9 @@ from urllib.error import HTTPError, URLError
 
 import psutil
 
-from mailslice.local.airflow import SHORT_LIVED_JVM
-from mailslice.local.parts import java_home
 from mailslice.model.settings import clone_root
+from stack.airflow import SHORT_LIVED_JVM
+from stack.parts import java_home
 from tests.ports import free_port, free_ports
 
 BIN = Path(sys.executable).parent

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 
-from mailslice.duty.ledger import Ledger
+from mailslice.admin import queues
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.maintenance.ledger import Ledger
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import QueueName
-from mailslice.queue import directory
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
 from tests.acceptance.airflow_process import airflow_standalone, spark_cluster
 from tests.contracts.making import row
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(900)
 def stores(fresh_module):
     with open_stores(fresh_module.settings) as opened:
         for queue in ("by hand", "ranges", "idle", "away"):
-            directory.create(opened, queue)
+            queues.create(opened, queue)
         yield opened
 
 

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from mailslice.duty.ledger import Ledger
-from mailslice.duty.request import NO_QUEUE
+from mailslice.admin import queues
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.mail import BlobId, QueueName
 from mailslice.model.names import QueueTable
-from mailslice.queue import directory
 from mailslice.stores import open_stores
 from tests.acceptance.airflow_process import airflow_standalone
 from tests.services.duties.audited import Spool
@@ -47,7 +47,7 @@ def place(fresh_module):
 @pytest.fixture(scope="module")
 def stores(place):
     with open_stores(place.settings) as opened:
-        directory.create(opened, "first")
+        queues.create(opened, "first")
         opened.own_blobs.ensure_bucket()
         yield opened
 
@@ -61,7 +61,7 @@ def airflow(stores, place, tmp_path_factory):
 
 @pytest.fixture
 def queue(stores):
-    return directory.create(stores, f"q-{uuid.uuid4().hex[:8]}")
+    return queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_blob_gc(run, stores):
     orphans = [BlobId(str(uuid.uuid4())) for _ in range(3)]
     for blob in orphans:
         stores.blobs.put(blob, b"nobody's")
-    kept = Spool(stores.settings, stores, directory.create(stores, "refers"))
+    kept = Spool(stores.settings, stores, queues.create(stores, "refers"))
     kept.put("wanted", message=False)
     wanted = {blob.key for blob in stores.blobs.list()} - set(orphans)
     short = {"grace": "1s", "delete_after": "1s", "max_share": 1}

@@ -16,8 +16,8 @@ LATE = '''
 import os, time
 from datetime import timedelta
 from airflow.sdk import dag, task
-from mailslice.duty.airflow.notifier import tell_alerts
-from mailslice.duty.airflow.road import Tag, dag_arguments
+from mailslice.airflow.notifier import tell_alerts
+from mailslice.airflow.task_chain import Tag, dag_arguments
 
 @dag(dag_id="late", schedule=None, **dag_arguments(tags=[Tag.READS], timeout=timedelta(minutes=10), deadline=timedelta(seconds=5)))
 def late():

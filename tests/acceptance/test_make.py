@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from mailslice.local.settings import Ports
-from mailslice.local.supervise import OWNER
 from mailslice.model.settings import clone_root
+from stack.settings import Ports
+from stack.supervise import OWNER
 from tests.acceptance.ending import afterwards
 from tests.ports import free_ports
 
@@ -50,7 +50,7 @@ def _local(
     command: str, environment: Mapping[str, str], seconds: int = 600
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PYTHON, "-m", "mailslice.local", command],
+        [PYTHON, "-m", "stack", command],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -134,7 +134,7 @@ def test_make_run_cleans_a_queue_through_airflow_doubles_nothing_and_leaves_noth
 @pytest.fixture
 def _ended(environment: dict[str, str]) -> Iterator[None]:
     """Ends the stack after the test, also when pytest is killed."""
-    with afterwards([PYTHON, "-m", "mailslice.local", "stop"], environment):
+    with afterwards([PYTHON, "-m", "stack", "stop"], environment):
         yield
 
 

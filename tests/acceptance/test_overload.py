@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from mailslice.queue.directory import create
+from mailslice.admin.queues import create
 from mailslice.stores import open_stores
 from tests.acceptance.command import MAILSLICE
 from tests.acceptance.proxy import Proxy

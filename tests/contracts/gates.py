@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import pytest
 
-from mailslice.duty.artifacts import Artifacts
+from mailslice.checks.data_docs import Docs
+from mailslice.checks.gate import Expectation, Frame, judge, run_gate
+from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import GateFailed
 from mailslice.model.settings import S3Settings
-from mailslice.quality.docs import Docs
-from mailslice.quality.gate import Expectation, Frame, judge, run_gate
 
 GOOD = MappingProxyType(
     {

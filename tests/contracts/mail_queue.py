@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.codec import events
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.names import CONFIGURATION_AGGREGATE
-from mailslice.queue.filters import MailFilter
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.starts import Start
 from tests.contracts.making import HOUR, NOW, row

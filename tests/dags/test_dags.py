@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from mailslice.duty.registry import load, names
+from mailslice.maintenance.registry import load, names
 from tests.dags.conftest import ROOT
 
 DUTIES = sorted(file.stem for file in (ROOT / "dags").glob("*.py"))

@@ -15,14 +15,14 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from mailslice.duty import job
-from mailslice.duty import road as duty_road
-from mailslice.duty.airflow import notifier, road, spark_step
-from mailslice.duty.airflow.notifier import DutyNotifier, Webhook, channels, message_of
-from mailslice.duty.airflow.request import duty_params, request_of, who
-from mailslice.duty.airflow.spark_step import SparkStep
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.engine import TooLarge
+from mailslice.airflow import notifier, spark_operator, task_chain
+from mailslice.airflow.notifier import DutyNotifier, Webhook, channels, message_of
+from mailslice.airflow.run_request import duty_params, request_of, who
+from mailslice.airflow.spark_operator import SparkStep
+from mailslice.maintenance import runner as duty_road
+from mailslice.maintenance import spark_job
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.engine import TooLarge
 from mailslice.model.errors import BadInput, BadSetting, GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
 
@@ -142,7 +142,7 @@ def test_who_asked_is_the_user_or_the_kind_of_run():
 def step(monkeypatch):
     monkeypatch.setenv("MAILSLICE_DUTY_SMALL_ROWS", "0")
     monkeypatch.setattr(
-        spark_step.Connection,
+        spark_operator.Connection,
         "get",
         classmethod(lambda _cls, _name: SimpleNamespace(host="local[2]")),
     )
@@ -156,7 +156,7 @@ def fail_with(monkeypatch, step, code):
         self._hook = SimpleNamespace(_submit_sp=SimpleNamespace(returncode=code))
         raise AirflowException("Cannot execute: spark-submit")
 
-    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", execute)
+    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", execute)
     return step
 
 
@@ -164,18 +164,18 @@ def told_to_the_job(monkeypatch, step):
     """Step and request, as the job's own parser reads its arguments."""
     told = []
     monkeypatch.setattr(
-        job, "run_step", lambda step, request, _settings: told.append((step, request)) or {}
+        spark_job, "run_step", lambda step, request, _settings: told.append((step, request)) or {}
     )
-    monkeypatch.setattr(job, "load_settings", lambda: None)
-    monkeypatch.setattr(job.logging, "basicConfig", lambda **_: None)
-    assert job.main("queue_cleanup", step.application_args) == 0
+    monkeypatch.setattr(spark_job, "load_settings", lambda: None)
+    monkeypatch.setattr(spark_job.logging, "basicConfig", lambda **_: None)
+    assert spark_job.main("queue_cleanup", step.application_args) == 0
     return told[0]
 
 
 @pytest.mark.parametrize("queue", ["spool", "-outgoing", "--queue", "--run=x", "a b", "-"])
 @pytest.mark.parametrize("user", ["alice", "-alice", "--params"])
 def test_the_job_is_told_run_queue_who_and_params(monkeypatch, step, queue, user):
-    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
+    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", lambda _self, _context: None)
     step.mail_queue = queue
     asked = context(user=user, queues=["spool"], reason="--because")
     step.execute(asked)
@@ -195,9 +195,11 @@ def test_the_job_is_told_run_queue_who_and_params(monkeypatch, step, queue, user
 )
 def test_a_driver_on_loopback_binds_to_loopback(monkeypatch, step, master, address):
     monkeypatch.setattr(
-        spark_step.Connection, "get", classmethod(lambda _cls, _name: SimpleNamespace(host=master))
+        spark_operator.Connection,
+        "get",
+        classmethod(lambda _cls, _name: SimpleNamespace(host=master)),
     )
-    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
+    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", lambda _self, _context: None)
     step.execute(context())
     assert step.env_vars.get("SPARK_LOCAL_IP") == address
 
@@ -208,7 +210,9 @@ def small_step(monkeypatch, step):
     monkeypatch.setenv("MAILSLICE_DUTY_SMALL_ROWS", "50")
     told = []
     monkeypatch.setattr(
-        spark_step.SparkSubmitOperator, "execute", lambda _self, _context: told.append("submitted")
+        spark_operator.SparkSubmitOperator,
+        "execute",
+        lambda _self, _context: told.append("submitted"),
     )
     for name in ("run_small", "run_step"):
         monkeypatch.setattr(
@@ -267,7 +271,7 @@ def test_a_small_plan_that_is_refused_is_final_and_a_store_that_is_away_is_tried
 
 
 def test_a_dry_run_skips_apply_and_nothing_else(monkeypatch, step):
-    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
+    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", lambda _self, _context: None)
     with pytest.raises(AirflowSkipException, match="dry run"):
         step.execute(context(dry_run=True))
     SparkStep(
@@ -301,7 +305,7 @@ def test_what_failed_before_the_submit_is_said(monkeypatch, step):
         self._hook = None
         raise AirflowException("Cannot find the keytab /etc/spark.keytab")
 
-    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", execute)
+    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", execute)
     with pytest.raises(
         AirflowFailException,
         match=r"apply of queue 'spool' failed before spark-submit ran: Cannot find the keytab /etc/spark\.keytab",
@@ -324,26 +328,26 @@ def test_the_driver_speaks_utf_8_whatever_the_scheduler_does(monkeypatch, step, 
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
+    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", lambda _self, _context: None)
     step.execute(context())
     assert step.env_vars.get("LC_ALL") == told
 
 
 @pytest.mark.parametrize("given", [[""], ["", " "]])
 def test_queues_that_are_all_blank_are_not_all_queues(monkeypatch, given):
-    monkeypatch.setattr(road, "get_current_context", lambda: {"params": {"queues": given}})
+    monkeypatch.setattr(task_chain, "get_current_context", lambda: {"params": {"queues": given}})
     with pytest.raises(
         AirflowFailException,
         match=r"queues=\['.*\] names no queue: allowed are names, or nothing at all for every queue",
     ):
-        road.list_queues.function()
+        task_chain.list_queues.function()
 
 
 def test_the_queues_of_the_form_are_taken_once_each(monkeypatch):
     monkeypatch.setattr(
-        road, "get_current_context", lambda: {"params": {"queues": ["b", " a ", "b", ""]}}
+        task_chain, "get_current_context", lambda: {"params": {"queues": ["b", " a ", "b", ""]}}
     )
-    assert road.list_queues.function() == ["b", "a"]
+    assert task_chain.list_queues.function() == ["b", "a"]
 
 
 @pytest.mark.parametrize("host", [None, "", "missing"])
@@ -353,9 +357,11 @@ def test_without_a_master_nothing_is_submitted_to_yarn(monkeypatch, step, host):
             raise AirflowNotFoundException("no such connection")
         return SimpleNamespace(host=host)
 
-    monkeypatch.setattr(spark_step.Connection, "get", classmethod(get))
+    monkeypatch.setattr(spark_operator.Connection, "get", classmethod(get))
     monkeypatch.setattr(
-        spark_step.SparkSubmitOperator, "execute", lambda _self, _context: pytest.fail("submitted")
+        spark_operator.SparkSubmitOperator,
+        "execute",
+        lambda _self, _context: pytest.fail("submitted"),
     )
     with pytest.raises(
         AirflowFailException, match="connection 'spark_default' is missing or names no master"
@@ -374,10 +380,10 @@ def test_a_gate_that_fails_is_final_and_a_store_that_is_away_is_not(monkeypatch,
     def run_step(*_):
         raise raised
 
-    monkeypatch.setattr("mailslice.duty.road.run_step", run_step)
-    monkeypatch.setattr(road, "get_current_context", context)
+    monkeypatch.setattr("mailslice.maintenance.runner.run_step", run_step)
+    monkeypatch.setattr(task_chain, "get_current_context", context)
     with pytest.raises(seen, match=str(raised)[:12]):
-        road._run("queue_cleanup", "check", "spool")
+        task_chain._run("queue_cleanup", "check", "spool")
 
 
 class States:
@@ -400,8 +406,8 @@ def test_failed_steps_are_those_of_this_queue_by_name():
         "apply_cleanup_1": "upstream_failed",
         "verify_1": "upstream_failed",
     }
-    assert road.failed_steps({"ti": States(states)}, before) == ["check_plan"]
-    assert road.failed_steps({"ti": States(dict.fromkeys(states, "skipped"))}, before) == []
+    assert task_chain.failed_steps({"ti": States(states)}, before) == ["check_plan"]
+    assert task_chain.failed_steps({"ti": States(dict.fromkeys(states, "skipped"))}, before) == []
 
 
 @pytest.mark.parametrize(("raised", "wanted"), [(True, "apply: no such table"), (False, None)])
@@ -421,12 +427,12 @@ def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_ki
     stores = SimpleNamespace(own=SimpleNamespace(runs=SimpleNamespace(get=lambda _: row)))
     monkeypatch.setattr("mailslice.model.settings.load_settings", lambda: settings)
     monkeypatch.setattr("mailslice.stores.open_stores", lambda _: nullcontext(stores))
-    found = road._recorded(context(), "queue_cleanup", "spool")
+    found = task_chain._recorded(context(), "queue_cleanup", "spool")
     assert (found["message"] if found else None) == wanted
 
 
 def test_what_a_task_keeps_is_small():
-    assert road._told(
+    assert task_chain._told(
         {"run": "r", "slices": [1] * 1000, "seconds": 1.5, "oldest": None, "shape": {}}
     ) == {"run": "r", "seconds": 1.5, "oldest": None}
 
@@ -502,9 +508,9 @@ def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(mo
         notify_email="ops@example.org",
         notify_webhook="https://hooks.example/x",
     )
-    monkeypatch.setattr("mailslice.duty.airflow.notifier.urlopen", urlopen)
+    monkeypatch.setattr("mailslice.airflow.notifier.urlopen", urlopen)
     monkeypatch.setattr(
-        "mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=settings)
+        "mailslice.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=settings)
     )
     monkeypatch.setitem(notifier._SPEAK, "email", lambda *_: 1 / 0)
     DutyNotifier().notify(failure())
@@ -559,7 +565,7 @@ def test_a_connection_is_spoken_to_whatever_the_settings_name(
     )
     monkeypatch.setattr(notifier, "send_email", lambda _, to, **more: mailed.append((to, more)))
     monkeypatch.setattr(
-        "mailslice.duty.airflow.notifier.load_settings",
+        "mailslice.airflow.notifier.load_settings",
         lambda: SimpleNamespace(duty=DutySettings(notify="")),
     )
     DutyNotifier().notify(failure())
@@ -589,7 +595,7 @@ def test_a_connection_that_cannot_work_is_named_and_stops_no_other_channel(
         {name: Connection(conn_id=name, **given) for name, given in connections.items()}.get,
     )
     monkeypatch.setattr(
-        "mailslice.duty.airflow.notifier.load_settings",
+        "mailslice.airflow.notifier.load_settings",
         lambda: SimpleNamespace(duty=DutySettings()),
     )
     DutyNotifier().notify(failure())
@@ -624,7 +630,7 @@ def report_with_alerts(**more):
 @pytest.mark.usefixtures("no_connection")
 def test_new_alerts_of_a_report_are_told_and_those_that_go_on_are_not(monkeypatch, caplog):
     monkeypatch.setattr(
-        "mailslice.duty.airflow.notifier.load_settings",
+        "mailslice.airflow.notifier.load_settings",
         lambda: SimpleNamespace(duty=DutySettings()),
     )
     notifier.tell_alerts(report_with_alerts())
@@ -667,12 +673,14 @@ def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(mon
 
 def test_the_report_task_tells_the_alerts(monkeypatch):
     told = []
-    monkeypatch.setattr(road, "tell_alerts", told.append)
+    monkeypatch.setattr(task_chain, "tell_alerts", told.append)
     monkeypatch.setattr(
-        road, "get_current_context", lambda: {"outlet_events": {ASSET: SimpleNamespace(extra=None)}}
+        task_chain,
+        "get_current_context",
+        lambda: {"outlet_events": {ASSET: SimpleNamespace(extra=None)}},
     )
-    monkeypatch.setattr(road, "failed_steps", lambda *_: [])
-    monkeypatch.setattr(road, "_run", lambda *_: report_with_alerts())
-    task = road._report("queue_size", ASSET, before=[])
+    monkeypatch.setattr(task_chain, "failed_steps", lambda *_: [])
+    monkeypatch.setattr(task_chain, "_run", lambda *_: report_with_alerts())
+    task = task_chain._report("queue_size", ASSET, before=[])
     task.function("spool")
     assert told == [report_with_alerts()]

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailslice.duty.artifacts import Artifacts
+from mailslice.engine.id_arrays import of_packed
+from mailslice.engine.plan_comparison import _before, _Planned
+from mailslice.engine.row_files import PlanReader, PlanWriter
+from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.settings import S3Settings
-from mailslice.spark.compare import _before, _Planned
-from mailslice.spark.ids import of_packed
-from mailslice.spark.plan_files import PlanReader, PlanWriter
 from mailslice.stores.cassandra.ids import pack
 
 

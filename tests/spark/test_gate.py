@@ -6,14 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mailslice.duty.artifacts import Artifacts
+from mailslice.checks.data_docs import Docs
+from mailslice.checks.gate import Expectation, Frame, judge
+from mailslice.engine.frames import InProcess
+from mailslice.engine.plan_rows import instants, plan_rows
+from mailslice.engine.spark_session import spark_session
+from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import PlanRefused
 from mailslice.model.settings import S3Settings, load_settings
-from mailslice.quality.docs import Docs
-from mailslice.quality.gate import Expectation, Frame, judge
-from mailslice.spark.frames import InProcess
-from mailslice.spark.plan_rows import instants, plan_rows
-from mailslice.spark.session import spark_session
 from tests.contracts.gates import GOOD, GateContract
 
 SCHEMA = pa.schema([("name", pa.string()), ("at", pa.int64())])

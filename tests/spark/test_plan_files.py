@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.duty.artifacts import Artifacts
-from mailslice.model.errors import PlanRefused
-from mailslice.model.settings import S3Settings
-from mailslice.spark.ids import low_halves, of_packed, of_texts, texts
-from mailslice.spark.ids import pack as pack_rows
-from mailslice.spark.plan_files import (
+from mailslice.engine.id_arrays import low_halves, of_packed, of_texts, texts
+from mailslice.engine.id_arrays import pack as pack_rows
+from mailslice.engine.row_files import (
     ROWS_A_GROUP,
     Digest,
     PlanReader,
@@ -22,7 +19,10 @@ from mailslice.spark.plan_files import (
     digest_of,
     digest_of_table,
 )
-from mailslice.spark.spool import Spool
+from mailslice.engine.spill import Spool
+from mailslice.maintenance.artifacts import Artifacts
+from mailslice.model.errors import PlanRefused
+from mailslice.model.settings import S3Settings
 from mailslice.stores.cassandra.ids import pack
 
 ROWS = st.lists(

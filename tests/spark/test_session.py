@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mailslice.engine import errors
+from mailslice.engine.frames import InProcess, run_on_keys, shared
+from mailslice.engine.row_files import PlanPart
+from mailslice.engine.spark_session import _defaults, spark_session
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.settings import load_settings
-from mailslice.spark import failures
-from mailslice.spark.frames import InProcess, run_on_keys, shared
-from mailslice.spark.plan_files import PlanPart
-from mailslice.spark.session import _defaults, spark_session
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +92,9 @@ def test_an_error_of_ours_in_a_worker_is_raised_as_itself(spark):
 
 
 def test_an_error_that_is_not_ours_stays_what_it_is():
-    assert failures.meaning("Traceback ...\nValueError: no") is None
-    assert failures.meaning("Traceback ...\nmailslice.model.errors.Nonsense: no") is None
-    assert isinstance(
-        failures.meaning("mailslice.model.errors.MailsliceError: yes"), MailsliceError
-    )
+    assert errors.meaning("Traceback ...\nValueError: no") is None
+    assert errors.meaning("Traceback ...\nmailslice.model.errors.Nonsense: no") is None
+    assert isinstance(errors.meaning("mailslice.model.errors.MailsliceError: yes"), MailsliceError)
 
 
 def test_the_session_is_utc_quiet_and_one_for_the_process(spark):
@@ -124,8 +122,8 @@ SLEEPER = textwrap.dedent(
     """
     import pathlib
     from mailslice.model.settings import load_settings
-    from mailslice.spark.frames import run_on_keys
-    from mailslice.spark.session import spark_session
+    from mailslice.engine.frames import run_on_keys
+    from mailslice.engine.spark_session import spark_session
 
     def sleep(batches):
         import time

@@ -5,10 +5,10 @@ import uuid
 import numpy as np
 import pytest
 
+from mailslice.engine.id_arrays import of_packed
+from mailslice.engine.partition_scan import Marks, _Count, instant
 from mailslice.model.mail import Place
 from mailslice.model.names import QueueTable
-from mailslice.spark.ids import of_packed
-from mailslice.spark.slices import Marks, _Count, instant
 from mailslice.stores.cassandra.ids import pack
 from mailslice.testing.memory import MemoryDeletedMails
 

@@ -14,7 +14,7 @@ from mailslice.bench.own_mails import bench_mail, complete_own
 from mailslice.bench.queues import bench_queue
 from mailslice.model.delay_levels import LONGEST_WAIT, level_for
 from mailslice.model.durations import format_duration
-from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeue.delivery import Delivery
 
 if TYPE_CHECKING:
     from mailslice.model.mail import QueueName

@@ -36,7 +36,7 @@ from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail, complete_own, 
 from mailslice.bench.store_cpu import STORES, StoreCpu, cpu_between
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 
 HEADER_BYTES = 500

@@ -12,9 +12,9 @@ from mailslice.model.errors import Refused
 from mailslice.model.mail import Mail, QueueName
 from mailslice.model.names import BENCH_NAMES
 from mailslice.model.settings import Settings
-from mailslice.worker.consuming import following
-from mailslice.worker.delivery import Delivery
-from mailslice.worker.dequeuer import Deliveries
+from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.dequeue.dequeuer import Deliveries
+from mailslice.worker.process.consuming import following
 from mailslice.worker.queue_worker import open_worker
 
 STORES_TIMEOUT = timedelta(seconds=30)

@@ -29,8 +29,8 @@ from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import ROUTING_KEY, RabbitNames
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.publisher import james_properties
-from mailslice.worker.copies import own_headers
-from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.io.copies import own_headers
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel

@@ -14,7 +14,7 @@ from mailslice.bench.isolated import Process
 from mailslice.bench.measure import Bench, Measured, Work, opened, peak_mib, share_of_cores
 from mailslice.bench.own_mails import STORES_TIMEOUT, complete_own, progressing
 from mailslice.bench.store_cpu import STORES, StoreCpu, cpu_between
-from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeue.delivery import Delivery
 
 _POLL_SECONDS = 0.01
 

@@ -11,29 +11,29 @@ from uuid import UUID, uuid4
 
 from pika.exceptions import ChannelClosedByBroker
 
+from mailslice.admin import queues
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.bench.isolated import isolated
 from mailslice.bench.own_mails import take_stale
 from mailslice.cli.door import guard
-from mailslice.duty.artifacts import artifacts, queue_folder
+from mailslice.maintenance.artifacts import artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import BENCH_NAMES, DELETED_MAILS, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.queue import directory
-from mailslice.queue.configuration import view_shape
-from mailslice.queue.filters import MailFilter
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, blocking_connection, meaning
+from mailslice.view.configuration import view_shape
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
 
     from mailslice.model.settings import Settings
-    from mailslice.queue.configuration import Shape
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.session import CassandraSession
+    from mailslice.view.configuration import Shape
 
 Say = Callable[[str], None]
 OWN_QUEUE = QueueName("mailslice-bench")
@@ -126,14 +126,14 @@ def bench_queue(
     consumed, or another benchmark uses it.
     """
     with _lock(settings, name), open_stores(not_shared(settings)) as stores:
-        known = name in directory.known(stores)
+        known = name in queues.known(stores)
         ours = not known or name == OWN_QUEUE
         if synthetic and not ours:
             raise Refused(
                 f"queue {name} exists: this benchmark deletes all rows of its queue; {_REMEDY}"
             )
         if ours:
-            directory.create(stores, name)
+            queues.create(stores, name)
         guard(stores)
         view = view_shape(stores)
         queue = BenchQueue(stores, name, view)

@@ -15,8 +15,8 @@ import psutil
 
 from mailslice.bench.store_cpu import StoreCpu
 from mailslice.cli.door import who
-from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
-from mailslice.duty.road import run_all
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
+from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.nodes import Nodes
@@ -209,8 +209,8 @@ def run_duty(settings: Settings, duty: str, queue: Any = NO_QUEUE, **params: Any
 
 def start_spark(settings: Settings) -> None:
     """The session, and a job of many small tasks: what the JVM loads and compiles, it has then."""
-    from mailslice.spark.frames import run_on_keys
-    from mailslice.spark.session import spark_session
+    from mailslice.engine.frames import run_on_keys
+    from mailslice.engine.spark_session import spark_session
 
     session = spark_session(settings, "mailslice bench")
     run_on_keys(session, list(range(_TASKS)), _count)

@@ -24,8 +24,8 @@ from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.publisher import Publisher
-from mailslice.worker.bridge import Bridge
-from mailslice.worker.discarding import KEYS_A_REQUEST
+from mailslice.worker.io.blob_deleter import KEYS_A_REQUEST
+from mailslice.worker.io.cassandra_bridge import Bridge
 from mailslice.worker.queue_worker import open_worker
 
 _BYTES = 200_000_000

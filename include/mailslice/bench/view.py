@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.bench.queues import BenchQueue, bench_queue
 from mailslice.bench.spark_runs import (
     StepCpu,
@@ -16,8 +18,6 @@ from mailslice.bench.spark_runs import (
     timed,
 )
 from mailslice.model.clock import system_clock
-from mailslice.queue.filters import MailFilter
-from mailslice.queue.mail_queue import MailQueue
 
 if TYPE_CHECKING:
     from mailslice.model.mail import QueueName

@@ -9,15 +9,15 @@ from mailslice.bench.measure import Work, many, opened, peak_mib, percentiles
 from mailslice.bench.own_mails import bench_mail
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.settings import BlobStrategy
-from mailslice.worker.delays import Delays
-from mailslice.worker.enqueuer import Enqueuer
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.enqueue.enqueuer import Enqueuer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from mailslice.model.mail import BlobId
     from mailslice.stores.blobs.hot import HotBlobs
-    from mailslice.worker.wiring import Wiring
+    from mailslice.worker.io.context import Wiring
 
 _FILL_IN_FLIGHT = 256
 

@@ -44,7 +44,7 @@ def check(out: Output) -> None:
 @command(app, "apply")
 def apply(out: Output, reason: Reason = None) -> None:
     """Store the wanted configuration. Asks nothing; refuses what James would refuse: fewer buckets, a window that does not divide the stored one."""
-    from mailslice.queue.configuration import ConfigurationGuard
+    from mailslice.view.configuration import ConfigurationGuard
 
     with open_stores() as stores:
         guard = ConfigurationGuard(stores.tables, stores.settings)
@@ -65,7 +65,7 @@ def shared(
     reason: Reason = None,
 ) -> None:
     """Whether James works on the queues, too, as all processes have it; with true or false: store that. Refused while a worker runs by the other one."""
-    from mailslice.queue import sharing
+    from mailslice.view import sharing
 
     if value not in {None, "true", "false"}:
         raise BadInput(f"config shared {value!r}: allowed are true and false")
@@ -80,7 +80,7 @@ def shared(
 
 
 def _comparison(stores: "Stores") -> dict[str, object]:
-    from mailslice.queue.configuration import ConfigurationGuard
+    from mailslice.view.configuration import ConfigurationGuard
 
     found = ConfigurationGuard(stores.tables, stores.settings).check()
     if found.stored is None:

@@ -16,9 +16,9 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, Refused
 
 if TYPE_CHECKING:
+    from mailslice.admin.mail_queue import MailQueue
     from mailslice.model.configuration import ViewConfiguration
     from mailslice.model.settings import Settings
-    from mailslice.queue.mail_queue import MailQueue
     from mailslice.stores import Stores
 
 T = TypeVar("T")
@@ -48,11 +48,11 @@ def open_stores() -> Iterator[Stores]:
 @contextmanager
 def open_queue(name: str) -> Iterator[OpenQueue]:
     """The queue `name`: UnknownQueue when RabbitMQ has none of that name, ConfigurationDiffers when the stored configuration is another."""
-    from mailslice.queue import directory
-    from mailslice.queue.mail_queue import MailQueue
+    from mailslice.admin import queues
+    from mailslice.admin.mail_queue import MailQueue
 
     with open_stores() as stores:
-        directory.require(stores, name)
+        queues.require(stores, name)
         yield OpenQueue(
             stores.settings, stores, MailQueue(stores, name, system_clock), guard(stores)
         )
@@ -60,7 +60,7 @@ def open_queue(name: str) -> Iterator[OpenQueue]:
 
 def guard(stores: Stores) -> ViewConfiguration:
     """The configuration to work by, once the stored one and the settings agree (the first start of a deployment stores it, as James does)."""
-    from mailslice.queue.configuration import ConfigurationGuard
+    from mailslice.view.configuration import ConfigurationGuard
 
     return ConfigurationGuard(stores.tables, stores.settings).ensure()
 
@@ -100,7 +100,7 @@ def record(
     import secrets
 
     from mailslice.cli.output import iso, plain
-    from mailslice.duty.artifacts import artifacts
+    from mailslice.maintenance.artifacts import artifacts
 
     now = system_clock()
     about = {"time": iso(now), "who": who(), "action": action, "queue": queue, "reason": reason}

@@ -17,8 +17,8 @@ from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import QueueName
 
 if TYPE_CHECKING:
-    from mailslice.duty.artifacts import RunFolder
-    from mailslice.duty.request import RunRequest
+    from mailslice.maintenance.artifacts import RunFolder
+    from mailslice.maintenance.run_request import RunRequest
     from mailslice.model.settings import Settings
 
 app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify -> report.")
@@ -48,7 +48,7 @@ Run = Annotated[
 @command(app, "list")
 def list_(out: Output) -> None:
     """All duties, with their params."""
-    from mailslice.duty import registry
+    from mailslice.maintenance import registry
 
     def lines() -> Iterator[dict[str, object]]:
         for name in registry.names():
@@ -76,7 +76,7 @@ def run(
     dry_run: DryRun = False,
 ) -> None:
     """All five steps of a duty, and the report. A failing gate stops before apply (exit 3). `duty run DUTY --help` shows the options of that duty."""
-    from mailslice.duty.road import run_all
+    from mailslice.maintenance.runner import run_all
 
     settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
     folder = _folder(settings, request)
@@ -101,7 +101,7 @@ def _step_command(step: str, what: str) -> None:
         reason: Reason = None,
         dry_run: DryRun = False,
     ) -> None:
-        from mailslice.duty.road import run_step
+        from mailslice.maintenance.runner import run_step
 
         params = _params(ctx, param, reason, dry_run=dry_run)
         pending = None if step == "plan" else step
@@ -146,8 +146,8 @@ def _opened(
 ) -> "tuple[Settings, RunRequest]":
     """Settings and request, checked. `pending`: a step that goes on with the newest such run."""
     from mailslice.cli.runs import newest_pending
-    from mailslice.duty.registry import load
-    from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
+    from mailslice.maintenance.registry import load
+    from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 
     found = load(duty)
     refuse_empty(params, found.params.model_fields)
@@ -212,7 +212,7 @@ def _value(text: str) -> object:
 
 
 def _folder(settings: "Settings", request: "RunRequest") -> "RunFolder":
-    from mailslice.duty.artifacts import RunFolder, artifacts
+    from mailslice.maintenance.artifacts import RunFolder, artifacts
 
     return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
 

@@ -14,7 +14,7 @@ from mailslice.model.errors import BadInput
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-GIVEN = "mailslice.duty.params"
+GIVEN = "mailslice.maintenance.params"
 """Where in the command's context the given params are."""
 _COMMON = {"reason", "dry_run"}
 """Options of every duty, which the commands declare themselves."""
@@ -27,7 +27,7 @@ class DutyCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does, once the options of the duty are known. A duty that is not known is said before its options."""
-        from mailslice.duty import registry
+        from mailslice.maintenance import registry
 
         name = duty_in(args, registry.names())
         own = [*self.params]
@@ -132,14 +132,14 @@ def refuse_empty(params: dict[str, object], fields: "dict[str, FieldInfo]") -> N
 
 def is_switch(annotation: Any) -> bool:
     """Whether a param of this type is on or off."""
-    from mailslice.duty.params import kinds
+    from mailslice.maintenance.params import kinds
 
     return bool in kinds(annotation)
 
 
 def is_list(annotation: Any) -> bool:
     """Whether a param of this type holds several values."""
-    from mailslice.duty.params import kinds
+    from mailslice.maintenance.params import kinds
 
     lists = (list, tuple, set, frozenset)
     return any(typing.get_origin(kind) in lists for kind in kinds(annotation))
@@ -148,7 +148,7 @@ def is_list(annotation: Any) -> bool:
 def _metavar(info: "FieldInfo") -> str:
     from datetime import datetime, timedelta
 
-    from mailslice.duty.params import kinds
+    from mailslice.maintenance.params import kinds
 
     found = kinds(info.annotation)
     names = {timedelta: "DURATION", datetime: "TIME", int: "N", float: "NUMBER"}

@@ -16,9 +16,9 @@ from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, Som
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mailslice.admin.mail_queue import MailQueue
     from mailslice.cli.output import Output
     from mailslice.model.mail import ViewRow
-    from mailslice.queue.mail_queue import MailQueue
 
 
 def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder: Path) -> None:

@@ -18,8 +18,8 @@ from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
 from mailslice.model.mail import EnqueueId
 
 if TYPE_CHECKING:
+    from mailslice.admin.mail_queue import MailQueue
     from mailslice.model.mail import ViewRow
-    from mailslice.queue.mail_queue import MailQueue
 
 app = group("Mails: show one, enqueue new ones.")
 _LONGEST_DELAY = timedelta(days=30)

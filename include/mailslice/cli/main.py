@@ -173,6 +173,6 @@ def _quiet(debug: bool) -> None:
 def _tells_more(record: logging.LogRecord) -> bool:
     """Not what leads to the error that a command ends with: that is said once, at the end."""
     return (
-        record.name.startswith(("mailslice.cli", "mailslice.duty.", "mailslice.duties."))
+        record.name.startswith(("mailslice.cli", "mailslice.maintenance.", "mailslice.duties."))
         or getattr(record, "action", "") == "dead_letter"
     )

@@ -31,8 +31,8 @@ from mailslice.model.mail import QueueName
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mailslice.admin.filters import MailFilter
     from mailslice.model.mail import ViewRow
-    from mailslice.queue.filters import MailFilter
     from mailslice.stores import Stores
 
 app = group("Queues: create, look, count, delete.")
@@ -42,10 +42,10 @@ _IDS_AT_ONCE = 1000
 @command(app, "create")
 def create(out: Output, queue: Queue, reason: Reason = None) -> None:
     """Create a queue: James' exchanges and queues in RabbitMQ, tables and bucket where they are missing. An existing queue stays as it is."""
-    from mailslice.queue import directory
+    from mailslice.admin import queues
 
     with open_stores() as stores:
-        directory.create(stores, queue)
+        queues.create(stores, queue)
         record(stores.settings, "queue create", queue, reason)
         out.one(_summary(stores, queue))
 
@@ -53,11 +53,11 @@ def create(out: Output, queue: Queue, reason: Reason = None) -> None:
 @command(app, "list")
 def list_(out: Output) -> None:
     """All mail queues that RabbitMQ has, with their sizes."""
-    from mailslice.queue import directory
+    from mailslice.admin import queues
 
     with open_stores() as stores:
         out.rows(
-            (_summary(stores, name) for name in directory.known(stores)),
+            (_summary(stores, name) for name in queues.known(stores)),
             empty="there is no mail queue; create one: mailslice queue create QUEUE",
         )
 
@@ -139,8 +139,8 @@ def slices(out: Output, queue: Queue) -> None:
 @command(app, "audit")
 def audit(out: Output, queue: Queue) -> None:
     """The mails of the last audit, each with its verdict and why. 'duty run queue_audit --queue QUEUE' makes one; without any, exit 2."""
-    from mailslice.duty.artifacts import artifacts
-    from mailslice.duty.audits import newest_audit
+    from mailslice.maintenance.artifacts import artifacts
+    from mailslice.maintenance.audits import newest_audit
 
     with open_queue(queue) as opened:
         found = newest_audit(opened.stores, queue)
@@ -159,7 +159,7 @@ def audit(out: Output, queue: Queue) -> None:
 @command(app, "dead")
 def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
     """The dead letters of the queue, the head first, and why each died. They are looked at and given back; 'duty run dead_letters' deals with them."""
-    from mailslice.queue.dead_letters import judge, look
+    from mailslice.admin.dead_letters import judge, look
     from mailslice.stores.rabbitmq.held import MOST
 
     with open_queue(queue) as opened:
@@ -272,14 +272,14 @@ def _delete(
 def _filter(
     sender: str | None, recipient: str | None, name: str | None, older_than: timedelta | None
 ) -> "MailFilter":
-    from mailslice.queue.filters import MailFilter
+    from mailslice.admin.filters import MailFilter
 
     return MailFilter(sender=sender, recipient=recipient, name=name, older_than=older_than)
 
 
 def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
+    from mailslice.admin.mail_queue import MailQueue
     from mailslice.model.names import RabbitNames
-    from mailslice.queue.mail_queue import MailQueue
 
     names, depth = RabbitNames(name), stores.management.depth
     work, dead = depth(names.work_queue), depth(names.dead_letter_queue)

@@ -26,7 +26,7 @@ _COLUMNS = tuple(
 def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
     """The newest report."""
     _known(duty)
-    from mailslice.duty.ledger import Ledger
+    from mailslice.maintenance.ledger import Ledger
 
     with open_stores() as stores:
         found = Ledger(stores, stores.settings).last(duty, queue)
@@ -41,7 +41,7 @@ def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
 def list_(out: Output, *, duty: Duty = None, queue: OfQueue = None, limit: Limit = 20) -> None:
     """The newest reports, newest first."""
     _known(duty)
-    from mailslice.duty.ledger import Ledger
+    from mailslice.maintenance.ledger import Ledger
 
     with open_stores() as stores:
         out.rows(
@@ -57,7 +57,7 @@ def show(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, as report list shows it.")],
 ) -> None:
     """One report."""
-    from mailslice.duty.ledger import Ledger
+    from mailslice.maintenance.ledger import Ledger
 
     with open_stores() as stores:
         out.one(Ledger(stores, stores.settings).show(run))
@@ -66,7 +66,7 @@ def show(
 def _known(duty: str | None) -> None:
     """BadInput when there is no such duty; asked before the ledger loads Cassandra's driver."""
     if duty is not None:
-        from mailslice.duty.registry import load
+        from mailslice.maintenance.registry import load
 
         load(duty)
 

@@ -24,9 +24,9 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     Only the newest plan waits for apply, once it passed its check: who planned anew means that plan, and never an older one, such as a dry run's.
     So a newer run whose files cannot be read is said and passed over by the other steps, and ends an apply with PlanRefused.
     """
-    from mailslice.duty.artifacts import RunFolder, artifacts, queue_folder
-    from mailslice.duty.context import FILES
-    from mailslice.duty.request import STEPS
+    from mailslice.maintenance.artifacts import RunFolder, artifacts, queue_folder
+    from mailslice.maintenance.context import FILES
+    from mailslice.maintenance.run_request import STEPS
 
     place = artifacts(settings)
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])

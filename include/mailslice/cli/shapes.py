@@ -14,9 +14,9 @@ from mailslice.codec.shown import shown
 from mailslice.model.mail import Mail, RecipientHeader, ViewRow
 
 if TYPE_CHECKING:
+    from mailslice.admin.dead_letters import Judged
     from mailslice.model.configuration import ViewConfiguration
     from mailslice.model.mail import BlobId, EnqueueId, QueueName
-    from mailslice.queue.dead_letters import Judged
     from mailslice.stores import Stores
 
 _ENVELOPE = ("enqueueId", "name", "sender", "recipients", "state")

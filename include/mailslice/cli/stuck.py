@@ -15,7 +15,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, SomeFailed, TryAgain
 
 if TYPE_CHECKING:
-    from mailslice.queue.quarantine import Quarantine
+    from mailslice.admin.quarantine import Quarantine
     from mailslice.stores.cassandra.own import QuarantinedMail
 
 app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
@@ -100,7 +100,7 @@ def _each(
     ask: "Callable[[list[QuarantinedMail]], None] | None" = None,
 ) -> None:
     """One after the other; a failing one stops no other. SomeFailed at the end, when any did; a store that is away ends it at once."""
-    from mailslice.queue.quarantine import Quarantine
+    from mailslice.admin.quarantine import Quarantine
 
     _one_of(name, every, doing)
     with open_queue(queue) as opened:
@@ -143,7 +143,7 @@ def _has_own_tables(opened: OpenQueue) -> bool:
 
 def _quarantined(opened: OpenQueue) -> "list[QuarantinedMail]":
     """The rows of mails that are set aside, but for those that are released, by age."""
-    from mailslice.queue.quarantine import Quarantine
+    from mailslice.admin.quarantine import Quarantine
 
     if not _has_own_tables(opened):
         return []

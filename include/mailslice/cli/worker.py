@@ -142,7 +142,7 @@ def run_(
     ] = None,
 ) -> None:
     """Consume a queue with a handler until SIGTERM. Attempts, pauses and the end of a mail: MAILSLICE_WORKER_* when not given here for this queue."""
-    from mailslice.worker.supervisor import run_worker
+    from mailslice.worker.process.supervisor import run_worker
 
     _log_infos()
     settings = _settings(
@@ -228,7 +228,7 @@ def smtp_in(
 ) -> None:
     """Accept mail by SMTP until SIGTERM; 250 only after the enqueue is durable. Networks, AUTH and TLS: MAILSLICE_SMTP_IN_*."""
     from mailslice.stores.cassandra.lean import without_numpy
-    from mailslice.worker.smtp_in import run_smtp_in
+    from mailslice.worker.smtp_server.server import run_smtp_in
 
     without_numpy()
     _log_infos()

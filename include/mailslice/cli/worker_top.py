@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from mailslice.cli.output import Output
     from mailslice.model.mail import QueueName
-    from mailslice.queue.live import Glance
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import WorkerRecord
     from mailslice.stores.rabbitmq.traffic import Traffic
+    from mailslice.view.live_rows import Glance
 
 MOST_ROWS = 10_000
 """Rows of the view, dead ones too, that one look may read: a tenth of a second. `size` is null beyond it."""
@@ -119,7 +119,7 @@ class Top:
 
     def _glance(self, queue: QueueName) -> Glance | None:
         """Now and then: rates and depths are what changes."""
-        from mailslice.queue.mail_queue import MailQueue
+        from mailslice.admin.mail_queue import MailQueue
 
         due, found = self._glances.get(queue, (0.0, None))
         if time.monotonic() >= due:

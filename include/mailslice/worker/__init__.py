@@ -18,6 +18,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mailslice.admin.filters import MailFilter
+    from mailslice.admin.mail_queue import MailQueue
     from mailslice.codec.reports import Failure
     from mailslice.model.errors import (
         BadInput,
@@ -34,17 +36,15 @@ if TYPE_CHECKING:
     )
     from mailslice.model.mail import EnqueueId, Mail, QueuedMail, ViewRow
     from mailslice.model.settings import Settings, load_settings
-    from mailslice.queue.filters import MailFilter
-    from mailslice.queue.mail_queue import MailQueue
-    from mailslice.worker.consuming import Consumed, consume
-    from mailslice.worker.delivery import Delivery
-    from mailslice.worker.dequeuer import Deliveries
-    from mailslice.worker.handler_stage import AsyncStage, BlockingStage
+    from mailslice.worker.dequeue.delivery import Delivery
+    from mailslice.worker.dequeue.dequeuer import Deliveries
+    from mailslice.worker.io.destination_throttle import BlockingThrottle
     from mailslice.worker.mails import mail_of, new_mail
     from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
+    from mailslice.worker.process.consuming import Consumed, consume
     from mailslice.worker.queue_worker import QueueWorker, open_worker
+    from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
     from mailslice.worker.sync_queue import Enqueued, SyncDelivery, SyncQueue, open_queue, view_of
-    from mailslice.worker.throttle import BlockingThrottle
 
 __all__ = [
     "AsyncStage",
@@ -95,17 +95,17 @@ _HOMES = {
     "model.errors": "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused StoreUnavailable TakenOver TryAgain Unconfirmed UnknownQueue",
     "model.mail": "EnqueueId Mail QueuedMail ViewRow",
     "model.settings": "Settings load_settings",
-    "queue.filters": "MailFilter",
-    "queue.mail_queue": "MailQueue",
-    "worker.consuming": "Consumed consume",
-    "worker.delivery": "Delivery",
-    "worker.dequeuer": "Deliveries",
-    "worker.handler_stage": "AsyncStage BlockingStage",
+    "admin.filters": "MailFilter",
+    "admin.mail_queue": "MailQueue",
+    "worker.process.consuming": "Consumed consume",
+    "worker.dequeue.delivery": "Delivery",
+    "worker.dequeue.dequeuer": "Deliveries",
+    "worker.stages.handler_stage": "AsyncStage BlockingStage",
     "worker.mails": "mail_of new_mail",
     "worker.outcome": "Bounce Complete Outcome Reject Retry",
     "worker.queue_worker": "QueueWorker open_worker",
     "worker.sync_queue": "Enqueued SyncDelivery SyncQueue open_queue view_of",
-    "worker.throttle": "BlockingThrottle",
+    "worker.io.destination_throttle": "BlockingThrottle",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -34,7 +34,7 @@ class Retry:
 
     A retry that waits is a failed attempt unless `counted` is False; after
     MAILSLICE_WORKER_ATTEMPTS of them the mail is given up, with `why` as the reason (no mail
-    address in it). `throttled`: it waits for its destinations (`worker.throttle`) and never counts.
+    address in it). `throttled`: it waits for its destinations (`worker.io.destination_throttle`) and never counts.
     """
 
     after: timedelta | None = None

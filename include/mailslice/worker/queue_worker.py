@@ -9,32 +9,32 @@ from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 
+from mailslice.admin.queues import require
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings
-from mailslice.queue.configuration import ConfigurationGuard, Shape, view_shape
-from mailslice.queue.directory import require
-from mailslice.queue.sharing import agree
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.rabbitmq.publisher import Publisher
-from mailslice.worker.bridge import Bridge
-from mailslice.worker.delays import Delays
-from mailslice.worker.delivery import DeliveryContext
-from mailslice.worker.dequeuer import Deliveries
-from mailslice.worker.discarding import BlobDiscarder
-from mailslice.worker.enqueuer import Enqueuer
-from mailslice.worker.failing import InDoubt
-from mailslice.worker.given import MOST_PREFETCH, check_count, check_span
-from mailslice.worker.loading import ContentBudget, Loader, return_large_blocks
-from mailslice.worker.recording import Recorder
-from mailslice.worker.reporting import Reporter
-from mailslice.worker.stages import Stages
-from mailslice.worker.throttle import Throttle
-from mailslice.worker.wiring import Wiring
+from mailslice.view.configuration import ConfigurationGuard, Shape, view_shape
+from mailslice.view.sharing import agree
+from mailslice.worker.dequeue.delivery import DeliveryContext
+from mailslice.worker.dequeue.dequeuer import Deliveries
+from mailslice.worker.dequeue.in_doubt import InDoubt
+from mailslice.worker.enqueue.bounce_reports import Reporter
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.enqueue.enqueuer import Enqueuer
+from mailslice.worker.heartbeat import Recorder
+from mailslice.worker.io.blob_deleter import BlobDiscarder
+from mailslice.worker.io.cassandra_bridge import Bridge
+from mailslice.worker.io.content_loader import ContentBudget, Loader, return_large_blocks
+from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.destination_throttle import Throttle
+from mailslice.worker.stages.stage_log import Stages
+from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
 
 _MIB = 1024 * 1024
 _LOOK_EVERY = 5.0

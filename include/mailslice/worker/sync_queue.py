@@ -13,19 +13,19 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadInput, MailsliceError, TryAgain
 from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings, load_settings
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores.loop_thread import LoopThread
-from mailslice.worker.consuming import Consumed, consume, following, stopped, unwatched
-from mailslice.worker.delivery import Delivery
-from mailslice.worker.dequeuer import Deliveries
-from mailslice.worker.given import check_count, check_span
-from mailslice.worker.handler_stage import BlockingStage
+from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.dequeue.dequeuer import Deliveries
+from mailslice.worker.process.consuming import Consumed, consume, following, stopped, unwatched
 from mailslice.worker.queue_worker import QueueWorker, open_worker
+from mailslice.worker.stages.handler_stage import BlockingStage
+from mailslice.worker.validation import check_count, check_span
 
 _BYTES_IN_FLIGHT = 64 * 1024 * 1024
 """Content that `enqueue_many` holds, but for one mail that is larger."""

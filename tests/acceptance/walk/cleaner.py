@@ -8,13 +8,13 @@ import threading
 from itertools import count
 from pathlib import Path
 
-from mailslice.duty.context import StepContext
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all
+from mailslice.checks import gate
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import load_settings
-from mailslice.quality import gate
-from mailslice.spark.frames import InProcess
 from tests.acceptance.walk.books import Journal
 
 EVERY = 1.5

@@ -17,8 +17,8 @@ import uvloop
 from mailslice.model.mail import EnqueueId, Mail, QueueName
 from mailslice.model.settings import load_settings
 from mailslice.worker import Complete, Outcome, Reject, Retry, consume, open_worker
-from mailslice.worker.delivery import Delivery
-from mailslice.worker.wiring import Wiring
+from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.io.context import Wiring
 from tests.acceptance.walk.books import Journal
 from tests.acceptance.walk.mails import content_of
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.queues import create
 from mailslice.model.errors import ContentMissing, MailsliceError
 from mailslice.model.mail import QueueName, ViewRow
 from mailslice.model.names import RabbitNames
-from mailslice.queue.directory import create
-from mailslice.queue.filters import MailFilter
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.held import dead_letter_ids

@@ -9,6 +9,8 @@ from uuid import uuid4
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.bench.commands import DEFAULT_QUEUE
 from mailslice.bench.isolated import isolated
 from mailslice.bench.measure import Bench
@@ -21,8 +23,6 @@ from mailslice.model.errors import Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
-from mailslice.queue.filters import MailFilter
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker.queue_worker import open_worker
 from tests.acceptance.command import Cli

@@ -10,20 +10,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.context import StepContext
-from mailslice.duty.request import NO_QUEUE, RunRequest
-from mailslice.duty.road import run_all, run_step
-from mailslice.local.settings import Profile, stack_settings
+from mailslice.admin import queues
+from mailslice.checks import gate
+from mailslice.engine import worker_stores
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.errors import GateFailed, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
-from mailslice.quality import gate
-from mailslice.queue import directory
-from mailslice.spark import in_worker
-from mailslice.spark.frames import InProcess
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.session import CassandraSession
+from stack.settings import Profile, stack_settings
 from tests.own_cluster import Cluster
 from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
@@ -70,7 +70,7 @@ def _without_spark(monkeypatch):
     monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
     monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
     yield
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def timed(capsys):
 
 def fill(stores, count=ROWS):
     """A queue with dead rows in closed slices, and one live mail after them."""
-    queue = directory.create(stores, f"q-{uuid.uuid4().hex[:8]}")
+    queue = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
     base = slice_start(datetime.now(UTC), WINDOW) - 30 * WINDOW
     stores.tables.browse_starts.insert_first(queue, base)
     stores.tables.content_starts.insert_first(queue, base)
@@ -215,14 +215,14 @@ def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes
             timed(f"cleanup, {step}, one node away", run_step, step, halfway, place)
         cluster.kill(SECOND)
         timed("the second node is convicted", convicted, cluster, SECOND)
-        in_worker.close_all()  # what a new process knows of the cluster it learns now
+        worker_stores.close_all()  # what a new process knows of the cluster it learns now
         for asked, step in ((request(queue), "plan"), (halfway, "apply")):
             with pytest.raises(StoreUnavailable):
                 timed(f"cleanup, {step}, two nodes away", run_step, step, asked, place)
         assert rows_at_one(place, queue) == ROWS + 1
 
         timed("the second node is back", back, cluster, place, SECOND, 2)
-        in_worker.close_all()
+        worker_stores.close_all()
         report = timed("cleanup, one node away", run_all, request(queue), place)
         assert (report["status"], report["applied"], report["failed"]) == ("done", ROWS, 0)
         assert report["after"] | {"browseStart": None, "contentStart": None} == {
@@ -300,7 +300,7 @@ def cleaned_while_a_node_was_away(cluster, place, timed):
     """Slices behind a stuck mail are emptied meanwhile: (the queue, the ids of the mails that are done, the stuck one's)."""
     keyspace = place.cassandra.keyspace
     with open_stores(place) as stores:
-        queue = directory.create(stores, f"q-{uuid.uuid4().hex[:8]}")
+        queue = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
         base = slice_start(datetime.now(UTC), WINDOW) - 30 * WINDOW
         stores.tables.browse_starts.insert_first(queue, base)
         stores.tables.content_starts.insert_first(queue, base)
@@ -313,7 +313,7 @@ def cleaned_while_a_node_was_away(cluster, place, timed):
         cluster.kill(THIRD)
         timed("the third node is convicted", convicted, cluster, THIRD)
         stores.tables.deleted.mark_many(queue, [each.enqueue_id for each in done])
-        in_worker.close_all()
+        worker_stores.close_all()
         report = timed("cleanup, one node away", run_all, request(queue), place)
         assert (report["applied"], report["marks"]["dropped"]) == (60, 60)
         assert [each.partition(":")[0] for each in report["unrepaired"]] == [
@@ -323,7 +323,7 @@ def cleaned_while_a_node_was_away(cluster, place, timed):
         assert "can bring rows back as live mail" in report["message"]
         timed("the third node is back", back, cluster, place, THIRD, 3)
         hints(cluster, "enablehandoff")
-        in_worker.close_all()
+        worker_stores.close_all()
     return queue, {each.enqueue_id for each in done}, stuck.enqueue_id
 
 
@@ -437,14 +437,14 @@ def test_what_james_added_on_a_node_that_is_away_is_not_added_twice(
         update = "UPDATE {ks}.mailboxcounters SET count = count + 1, unseen = unseen + 1 WHERE mailboxid = %s"
         add_where_nobody_else_has_it(cluster, place, update, mailbox)
         timed("the third node is convicted", convicted, cluster, THIRD)
-        in_worker.close_all()
+        worker_stores.close_all()
     with open_stores(place) as stores:
         james = Mailboxes(place, stores)
         report = timed("counter_repair, the node that knows is away", james.repair)
         assert (report["wrong"], report["applied"]) == (1, 0)
         assert report["skippedBy"] == {"a replica is away": 1}
         timed("the third node is back", back, cluster, place, THIRD, 3)
-        in_worker.close_all()
+        worker_stores.close_all()
     with open_stores(place) as stores:
         james = Mailboxes(place, stores)
         assert stores.mailboxes.counters_of_all_replicas(mailbox).count == 5
@@ -512,7 +512,7 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
 
         assert timed("blob_gc, all nodes up", run_all, asked(), settings)["candidates"] == 20
         cluster.kill(THIRD)
-        in_worker.close_all()
+        worker_stores.close_all()
         assert (
             timed("blob_gc, dry run, a node has just died", run_all, asked(dry_run=True), settings)[
                 "planned"
@@ -531,7 +531,7 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
             run_step(step, drifted, settings)
         cluster.kill(SECOND)
         timed("the second node is convicted", convicted, cluster, SECOND)
-        in_worker.close_all()
+        worker_stores.close_all()
         for request_, step in (
             (asked(), "plan"),
             (halfway, "apply"),
@@ -545,7 +545,7 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         assert keys() == orphans | referred
 
         timed("the second node is back", back, cluster, place, SECOND, 2)
-        in_worker.close_all()
+        worker_stores.close_all()
         for request_, done in ((halfway, 20), (drifted, 0)):
             for step in ("apply", "verify"):
                 timed(
@@ -571,13 +571,13 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         missed = james.mailbox(messages=4, seen=1, add=(1, 1))
         queue = fill(stores, 500)
         timed("the third node is back", back, cluster, place, THIRD, 3)
-        in_worker.close_all()
+        worker_stores.close_all()
         with open_stores(settings) as whole:
             assert Mailboxes(settings, whole).repair()["applied"] == 3
         cluster.kill(
             FIRST
         )  # now every quorum needs the one that missed all that, and the first address of the settings answers nobody
-        in_worker.close_all()
+        worker_stores.close_all()
         time.sleep(2)  # past the grace
     with open_stores(settings) as stores:
         james = Mailboxes(settings, stores)

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.codec import message
 from mailslice.model.clock import system_clock
 from mailslice.model.settings import load_settings
-from mailslice.queue.mail_queue import MailQueue
-from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
 from tests.acceptance.command import Cli

@@ -16,22 +16,22 @@ from datetime import UTC, datetime, timedelta
 import pika
 import pytest
 
+from mailslice.admin import queues
+from mailslice.checks import gate
 from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
-from mailslice.duty import road
-from mailslice.duty.artifacts import artifacts
-from mailslice.duty.audits import lock_name, newest_audit
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all, run_step
+from mailslice.engine import worker_stores
+from mailslice.maintenance import runner
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.audits import lock_name, newest_audit
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.model.verdicts import MailVerdict
-from mailslice.quality import gate
-from mailslice.queue import directory
-from mailslice.spark import in_worker
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.connection import blocking_connection
@@ -198,7 +198,7 @@ def in_this_process(patch: pytest.MonkeyPatch) -> None:
     """The workers' code of Spark runs in this process, gates are plain; what is waited for is as short as can be."""
     without_spark(patch)
     # One deployment plays a queue of its own and a shared one in turn.
-    patch.setattr(road, "agree", lambda stores: stores.settings)
+    patch.setattr(runner, "agree", lambda stores: stores.settings)
     patch.setattr(gate, "judge", judged_plainly)
     patch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
     patch.setattr(Held.messages, "__defaults__", (MOST, 0.1))
@@ -209,7 +209,7 @@ def quickly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         in_this_process(patch)
         yield
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 @pytest.fixture
@@ -231,12 +231,12 @@ def one_place(make_fresh) -> Iterator[tuple[Settings, Stores]]:
         .settings
     )
     with open_stores(settings) as stores:
-        directory.create(stores, "first")
+        queues.create(stores, "first")
         yield settings, stores
 
 
 def new_spool(settings: Settings, stores: Stores) -> Spool:
-    return Spool(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
+    return Spool(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import json
 import sys
 from datetime import timedelta
 
+from mailslice.checks import gate
 from mailslice.duties.queue_audit import evidence
-from mailslice.duty.context import StepContext
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_step
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_step
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
-from mailslice.quality import gate
-from mailslice.spark.frames import InProcess
 from mailslice.stores.rabbitmq.work_census import WorkHold
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from mailslice.duty.context import StepContext
-from mailslice.duty.request import RunRequest
+from mailslice.checks import gate
+from mailslice.checks.gate import Expectation, Finding, Frame, GateResult
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run_request import RunRequest
 from mailslice.model import crash
 from mailslice.model.settings import Settings, clone_root
-from mailslice.quality import gate
-from mailslice.quality.gate import Expectation, Finding, Frame, GateResult
-from mailslice.spark.frames import InProcess
 from mailslice.stores import Stores
 
 

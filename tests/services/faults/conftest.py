@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mailslice.faults.matrix import Place
 from mailslice.stores import open_stores
+from mailslice.testing.faults.matrix import Place
 
 
 @pytest.fixture(scope="module")

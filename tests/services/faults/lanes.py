@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mailslice.faults.matrix import Break, Case, Fault, Outcome, Place
-from mailslice.faults.operations import OPERATIONS, Seeds
+from mailslice.testing.faults.matrix import Break, Case, Fault, Outcome, Place
+from mailslice.testing.faults.operations import OPERATIONS, Seeds
 
 SLOW = (Seeds.SET_ASIDE, Seeds.BEGUN, Seeds.LATER, Seeds.DUE_DELETED, Seeds.DUE)
 Cases = Callable[[Sequence[str]], Sequence[Case]]

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from mailslice.faults.matrix import Case, Outcome, Place, kills
-from mailslice.faults.operations import OPERATIONS
-from mailslice.faults.points import named
+from mailslice.testing.faults.matrix import Case, Outcome, Place, kills
+from mailslice.testing.faults.operations import OPERATIONS
+from mailslice.testing.faults.points import named
 from tests.services.faults.lanes import Lane, run_lanes
 from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT
 

@@ -11,17 +11,17 @@ from uuid import UUID
 import pytest
 
 from mailslice.duties.queue_audit import evidence
-from mailslice.duty.artifacts import artifacts
-from mailslice.duty.audits import newest_audit
-from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
-from mailslice.duty.road import run_all
-from mailslice.faults.matrix import Outcome, Place, kills
+from mailslice.engine import worker_stores
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.audits import newest_audit
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
+from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import QueueName
-from mailslice.spark import in_worker
 from mailslice.stores import open_stores
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.cassandra.session import CassandraSession
+from mailslice.testing.faults.matrix import Outcome, Place, kills
 from tests.services.duties.running import without_docs, without_spark
 from tests.services.faults.lanes import Lane, run_lanes
 
@@ -48,7 +48,7 @@ def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     fresh = make_fresh().but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_GC_ABSENT_SOURCES=absent)
     with open_stores(fresh.settings) as stores:
         yield Place(stores, fresh.env)
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 def test_what_kills_leave_is_found_by_the_duties(alone: Place) -> None:

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from mailslice.faults.matrix import Break, Place, faults, kills
-from mailslice.faults.operations import OPERATIONS
+from mailslice.testing.faults.matrix import Break, Place, faults, kills
+from mailslice.testing.faults.operations import OPERATIONS
 from tests.services.faults.lanes import STORES, WAYS, Lane, fault, run_lanes, strict
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]

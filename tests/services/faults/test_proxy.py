@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mailslice.faults.proxy import Proxy
+from mailslice.testing.faults.proxy import Proxy
 
 
 def echo(listener: socket.socket) -> None:

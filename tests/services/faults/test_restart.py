@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from mailslice.faults.matrix import Break, Case, Fault, Place, faults
-from mailslice.faults.operations import OPERATIONS
-from mailslice.faults.points import named
-from mailslice.faults.restarts import Restarts
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.queues import create
 from mailslice.model.clock import system_clock
 from mailslice.model.names import RabbitNames
-from mailslice.queue.directory import create
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.worker import open_worker, park
-from mailslice.worker.loading import Loader
+from mailslice.testing.faults.matrix import Break, Case, Fault, Place, faults
+from mailslice.testing.faults.operations import OPERATIONS
+from mailslice.testing.faults.points import named
+from mailslice.testing.faults.restarts import Restarts
+from mailslice.worker import open_worker
+from mailslice.worker.dequeue import park
+from mailslice.worker.io.content_loader import Loader
 from tests.own_broker import own_broker
 from tests.services.faults.lanes import Lane, run_lanes
 from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT

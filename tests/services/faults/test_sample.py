@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from mailslice.faults.matrix import Break, Outcome, Place, faults
-from mailslice.faults.operations import OPERATIONS
+from mailslice.testing.faults.matrix import Break, Outcome, Place, faults
+from mailslice.testing.faults.operations import OPERATIONS
 from tests.services.faults.lanes import STORES, WAYS, Lane, fault, run_lanes, strict
 
 SEED = int(os.environ.get("MAILSLICE_TEST_SEED", "20261121"))

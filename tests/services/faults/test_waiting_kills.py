@@ -8,12 +8,12 @@ from contextlib import aclosing
 
 import pytest
 
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.queues import create
 from mailslice.model.clock import system_clock
 from mailslice.model.crash import VARIABLE
 from mailslice.model.mail import Mail
 from mailslice.model.settings import clone_root
-from mailslice.queue.directory import create
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
 from mailslice.worker import open_worker
 from tests.services.worker.test_faults import next_of

@@ -11,8 +11,9 @@ from typing import Any
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import load_settings
-from mailslice.worker import lease, open_worker, park, queue_worker
-from mailslice.worker.loading import Loader
+from mailslice.worker import open_worker, queue_worker
+from mailslice.worker.dequeue import lease, park
+from mailslice.worker.io.content_loader import Loader
 
 
 async def away(*_: Any, **__: Any) -> None:

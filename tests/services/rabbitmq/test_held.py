@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
-from mailslice.faults.proxy import Proxy
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.stores.rabbitmq import held as held_module
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.held import hold
 from mailslice.stores.rabbitmq.management import Management
+from mailslice.testing.faults.proxy import Proxy
 
 
 def declare(settings: Any, name: str, bodies: list[bytes], **arguments: Any) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from mailslice.admin.queues import create
 from mailslice.model.mail import EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
-from mailslice.queue.directory import create
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.model.clock import system_clock
 from mailslice.model.settings import clone_root
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import new_mail, open_queue
 from tests.services.worker.conftest import Place4Queue, at

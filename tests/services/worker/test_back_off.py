@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from mailslice.admin.queues import create
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import Mail
 from mailslice.model.settings import GiveUp
-from mailslice.queue.directory import create
 from mailslice.worker import BlockingStage, Retry, consume, open_worker
 from tests.services.worker.conftest import mail
 

@@ -18,9 +18,10 @@ from pika.exceptions import StreamLostError
 from mailslice.codec import message
 from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.worker import hop, open_worker, queue_worker
-from mailslice.worker.delays import Delays
-from mailslice.worker.park import Park
+from mailslice.worker import open_worker, queue_worker
+from mailslice.worker.dequeue import hop_consumer
+from mailslice.worker.dequeue.park import Park
+from mailslice.worker.enqueue.delayed_mails import Delays
 from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.test_faults import CONTENT, next_of, through
@@ -207,7 +208,7 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
         await (away if len(refused) < 2 else closing)(*given)
 
     monkeypatch.setattr(Park, "put", counted)
-    monkeypatch.setattr(hop, "_LEVEL", 1)
+    monkeypatch.setattr(hop_consumer, "_LEVEL", 1)
 
     with blocking_connection(spool.settings.rabbitmq) as connection:
         connection.channel().queue_declare(

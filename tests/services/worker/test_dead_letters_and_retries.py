@@ -18,7 +18,7 @@ from mailslice.model.slices import slice_start
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker import Deliveries, Delivery, open_worker
-from mailslice.worker import delivery as delivery_module
+from mailslice.worker.dequeue import delivery as delivery_module
 from tests.services.worker.conftest import at, golden, golden_body, mail
 
 CONTENT = b"A: b\r\n\r\nc"

@@ -19,10 +19,10 @@ from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.own.delays import DelayedMails
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.worker import Deliveries, Delivery, open_worker
-from mailslice.worker import cleaned as cleaned_check
-from mailslice.worker.cleaned import was_cleaned
-from mailslice.worker.copies import Copy
-from mailslice.worker.delays import Delays
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.io import deleted_check as cleaned_check
+from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.deleted_check import was_cleaned
 from tests.services.worker.conftest import at, mail, until
 
 CONTENT = b"A: b\r\n\r\nlater"
@@ -84,7 +84,7 @@ async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any)
 async def test_copies_go_through_levels_where_no_more_may_wait_in_the_worker(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mailslice.worker.delays._WAITING_BYTES", 1)
+    monkeypatch.setattr("mailslice.worker.enqueue.delayed_mails._WAITING_BYTES", 1)
     async with open_worker(spool.settings, spool.queue) as worker:
         for number in range(2):
             await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=timedelta(seconds=3.5))

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from mailslice.admin import queues
 from mailslice.codec import message
 from mailslice.model.errors import (
     BadSetting,
@@ -23,12 +24,12 @@ from mailslice.model.errors import (
     UnknownQueue,
 )
 from mailslice.model.mail import QueueName
-from mailslice.queue import directory
 from mailslice.stores import open_stores
-from mailslice.worker import Deliveries, Delivery, consume, handling, open_worker
-from mailslice.worker.delays import Delays
-from mailslice.worker.hop import HopConsumer
-from mailslice.worker.loading import Loader
+from mailslice.worker import Deliveries, Delivery, consume, open_worker
+from mailslice.worker.dequeue.hop_consumer import HopConsumer
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.io.content_loader import Loader
+from mailslice.worker.process import task as handling
 from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable
 
@@ -466,7 +467,7 @@ async def test_deliveries_end_although_a_store_fails_as_they_do(
         await dropping_its_cancellation()
 
     queue = QueueName("spool")
-    directory.create(open_stores(fresh.settings), queue)
+    queues.create(open_stores(fresh.settings), queue)
     async with open_worker(fresh.settings, queue) as worker:
         await worker.enqueue(
             mail(), CONTENT, delay=None if where == "loading" else timedelta(seconds=0.2)

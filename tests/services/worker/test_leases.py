@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from mailslice.model.errors import StoreUnavailable
-from mailslice.worker import Deliveries, Delivery, delays, lease, open_worker, queue_worker
-from mailslice.worker.delays import Delays
-from mailslice.worker.wiring import Wiring
+from mailslice.worker import Deliveries, Delivery, open_worker, queue_worker
+from mailslice.worker.dequeue import lease
+from mailslice.worker.enqueue import delayed_mails
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.io.context import Wiring
 from tests.services.worker.conftest import Place4Queue, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
@@ -161,7 +163,7 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
     spool: Place4Queue, monkeypatch: pytest.MonkeyPatch, how: str, at: str, after: int
 ) -> None:
     """`at`: the step of a schedule that fails, from its call `after` on."""
-    monkeypatch.setattr(delays, "_BEFORE_ITS_ROW", timedelta(seconds=LENGTH), raising=False)
+    monkeypatch.setattr(delayed_mails, "_BEFORE_ITS_ROW", timedelta(seconds=LENGTH), raising=False)
     failed: list[object] = []
 
     async def killed(*given: object) -> None:

@@ -16,7 +16,8 @@ from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import seen_empty
-from mailslice.worker import QueueWorker, consume, open_worker, park
+from mailslice.worker import QueueWorker, consume, open_worker
+from mailslice.worker.dequeue import park
 from tests.services.worker.conftest import Place4Queue, at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.refusing import Refusing
@@ -203,7 +204,7 @@ async def test_a_park_queue_that_somebody_deleted_is_declared_again(
 async def test_a_mail_that_waits_long_for_a_handler_goes_to_somebody_else(
     spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mailslice.worker.preparing.LONGEST_UNACKNOWLEDGED", 2.0)
+    monkeypatch.setattr("mailslice.worker.dequeue.preparer.LONGEST_UNACKNOWLEDGED", 2.0)
     async with open_worker(spool.settings, spool.queue) as worker:
         await worker.enqueue(mail("first"), CONTENT)
         await worker.enqueue(mail("second"), CONTENT)

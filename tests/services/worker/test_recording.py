@@ -129,7 +129,7 @@ async def test_a_fault_of_the_record_is_no_fault_of_the_worker_and_told_once_a_m
 ):
     asked = []
     monkeypatch.setattr(
-        "mailslice.worker.recording._of_delivery", lambda *_: asked.append(1) or 1 / 0
+        "mailslice.worker.heartbeat._of_delivery", lambda *_: asked.append(1) or 1 / 0
     )
     async with open_worker(recorded.settings, recorded.queue) as worker:
         await worker.enqueue(mail(), CONTENT)

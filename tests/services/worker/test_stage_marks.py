@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.admin.queues import create
 from mailslice.codec import message
 from mailslice.codec.reports import Failure
 from mailslice.model.errors import BadInput, BadSetting, TakenOver, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import MailStage, Stage, decide
-from mailslice.queue.directory import create
-from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker import Deliveries, Delivery, QueueWorker, open_queue, open_worker
 from tests.services.worker.conftest import Place4Queue, at, mail

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from mailslice.admin.queues import create
 from mailslice.model.errors import BadInput, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import Mail
-from mailslice.queue.directory import create
 from mailslice.worker import Reject, consume, open_queue, open_worker, view_of
 from tests.acceptance.proxy import Proxy
 from tests.services.worker.conftest import Place4Queue, at, mail

@@ -16,8 +16,8 @@ from mailslice.model.throttling import Book
 from mailslice.stores.cassandra.own import Destinations
 from mailslice.worker import consume, open_worker
 from mailslice.worker.handlers.relay import Relay
+from mailslice.worker.io.destination_throttle import BlockingThrottle, Throttle
 from mailslice.worker.queue_worker import QueueWorker
-from mailslice.worker.throttle import BlockingThrottle, Throttle
 from tests.services.worker.conftest import mail
 from tests.services.worker_process.sink import Sink, running
 

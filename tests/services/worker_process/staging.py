@@ -27,12 +27,13 @@ from mailslice.model.settings import Settings, load_settings
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.publisher import Publisher
-from mailslice.worker import handling, open_worker
-from mailslice.worker.handler_spec import load_handler
-from mailslice.worker.loading import Loader
+from mailslice.worker import open_worker
+from mailslice.worker.io.content_loader import Loader
+from mailslice.worker.io.context import Wiring
 from mailslice.worker.metrics import ConsumerMetrics
-from mailslice.worker.stages import Stages
-from mailslice.worker.wiring import Wiring
+from mailslice.worker.process import task
+from mailslice.worker.process.handler_spec import load_handler
+from mailslice.worker.stages.stage_log import Stages
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
@@ -105,9 +106,9 @@ async def relaying(
     on_idle: Callable[[float], None] = lambda _seconds: None,
 ) -> None:
     """Relays what the queue gives until `stop`; tells `on_idle` for how long there was nothing. A retry does not wait."""
-    at_once = handling.Policy(BackOff(cap=timedelta(0)))
+    at_once = task.Policy(BackOff(cap=timedelta(0)))
     async with open_worker(settings, queue) as worker:
-        running = handling.Handling(
+        running = task.Handling(
             load_handler("relay", settings), 2, ConsumerMetrics(queue, CollectorRegistry()), at_once
         )
         async with aclosing(worker.deliveries(4)) as deliveries:
@@ -122,13 +123,13 @@ async def relaying(
 
 
 def saying_settled() -> None:
-    original = handling.Handling._tell
+    original = task.Handling._tell
 
     async def told(*args: Any) -> None:
         await original(*args)
         say("settled")
 
-    handling.Handling._tell = told
+    task.Handling._tell = told
 
 
 async def main() -> None:

@@ -16,9 +16,9 @@ import pytest
 from mailslice.model.errors import BadSetting, TakenOver
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import Settings
-from mailslice.worker.handler_stage import BlockingStage
 from mailslice.worker.handlers.relay import Relay
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
+from mailslice.worker.stages.handler_stage import BlockingStage
 from tests.services.worker_process.sink import Sink, certificate, running
 
 A, B = "a@next.example", "b@next.example"

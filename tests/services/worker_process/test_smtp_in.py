@@ -22,11 +22,12 @@ import pytest
 from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker import smtp_conversation, smtp_in
-from mailslice.worker.loading import ContentBudget
-from mailslice.worker.smtp_in import serve
-from mailslice.worker.smtp_metrics import SmtpMetrics
-from mailslice.worker.smtp_policy import policy_of
+from mailslice.worker.io.content_loader import ContentBudget
+from mailslice.worker.smtp_server import conversation as smtp_conversation
+from mailslice.worker.smtp_server import server as smtp_in
+from mailslice.worker.smtp_server.metrics import SmtpMetrics
+from mailslice.worker.smtp_server.policy import policy_of
+from mailslice.worker.smtp_server.server import serve
 from tests.services.worker_process.sink import certificate
 
 NOW = datetime(2026, 11, 21, 9, 30, 15, 123456, tzinfo=UTC)

@@ -3,8 +3,8 @@
 import pytest
 
 from mailslice.cli.runs import newest_pending
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.context import FILES
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.context import FILES
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.settings import load_settings
 

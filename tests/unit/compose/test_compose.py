@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 import yaml
 
-from mailslice.local.airflow import SPARK_POOL, airflow_environment
-from mailslice.local.services import store_settings
-from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.model.settings import clone_root, load_settings, read_env_file, variables
-from mailslice.worker.smtp_policy import policy_of
+from mailslice.worker.smtp_server.policy import policy_of
+from stack.airflow import SPARK_POOL, airflow_environment
+from stack.services import store_settings
+from stack.settings import Profile, StackSettings, stack_settings
 
 ROOT = clone_root()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ def test_the_s3_server_and_cassandra_are_as_large_and_as_set_as_the_local_ones(
 ) -> None:
     assert environment("s3")["S3PROXY_JAVA_OPTS"] == f"-Xmx{stack.sizes.s3_heap}"
     assert environment("cassandra")["MAX_HEAP_SIZE"] == stack.sizes.cassandra_heap
-    files = ROOT / "include" / "mailslice" / "local" / "files"
+    files = ROOT / "stack" / "files"
     local = (files / "s3proxy.conf").read_text(encoding="utf-8").splitlines()
     assert f"s3proxy.authorization={environment('s3')['S3PROXY_AUTHORIZATION']}" in local
     assert f"jclouds.provider={environment('s3')['JCLOUDS_PROVIDER']}" in local

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mailslice.duty.artifacts import Artifacts, RunFolder
-from mailslice.duty.params import DutyParams
-from mailslice.duty.request import RunRequest
-from mailslice.duty.run import Run
+from mailslice.checks.gate import Frame
+from mailslice.maintenance.artifacts import Artifacts, RunFolder
+from mailslice.maintenance.params import DutyParams
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.clock import Clock
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import S3Settings, Settings
-from mailslice.quality.gate import Frame
 from tests.services.duties.running import judged_plainly
 
 QUEUE = QueueName("spool")

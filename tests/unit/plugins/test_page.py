@@ -5,7 +5,7 @@ from fastapi import HTTPException
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from mailslice.duty.airflow.queue_page import QueuePage, docs_path, safe_path
+from mailslice.airflow.queue_page import QueuePage, docs_path, safe_path
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.settings import DutySettings, Settings
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mailslice.model.errors import StoreUnavailable
-from mailslice.worker.bridge import Bridge
+from mailslice.worker.io.cassandra_bridge import Bridge
 
 
 class Response:

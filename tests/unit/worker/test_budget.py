@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailslice.worker.loading import ContentBudget
+from mailslice.worker.io.content_loader import ContentBudget
 
 
 async def test_holds_are_had_at_once_while_there_is_room() -> None:

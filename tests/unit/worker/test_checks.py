@@ -10,7 +10,7 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId
-from mailslice.worker.bridge import MOST, DeletedChecks, Rows
+from mailslice.worker.io.cassandra_bridge import MOST, DeletedChecks, Rows
 
 
 class Table:

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail
-from mailslice.queue.configuration import Shape
-from mailslice.worker import cleaned
-from mailslice.worker.cleaned import Standing, standing
+from mailslice.view.configuration import Shape
+from mailslice.worker.io import deleted_check
+from mailslice.worker.io.deleted_check import Standing, standing
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -48,8 +48,8 @@ async def test_a_delivery_without_a_row(
     async def none(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(cleaned, "row_of", none)
-    monkeypatch.setattr(cleaned, "_OLD", (0.0,))
-    monkeypatch.setattr(cleaned, "_RECENT", (0.0,))
+    monkeypatch.setattr(deleted_check, "row_of", none)
+    monkeypatch.setattr(deleted_check, "_OLD", (0.0,))
+    monkeypatch.setattr(deleted_check, "_RECENT", (0.0,))
     place = None if minutes is None else Place(NOW - timedelta(minutes=minutes), 0)
     assert await standing(wiring(shared=shared), ITEM, place) is expected

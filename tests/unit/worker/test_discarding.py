@@ -10,8 +10,8 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId
-from mailslice.worker import discarding
-from mailslice.worker.discarding import KEYS_A_REQUEST, MOST_PENDING, BlobDiscarder
+from mailslice.worker.io import blob_deleter
+from mailslice.worker.io.blob_deleter import KEYS_A_REQUEST, MOST_PENDING, BlobDiscarder
 
 
 class Blobs:
@@ -75,7 +75,7 @@ async def test_completions_wait_while_too_many_blobs_are_pending() -> None:
 async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(discarding, "_PATIENCE", 0.05)
+    monkeypatch.setattr(blob_deleter, "_PATIENCE", 0.05)
     blobs = Blobs()
     blobs.gate.clear()
     discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_lon
 async def test_a_close_does_not_wait_for_deletes_that_hang(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(discarding, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(blob_deleter, "_CLOSE_SECONDS", 0.05)
     blobs = Blobs()
     blobs.gate.clear()
     discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]

@@ -12,10 +12,10 @@ import pytest
 from mailslice.model.errors import StoreUnavailable, Unconfirmed
 from mailslice.model.mail import Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
-from mailslice.worker import undoing
-from mailslice.worker.doings import Doings
-from mailslice.worker.enqueuer import Enqueuer
-from mailslice.worker.loading import ContentBudget
+from mailslice.worker.enqueue import undoing
+from mailslice.worker.enqueue.enqueuer import Enqueuer
+from mailslice.worker.io.content_loader import ContentBudget
+from mailslice.worker.io.operations import Doings
 
 AWAY = StoreUnavailable("Cassandra at c:9042 does not answer")
 

@@ -10,8 +10,8 @@ import pytest
 
 from mailslice.model.errors import BadInput
 from mailslice.worker import mail_of
-from mailslice.worker.delays import checked_delay
-from mailslice.worker.given import MOST_PREFETCH, check_content, check_count, check_span
+from mailslice.worker.enqueue.delayed_mails import checked_delay
+from mailslice.worker.validation import MOST_PREFETCH, check_content, check_count, check_span
 
 
 @pytest.mark.parametrize("content", ["text", None, 5, memoryview(b"x"), ["x"]])

@@ -10,10 +10,10 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import RabbitNames, queue_name
-from mailslice.worker import park
-from mailslice.worker.doings import Doings
-from mailslice.worker.hop import HopConsumer
-from mailslice.worker.park import Park, Patience
+from mailslice.worker.dequeue import park
+from mailslice.worker.dequeue.hop_consumer import HopConsumer
+from mailslice.worker.dequeue.park import Park, Patience
+from mailslice.worker.io.operations import Doings
 
 
 @pytest.mark.parametrize("published", [True, False])

@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 
 from mailslice.model.errors import StoreUnavailable, Unconfirmed
-from mailslice.worker import delays
-from mailslice.worker.delays import Delays
-from mailslice.worker.lease import Lease
+from mailslice.worker.dequeue.lease import Lease
+from mailslice.worker.enqueue import delayed_mails
+from mailslice.worker.enqueue.delayed_mails import Delays
 
 
 class Stores:
@@ -38,7 +38,7 @@ class Stores:
 async def test_a_message_that_goes_back_ends_a_lease_that_was_not_confirmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mailslice.worker.lease.LENGTH", 0)
+    monkeypatch.setattr("mailslice.worker.dequeue.lease.LENGTH", 0)
     stores, now = Stores(), asyncio.get_running_loop().time()
     message: Any = SimpleNamespace(arrived=now, headers={}, body=b"m", timestamp=None)
     lease = Lease(stores.wiring, stores, message, uuid4())  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
             raise answer
         return answer
 
-    monkeypatch.setattr(delays.DelayedMails, "existing", look)
+    monkeypatch.setattr(delayed_mails.DelayedMails, "existing", look)
     wiring: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
     looked = Delays(wiring)
     with pytest.raises(StoreUnavailable):

@@ -14,7 +14,7 @@ from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.testing.memory import MemoryMailStages
-from mailslice.worker.stages import Marks
+from mailslice.worker.stages.stage_log import Marks
 
 ID = EnqueueId(UUID(int=1))
 QUEUE = QueueName("spool")
@@ -28,7 +28,7 @@ def now() -> datetime:
 
 @dataclass
 class Table:
-    """As `worker.stages.Stages`, for one worker. `faults`: of each write, whether it arrives ("lost": yes, but nobody hears of it; "down": no)."""
+    """As `worker.stages.stage_log.Stages`, for one worker. `faults`: of each write, whether it arrives ("lost": yes, but nobody hears of it; "down": no)."""
 
     worker: str = "me"
     table: MemoryMailStages = field(default_factory=MemoryMailStages)

@@ -12,12 +12,12 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import HEADER_FAULTS, HEADER_PARKED
 from mailslice.stores.cassandra import connecting
 from mailslice.stores.rabbitmq import consumer, publisher
-from mailslice.worker import park, preparing
-from mailslice.worker.delivery import DeliveryContext
-from mailslice.worker.doings import Doings
-from mailslice.worker.park import FAULT_ROUNDS, FIRST_PAUSE, LONGEST_PAUSE, Park, Patience
-from mailslice.worker.preparing import Preparer
-from mailslice.worker.slots import Slot, Slots
+from mailslice.worker.dequeue import park, preparer
+from mailslice.worker.dequeue.delivery import DeliveryContext
+from mailslice.worker.dequeue.park import FAULT_ROUNDS, FIRST_PAUSE, LONGEST_PAUSE, Park, Patience
+from mailslice.worker.dequeue.prefetch_window import Slot, Slots
+from mailslice.worker.dequeue.preparer import Preparer
+from mailslice.worker.io.operations import Doings
 
 
 async def test_pauses_double_with_jitter_up_to_five_seconds() -> None:
@@ -67,7 +67,7 @@ class Made:
             on_fine=lambda: None,
         )
         monkeypatch.setattr(Preparer, "_attempt", self._attempt)
-        monkeypatch.setattr(preparing, "dead_letter", self._dead_letter)
+        monkeypatch.setattr(preparer, "dead_letter", self._dead_letter)
         monkeypatch.setattr(Park, "put", self._put)
         monkeypatch.setattr(park, "IN_PLACE", 0.5)
         monkeypatch.setattr(Patience, "pause", lambda _: 0.01)

@@ -11,8 +11,8 @@ import pytest
 
 from mailslice.codec.reports import Failure
 from mailslice.model.mail import Mail
-from mailslice.worker import reporting
-from mailslice.worker.reporting import Reporter
+from mailslice.worker.enqueue import bounce_reports
+from mailslice.worker.enqueue.bounce_reports import Reporter
 
 
 @pytest.mark.parametrize(("recipients", "on_the_loop"), [(100, True), (101, False)])
@@ -24,7 +24,7 @@ async def test_a_report_of_many_recipients_is_built_in_a_thread(
     def build(*_: object, **__: object) -> None:
         built.append(threading.current_thread())
 
-    monkeypatch.setattr(reporting, "report_of", build)
+    monkeypatch.setattr(bounce_reports, "report_of", build)
     reporter = Reporter.__new__(Reporter)
     reporter._clock = lambda: datetime(2026, 11, 22, tzinfo=UTC)
     reporter._name = "mx.example"

@@ -12,8 +12,8 @@ import pytest
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
-from mailslice.worker.delivery import Delivery, DeliveryContext
-from mailslice.worker.doings import Doings
+from mailslice.worker.dequeue.delivery import Delivery, DeliveryContext
+from mailslice.worker.io.operations import Doings
 from mailslice.worker.outcome import Disposition
 
 ITEM = QueuedMail(

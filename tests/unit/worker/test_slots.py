@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from mailslice.worker.slots import Slots
+from mailslice.worker.dequeue.prefetch_window import Slots
 
 
 def message(link: Any = None) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID, uuid4
 
 from mailslice.model.mail import EnqueueId
-from mailslice.worker.strikes import MOST, InHandlers, Isolation, Strikes, Struck
+from mailslice.worker.dequeue.strikes import MOST, InHandlers, Isolation, Strikes, Struck
 
 
 def an_id() -> EnqueueId:

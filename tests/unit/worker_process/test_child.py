@@ -14,10 +14,11 @@ import pytest
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker import child, queue_worker
-from mailslice.worker.consumer import ConsumerTask
-from mailslice.worker.doings import Doings
-from mailslice.worker.strikes import InHandlers, Struck
+from mailslice.worker import queue_worker
+from mailslice.worker.dequeue.strikes import InHandlers, Struck
+from mailslice.worker.io.operations import Doings
+from mailslice.worker.process import child
+from mailslice.worker.process.consumer import ConsumerTask
 from tests.unit.worker_process.test_handling import FakeDelivery
 
 HANDLER = """

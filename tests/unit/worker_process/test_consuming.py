@@ -14,9 +14,10 @@ import pytest
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import Mail
 from mailslice.model.settings import Settings
-from mailslice.worker import consuming, handling
-from mailslice.worker.consuming import consume
 from mailslice.worker.outcome import Disposition
+from mailslice.worker.process import consuming
+from mailslice.worker.process import task as handling
+from mailslice.worker.process.consuming import consume
 from tests.unit.worker_process.test_handling import FakeDelivery
 
 SOON = 20

@@ -8,7 +8,7 @@ import pytest
 from mailslice.model.errors import BadInput, BadSetting
 from mailslice.model.mail import Mail
 from mailslice.model.settings import Settings
-from mailslice.worker.handler_spec import SHIPPED, load_handler
+from mailslice.worker.process.handler_spec import SHIPPED, load_handler
 
 MAIL = Mail("m", "a@b", ("c@d",))
 

@@ -18,15 +18,15 @@ from mailslice.model.back_off import BackOff
 from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import GiveUp, Settings
-from mailslice.worker import handling as module
-from mailslice.worker.child import hand_out
-from mailslice.worker.doings import Doings
-from mailslice.worker.handler_spec import LoadedHandler, loaded
-from mailslice.worker.handler_stage import AsyncStage, BlockingStage
-from mailslice.worker.handling import Handling, Policy, policy_of
+from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
+from mailslice.worker.io.operations import Doings
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Reject, Retry
-from mailslice.worker.throttle import UNTHROTTLED, BlockingThrottle
+from mailslice.worker.process import task as module
+from mailslice.worker.process.child import hand_out
+from mailslice.worker.process.handler_spec import LoadedHandler, loaded
+from mailslice.worker.process.task import Handling, Policy, policy_of
+from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
 
 FAILURE = Failure("b@c", "5.1.1", "no")
 SECONDS = timedelta(seconds=1)

@@ -41,8 +41,8 @@ def test_every_module_of_the_worker_comes_without_airflow_spark_and_gx() -> None
         info.name for info in pkgutil.walk_packages(mailslice.worker.__path__, "mailslice.worker.")
     ]
     assert {
-        "mailslice.worker.consumer",
-        "mailslice.worker.smtp_in",
+        "mailslice.worker.process.consumer",
+        "mailslice.worker.smtp_server.server",
         "mailslice.worker.handlers.relay",
         "mailslice.worker.queue_worker",
     } <= set(modules)
@@ -83,9 +83,9 @@ def test_a_worker_holds_neither_numpy_nor_boto3_in_memory() -> None:
 CHILD = """
 from pathlib import Path
 from mailslice.model.settings import load_settings
-from mailslice.worker.child import main
-from mailslice.worker.consumer import ConsumerTask
-from mailslice.worker.strikes import InHandlers, Struck
+from mailslice.worker.process.child import main
+from mailslice.worker.process.consumer import ConsumerTask
+from mailslice.worker.dequeue.strikes import InHandlers, Struck
 class Pipe:
     def send(self, news):
         if isinstance(news, Exception):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.worker.loading import ContentBudget, Hold
-from mailslice.worker.smtp_data import BUSY, TOO_LARGE, receive
+from mailslice.worker.io.content_loader import ContentBudget, Hold
+from mailslice.worker.smtp_server.data import BUSY, TOO_LARGE, receive
 
 MIB = 1 << 20
 

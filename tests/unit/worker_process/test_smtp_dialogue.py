@@ -15,12 +15,12 @@ import pytest
 from mailslice.codec.reports import Failure
 from mailslice.model.errors import TakenOver
 from mailslice.model.mail import RecipientHeader
-from mailslice.worker.handler_stage import BlockingStage
 from mailslice.worker.handlers import smtp_dialogue
 from mailslice.worker.handlers.next_hop import Connection, StaleConnection
 from mailslice.worker.handlers.smtp_dialogue import Patience, Stopping, Transaction, send
 from mailslice.worker.handlers.smtp_refusals import Refusals
 from mailslice.worker.handlers.smtp_wire import Body
+from mailslice.worker.stages.handler_stage import BlockingStage
 
 A, B, C = "a@x", "b@x", "c@x"
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mailslice.worker.smtp_conversation import ConnectionLimits
+from mailslice.worker.smtp_server.conversation import ConnectionLimits
 
 LIMITS = ConnectionLimits(of_all=3, of_client=2)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mailslice.worker.smtp_data import read_path
+from mailslice.worker.smtp_server.data import read_path
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import SmtpInSettings
-from mailslice.worker.smtp_policy import client_address, client_key, is_loopback, policy_of
+from mailslice.worker.smtp_server.policy import client_address, client_key, is_loopback, policy_of
 
 WORLD = [
     ("0.0.0.0/0",),

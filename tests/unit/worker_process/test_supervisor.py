@@ -15,9 +15,9 @@ import pytest
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker import supervisor
-from mailslice.worker.child import Link
-from mailslice.worker.consumer import ConsumerTask, drain_for
+from mailslice.worker.process import supervisor
+from mailslice.worker.process.child import Link
+from mailslice.worker.process.consumer import ConsumerTask, drain_for
 
 
 def test_a_health_port_that_is_taken_leaves_nothing_behind(

@@ -31,17 +31,17 @@ from mailslice.duties.blob_gc.planning import require_bucket
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
 from mailslice.duties.blob_gc.spent import Spent
-from mailslice.duty.artifacts import iso
-from mailslice.duty.progress import Progress
-from mailslice.duty.row_file import RowGroup
-from mailslice.duty.run import Run
+from mailslice.engine.dataset import Frame
+from mailslice.engine.frames import InProcess, Session, slots_of
+from mailslice.engine.joins import KEY, collected, referenced
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.row_file import RowGroup
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId
-from mailslice.spark.frames import InProcess, Session, slots_of
-from mailslice.spark.key_sets import KEY, collected, referenced
-from mailslice.spark.read_once import Frame
 
 GROUPS, EXPIRES = "groups", "copiesExpire"
 """Report fields for a second try of the plan: what became of each group, and until when this run's

@@ -17,12 +17,12 @@ from mailslice.duties.blob_gc.classify import (
     Tally,
     generation_of,
 )
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.row_file import RowGroup, RowWriter, schema_of
+from mailslice.engine.dataset import Summary, give
+from mailslice.engine.frames import Session
+from mailslice.engine.row_files import Location
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.row_file import RowGroup, RowWriter, schema_of
 from mailslice.model.mail import BlobId
-from mailslice.spark.frames import Session
-from mailslice.spark.plan_files import Location
-from mailslice.spark.read_once import Summary, give
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import AwareDatetime, Field
 
-from mailslice.duty.artifacts import Artifacts, queue_folder
-from mailslice.duty.json_model import JsonModel
-from mailslice.duty.plan import digest_of
-from mailslice.duty.request import NO_QUEUE
-from mailslice.duty.row_file import RowGroup
+from mailslice.maintenance.artifacts import Artifacts, queue_folder
+from mailslice.maintenance.json_model import JsonModel
+from mailslice.maintenance.plan import digest_of
+from mailslice.maintenance.row_file import RowGroup
+from mailslice.maintenance.run_request import NO_QUEUE
 
 _RUNS = queue_folder("blob_gc", NO_QUEUE)
 _FILE = f"{_RUNS}/candidates.json"

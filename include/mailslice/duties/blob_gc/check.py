@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
 from mailslice.duties.blob_gc.plan import GcPlan, SourceScan
-from mailslice.duty.context import StepContext
-from mailslice.duty.gates import planned_rows
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.gates import planned_rows
 from mailslice.model.settings import Settings
-from mailslice.quality.expectations import Expectation, Frame
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from mailslice.duties.blob_gc.blob_files import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.classify import modified_seconds
 from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
-from mailslice.duty.row_file import RowGroup, read_groups
-from mailslice.duty.throttle import Throttle
+from mailslice.engine.frames import InProcess, Session, run_on_keys, shared, slots_of
+from mailslice.engine.row_files import Location
+from mailslice.maintenance.rate_limit import Throttle
+from mailslice.maintenance.row_file import RowGroup, read_groups
 from mailslice.model import crash
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
-from mailslice.spark.frames import InProcess, Session, run_on_keys, shared, slots_of
-from mailslice.spark.plan_files import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa

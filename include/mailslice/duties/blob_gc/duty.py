@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from mailslice.checks.expectations import Frame
 from mailslice.duties.blob_gc import candidates, check, verify
 from mailslice.duties.blob_gc.apply import EXPIRES, GROUPS, NAMED, collect
 from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan import GcPlan
 from mailslice.duties.blob_gc.planning import make_plan
-from mailslice.duty.duty import Duty
-from mailslice.duty.progress import Progress
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.run import Run
-from mailslice.duty.usual import usual_frames
-from mailslice.quality.expectations import Frame
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.usual import usual_frames
 
 _LONG = ("sources", "samples", "byGeneration", "byAge")
 """Fields of the plan that the report has, and no terminal."""

@@ -20,11 +20,11 @@ from urllib.parse import unquote_plus
 
 from mailslice.duties.blob_gc.classify import modified_seconds
 from mailslice.duties.blob_gc.listing import COLUMNS
-from mailslice.duty.artifacts import Artifacts
+from mailslice.engine.dataset import Frame, Rows, Summary, read_once
+from mailslice.engine.frames import Session
+from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
-from mailslice.spark.frames import Session
-from mailslice.spark.read_once import Frame, Rows, Summary, read_once
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

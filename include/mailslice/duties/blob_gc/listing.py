@@ -9,10 +9,10 @@ from itertools import pairwise, product
 
 from mailslice.codec.blob_ids import is_blob_id, parse
 from mailslice.duties.blob_gc.classify import modified_seconds
+from mailslice.engine.dataset import Frame, Rows, Summary, read_once
+from mailslice.engine.frames import Session
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
-from mailslice.spark.frames import Session
-from mailslice.spark.read_once import Frame, Rows, Summary, read_once
 from mailslice.stores.blobs.admin import StoredBlob
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import KeyRange, behind

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mailslice.duty.params import DutyParams
+from mailslice.maintenance.params import DutyParams
 from mailslice.model.setting_types import Duration, Time
 
 

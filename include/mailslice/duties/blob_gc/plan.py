@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mailslice.duty.json_model import JsonModel
-from mailslice.duty.plan import Plan
-from mailslice.duty.row_file import RowFile, RowGroup
+from mailslice.maintenance.json_model import JsonModel
+from mailslice.maintenance.plan import Plan
+from mailslice.maintenance.row_file import RowFile, RowGroup
 
 
 class SourceScan(JsonModel):

@@ -23,13 +23,9 @@ from mailslice.duties.blob_gc.plan import GcPlan, KeptCopy, Listing, SourceScan
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
 from mailslice.duties.blob_gc.sources import Source, sources_of, unread_columns, with_rows
 from mailslice.duties.blob_gc.spent import Spent
-from mailslice.duty.artifacts import iso
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.run import Run
-from mailslice.model import crash
-from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
-from mailslice.spark.frames import Session
-from mailslice.spark.key_sets import (
+from mailslice.engine.dataset import Frame
+from mailslice.engine.frames import Session
+from mailslice.engine.joins import (
     KEY,
     collected,
     missing_from,
@@ -37,7 +33,11 @@ from mailslice.spark.key_sets import (
     unreferenced,
     with_known,
 )
-from mailslice.spark.read_once import Frame
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.run import Run
+from mailslice.model import crash
+from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import KeyRange, uncovered
 

@@ -8,12 +8,12 @@ from mailslice.codec.blob_ids import SPELLINGS
 from mailslice.duties.blob_gc.kept import FOLDER as KEPT_FOLDER
 from mailslice.duties.blob_gc.kept import KeptBlobs
 from mailslice.duties.blob_gc.sources import Source
-from mailslice.duty.row_file import RowGroup, read_groups
+from mailslice.engine.dataset import Frame, Rows, Summary, read_once
+from mailslice.engine.frames import Session
+from mailslice.engine.joins import KEY, REFERENCE, Alike
+from mailslice.engine.row_files import Location
+from mailslice.maintenance.row_file import RowGroup, read_groups
 from mailslice.model.settings import Settings
-from mailslice.spark.frames import Session
-from mailslice.spark.key_sets import KEY, REFERENCE, Alike
-from mailslice.spark.plan_files import Location
-from mailslice.spark.read_once import Frame, Rows, Summary, read_once
 
 ALIKE = Alike(*SPELLINGS)
 """Spellings of one blob id."""

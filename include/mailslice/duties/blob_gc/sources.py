@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from mailslice.codec.blob_ids import is_blob_id
 from mailslice.duties.blob_gc.kept import FOLDER
+from mailslice.engine.worker_stores import stores_of
 from mailslice.model.errors import BadSetting, Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.spark.in_worker import stores_of
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import behind
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from itertools import islice
 
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.blob_gc.blob_files import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.classify import modified_seconds
 from mailslice.duties.blob_gc.deleting import GONE
 from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
 from mailslice.duties.blob_gc.plan import GcPlan, KeptCopy
-from mailslice.duty.result import Result
-from mailslice.duty.row_file import read_groups
-from mailslice.duty.run import Run
+from mailslice.maintenance.result import Result
+from mailslice.maintenance.row_file import read_groups
+from mailslice.maintenance.run import Run
 from mailslice.model.mail import BlobId
-from mailslice.quality.expectations import Expectation, Frame
 
 _MOST, _GROUPS = 500, 10
 

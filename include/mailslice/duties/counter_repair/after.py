@@ -16,7 +16,7 @@ from mailslice.duties.counter_repair.parallel import beside_each_other
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
 from mailslice.duties.counter_repair.repairing import DONE, LEFT
 from mailslice.duties.counter_repair.second_read import read_again
-from mailslice.duty.run import Run
+from mailslice.maintenance.run import Run
 from mailslice.stores.cassandra.mailboxes import Counters
 
 _THREADS = 8

@@ -24,14 +24,14 @@ from mailslice.duties.counter_repair.planned import (
     Difference,
 )
 from mailslice.duties.counter_repair.reading import Chunk, Groups, ids_of
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.row_file import RowFile, RowWriter, read_tables, schema_of
+from mailslice.engine.errors import translated
+from mailslice.engine.frames import frame_of_keys
+from mailslice.engine.page_decoder import decode
+from mailslice.engine.row_files import Location
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.row_file import RowFile, RowWriter, read_tables, schema_of
 from mailslice.model.settings import Settings
-from mailslice.spark.failures import translated
-from mailslice.spark.frames import frame_of_keys
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.packed_rows import decode
-from mailslice.spark.plan_files import Location
 from mailslice.stores.cassandra.mailboxes import USER_FLAGS
 
 if TYPE_CHECKING:

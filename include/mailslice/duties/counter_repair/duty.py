@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from mailslice.checks.expectations import Frame
 from mailslice.duties.counter_repair import frames
 from mailslice.duties.counter_repair.after import After, read_after, shown
 from mailslice.duties.counter_repair.params import Params
@@ -17,16 +18,15 @@ from mailslice.duties.counter_repair.planning import Sleep, survey
 from mailslice.duties.counter_repair.plot import FILE, drifts_svg
 from mailslice.duties.counter_repair.projection import repair_projection
 from mailslice.duties.counter_repair.work import CounterWork
-from mailslice.duty.clocks import require_clock
-from mailslice.duty.duty import Duty
-from mailslice.duty.plan import load_plan
-from mailslice.duty.progress import Progress
-from mailslice.duty.request import RunRequest
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.run import Run
-from mailslice.duty.usual import usual_frames
+from mailslice.maintenance.clocks import require_clock
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.plan import load_plan
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.usual import usual_frames
 from mailslice.model import crash
-from mailslice.quality.expectations import Frame
 from mailslice.stores.cassandra.mailboxes import Counters
 
 _SAMPLED = 20

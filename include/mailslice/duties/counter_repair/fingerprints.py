@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mailslice.spark.packed_rows import BOOL, LONG, UUID, Layout
+from mailslice.engine.page_decoder import BOOL, LONG, UUID, Layout
 from mailslice.stores.cassandra.mailboxes import SEEN, USER_FLAGS
 
 if TYPE_CHECKING:

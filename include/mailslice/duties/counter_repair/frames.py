@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.counter_repair.after import After
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import KINDS, CounterPlan
-from mailslice.duty.gates import planned_rows
-from mailslice.duty.run import Run
-from mailslice.quality.expectations import Expectation, Frame
+from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.run import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa

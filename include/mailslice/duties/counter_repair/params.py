@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from mailslice.duty.params import DutyParams
+from mailslice.maintenance.params import DutyParams
 from mailslice.model.setting_types import Time
 
 

@@ -11,10 +11,10 @@ from uuid import UUID
 from pydantic import AwareDatetime
 
 from mailslice.duties.counter_repair.fingerprints import Seen
-from mailslice.duty.json_model import JsonModel
-from mailslice.duty.plan import Plan
-from mailslice.duty.row_file import RowFile
-from mailslice.duty.run import Run
+from mailslice.maintenance.json_model import JsonModel
+from mailslice.maintenance.plan import Plan
+from mailslice.maintenance.row_file import RowFile
+from mailslice.maintenance.run import Run
 from mailslice.stores.cassandra.mailboxes import Counters
 
 ONLY_TRUTH, ONLY_PROJECTED = "onlyInImapUidTable", "onlyInMessageIdTable"

@@ -21,8 +21,9 @@ from mailslice.duties.counter_repair.planned import (
 )
 from mailslice.duties.counter_repair.reading import Key, Scan
 from mailslice.duties.counter_repair.scan import RangeRead, Scanned, Totals
-from mailslice.duty.row_file import RowFile
-from mailslice.duty.run import Run
+from mailslice.engine.errors import translated
+from mailslice.maintenance.row_file import RowFile
+from mailslice.maintenance.run import Run
 from mailslice.model.names import (
     IMAP_UID_TABLE,
     MAILBOX,
@@ -30,7 +31,6 @@ from mailslice.model.names import (
     MESSAGE_ID_TABLE,
     MODSEQ,
 )
-from mailslice.spark.failures import translated
 from mailslice.stores.cassandra.ranges import holes, token_ranges
 
 if TYPE_CHECKING:

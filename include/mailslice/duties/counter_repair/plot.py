@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from mailslice.duty.picture import legend_above, say_empty, svg_axes
+from mailslice.maintenance.plot import legend_above, say_empty, svg_axes
 
 FILE = "drifts.svg"
 _EDGES = (-1001, -101, -11, -2, -1, 0, 1, 10, 100, 1000)

@@ -28,7 +28,7 @@ from mailslice.duties.counter_repair.planned import (
     CounterPlan,
     Difference,
 )
-from mailslice.duty.run import Run
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import MessageRow

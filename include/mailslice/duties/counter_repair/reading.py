@@ -25,8 +25,11 @@ from mailslice.duties.counter_repair.fingerprints import (
     messages_of,
     without_id,
 )
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.row_file import RowFile, RowWriter
+from mailslice.engine.page_decoder import LONG, UUID, Layout, decode
+from mailslice.engine.row_files import Location
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.row_file import RowFile, RowWriter
 from mailslice.model.names import (
     IMAP_UID_TABLE,
     MAILBOX,
@@ -35,9 +38,6 @@ from mailslice.model.names import (
     MODSEQ,
 )
 from mailslice.model.settings import Settings
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.packed_rows import LONG, UUID, Layout, decode
-from mailslice.spark.plan_files import Location
 from mailslice.stores.cassandra.mailboxes import SEEN
 from mailslice.stores.cassandra.ranges import TokenRange
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
 from mailslice.duties.counter_repair.second_read import read_again
-from mailslice.duty.run import Run
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters

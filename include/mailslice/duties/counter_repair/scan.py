@@ -24,9 +24,9 @@ from mailslice.duties.counter_repair.reading import (
     file_of,
     read,
 )
-from mailslice.duty.row_file import RowFile
+from mailslice.engine.frames import frame_of_keys
+from mailslice.maintenance.row_file import RowFile
 from mailslice.model.names import MODSEQ
-from mailslice.spark.frames import frame_of_keys
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.ranges import TokenRange
 

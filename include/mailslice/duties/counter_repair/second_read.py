@@ -14,7 +14,7 @@ from uuid import UUID
 
 from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, messages_of, seen_of
 from mailslice.duties.counter_repair.reading import ids_of
-from mailslice.spark.packed_rows import decode
+from mailslice.engine.page_decoder import decode
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores

@@ -21,8 +21,8 @@ from mailslice.duties.counter_repair.repairing import (
     Outcome,
     Repair,
 )
-from mailslice.duty.progress import Progress
-from mailslice.duty.run import Run
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run import Run
 
 _AT_ONCE = 1_000
 _THREADS = 8

@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from mailslice.admin.dead_letters import Judged, Letter, judge, letter_of
+from mailslice.admin.enqueue import add_row
 from mailslice.codec import message as codec
 from mailslice.codec.headers import headers_of
 from mailslice.duties.dead_letters.candidates import Candidates
@@ -27,9 +29,9 @@ from mailslice.duties.dead_letters.decide import (
 from mailslice.duties.dead_letters.export import export_letter
 from mailslice.duties.dead_letters.letters import PlannedLetter
 from mailslice.duties.dead_letters.params import Params
-from mailslice.duty.progress import Progress
-from mailslice.duty.run import Run
-from mailslice.duty.throttle import Throttle
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.rate_limit import Throttle
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.mail import Place
 from mailslice.model.names import (
@@ -45,8 +47,6 @@ from mailslice.model.names import (
     HEADER_THROTTLED,
     RabbitNames,
 )
-from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of
-from mailslice.queue.entries import add_row
 from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
 
 LONGEST_HOLD = timedelta(minutes=10)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 
+from mailslice.admin.dead_letters import Judged, Letter, content_there
 from mailslice.duties.dead_letters.decide import Standing
 from mailslice.model.mail import EnqueueId, Place, QueueName
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.queue.configuration import Shape, view_shape
-from mailslice.queue.dead_letters import Judged, Letter, content_there
-from mailslice.queue.live import LiveRows
 from mailslice.stores import Stores
+from mailslice.view.configuration import Shape, view_shape
+from mailslice.view.live_rows import LiveRows
 
 
 class Candidates:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from mailslice.admin.dead_letters import Judged
 from mailslice.codec.addresses import NULL_SENDER, same
 from mailslice.duties.dead_letters.params import Params
 from mailslice.model.dead_letters import Cause
 from mailslice.model.mail import EnqueueId, Place
-from mailslice.queue.dead_letters import Judged
 
 DELETED, UNDECODABLE, ASKED = "deleted already", "no mail: exported before it goes", "asked for"
 NOT_ASKED, FILTERED, LIMITED = (

@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mailslice.admin.dead_letters import Letter, judge, look
+from mailslice.admin.queues import require
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.dead_letters.actions import GONE, LetterWork
 from mailslice.duties.dead_letters.candidates import Candidates
 from mailslice.duties.dead_letters.decide import Action, decide
 from mailslice.duties.dead_letters.export import folder_of, is_exported
 from mailslice.duties.dead_letters.letters import PlannedLetter, ages_by_cause, sample
 from mailslice.duties.dead_letters.params import Params
-from mailslice.duty.clocks import require_clock
-from mailslice.duty.duty import Duty
-from mailslice.duty.plan import QueuePlan
-from mailslice.duty.progress import Progress
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.row_file import RowFile
-from mailslice.duty.run import Run
+from mailslice.maintenance.clocks import require_clock
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.plan import QueuePlan
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.row_file import RowFile
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.dead_letters import Cause
-from mailslice.quality.expectations import Expectation, Frame
-from mailslice.queue.dead_letters import Letter, judge, look
-from mailslice.queue.directory import require
 
 ORDER_KEPT, ORDER_CHANGED = "as it was", "what was looked at went to the back"
 _WITHOUT_PLAN: dict[str, Any] = {

@@ -6,8 +6,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from mailslice.duty.artifacts import Artifacts, iso, plain
-from mailslice.duty.context import StepContext
+from mailslice.maintenance.artifacts import Artifacts, iso, plain
+from mailslice.maintenance.context import StepContext
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import file_name
 from mailslice.stores.rabbitmq.held import HeldMessage

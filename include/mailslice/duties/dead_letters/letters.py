@@ -9,7 +9,7 @@ from typing import Any
 
 from mailslice.codec.shown import shown
 from mailslice.duties.dead_letters.decide import Action, Decision
-from mailslice.duty.artifacts import iso
+from mailslice.maintenance.artifacts import iso
 from mailslice.model.dead_letters import Cause
 
 _PER_CAUSE = 5

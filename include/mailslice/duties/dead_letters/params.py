@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from mailslice.codec.addresses import NULL_SENDER, checked_sender
-from mailslice.duty.params import DutyParams
+from mailslice.maintenance.params import DutyParams
 from mailslice.model.dead_letters import MOST_HELD, Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Duration

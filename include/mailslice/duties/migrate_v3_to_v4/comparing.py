@@ -13,12 +13,12 @@ from typing import Any
 
 from mailslice.codec.row import to_row
 from mailslice.duties.migrate_v3_to_v4.reading import Source
-from mailslice.duty.artifacts import iso
+from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant
+from mailslice.engine.row_files import Digest
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.artifacts import iso
 from mailslice.model.mail import Place, ViewRow
-from mailslice.spark.frames import Session, run_on_keys
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import Digest
-from mailslice.spark.slices import READS_IN_FLIGHT, instant
 from mailslice.stores import Stores
 
 SAME, MISSING, NEWER, DIFFERING = OUTCOMES = ("same", "missing", "newer", "differing")

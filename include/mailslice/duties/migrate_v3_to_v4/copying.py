@@ -15,12 +15,12 @@ from uuid import UUID
 
 from mailslice.duties.migrate_v3_to_v4.reading import PlannedGroup, Source, copies_in_v4
 from mailslice.duties.migrate_v3_to_v4.view import first_slice
-from mailslice.duty.row_file import read_groups
+from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.row_file import read_groups
 from mailslice.model import crash
 from mailslice.model.mail import EnqueueId, Place
-from mailslice.spark.frames import Session, run_on_keys
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.slices import READS_IN_FLIGHT, instant
 from mailslice.stores import Stores
 
 _ROWS_AT_A_TIME = 1000

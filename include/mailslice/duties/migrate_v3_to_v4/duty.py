@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from mailslice.admin.queues import require
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.migrate_v3_to_v4.comparing import (
     DIFFERING,
     MISSING,
@@ -29,23 +31,21 @@ from mailslice.duties.migrate_v3_to_v4.view import (
     require_v4,
     v3_partitions,
 )
-from mailslice.duty.artifacts import iso
-from mailslice.duty.clocks import require_clock
-from mailslice.duty.duty import Duty
-from mailslice.duty.gates import planned_rows
-from mailslice.duty.plan import QueuePlan
-from mailslice.duty.progress import Progress
-from mailslice.duty.request import RunRequest
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.row_file import RowFile
-from mailslice.duty.run import Run
+from mailslice.engine.frames import slots_of
+from mailslice.engine.partition_scan import instant, millis
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.clocks import require_clock
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.plan import QueuePlan
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.row_file import RowFile
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.run_request import RunRequest
 from mailslice.model import crash
 from mailslice.model.names import QueueTable
-from mailslice.quality.expectations import Expectation, Frame
-from mailslice.queue.configuration import view_shape
-from mailslice.queue.directory import require
-from mailslice.spark.frames import slots_of
-from mailslice.spark.slices import instant, millis
+from mailslice.view.configuration import view_shape
 
 DEAD, COPIED, UNDATED = "deleted mark", "in V4 already", "no write time"
 _SKIPPED = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mailslice.duty.params import DutyParams
+from mailslice.maintenance.params import DutyParams
 
 
 class Params(DutyParams):

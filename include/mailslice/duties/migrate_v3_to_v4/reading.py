@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from mailslice.duty.row_file import RowGroup, RowWriter
+from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.id_arrays import texts
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, partitions
+from mailslice.engine.row_files import Location
+from mailslice.engine.spill import Spool
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.row_file import RowGroup, RowWriter
 from mailslice.model.mail import EnqueueId, Place, QueueName
 from mailslice.model.settings import Settings
-from mailslice.spark.frames import Session, run_on_keys
-from mailslice.spark.ids import texts
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import Location
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, partitions
-from mailslice.spark.spool import Spool
 from mailslice.stores import Stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mailslice.spark.ids import Ids
-    from mailslice.spark.plan_files import Times
+    from mailslice.engine.id_arrays import Ids
+    from mailslice.engine.row_files import Times
 
 
 @dataclass(frozen=True, slots=True)

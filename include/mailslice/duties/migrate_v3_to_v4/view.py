@@ -8,9 +8,9 @@ from mailslice.model.errors import Refused
 from mailslice.model.mail import Place, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import slice_start
-from mailslice.queue.configuration import Shape
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.ddl import tables_of
+from mailslice.view.configuration import Shape
 
 BEHIND, UNREACHABLE = "behind browseStart", "no slice or bucket of the view"
 

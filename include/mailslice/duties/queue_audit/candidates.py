@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis, partitions
+from mailslice.engine.row_files import Location, PlanPart, PlanWriter
+from mailslice.engine.spill import Spool
+from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import EnqueueId, Place, QueueName
 from mailslice.model.settings import Settings
-from mailslice.spark.frames import Session, run_on_keys
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import Location, PlanPart, PlanWriter
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, partitions
-from mailslice.spark.spool import Spool
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores

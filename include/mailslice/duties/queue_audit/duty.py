@@ -7,25 +7,25 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from mailslice.admin.queues import require
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_audit.candidates import AuditSpec, OldMails, find_old_mails
 from mailslice.duties.queue_audit.evidence import Gathered, gather
 from mailslice.duties.queue_audit.metrics import file_of, metrics_in, prometheus_text
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duties.queue_audit.verdicts import judge_all, total
-from mailslice.duty.audits import CENSUS_PATIENCE, AuditPlan, Reads
-from mailslice.duty.duty import ReportDuty
-from mailslice.duty.gates import planned_rows
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.run import Run
+from mailslice.engine.partition_scan import instant
+from mailslice.maintenance.audits import CENSUS_PATIENCE, AuditPlan, Reads
+from mailslice.maintenance.duty import ReportDuty
+from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.model.verdicts import Verdict
-from mailslice.quality.expectations import Expectation, Frame
-from mailslice.queue.configuration import Shape, view_shape
-from mailslice.queue.directory import require
-from mailslice.queue.live import LiveRows
-from mailslice.spark.slices import instant
+from mailslice.view.configuration import Shape, view_shape
+from mailslice.view.live_rows import LiveRows
 
 _WINDOWS = 2
 """Slice windows after which a mail is old enough to be asked about, when nothing else was said."""

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from mailslice.admin.evidence import held, in_delay_queues
 from mailslice.duties.queue_audit.judge import Counts, Evidence
-from mailslice.duty.artifacts import iso
-from mailslice.duty.context import StepContext
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.context import StepContext
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
-from mailslice.queue.proofs import held, in_delay_queues
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.held import dead_letter_ids

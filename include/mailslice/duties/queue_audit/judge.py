@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from mailslice.duty.artifacts import iso
+from mailslice.admin.evidence import OVERDUE, is_overdue
+from mailslice.maintenance.artifacts import iso
 from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import Verdict
-from mailslice.queue.proofs import OVERDUE, is_overdue
 
 _CONTENT_MATTERS = frozenset(
     {Verdict.WAITING, Verdict.DELAYED, Verdict.LOST, Verdict.LOST_OR_GHOST, Verdict.UNKNOWN}

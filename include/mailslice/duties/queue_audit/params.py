@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mailslice.duty.sliced import SlicedParams
+from mailslice.maintenance.slice_range import SlicedParams
 from mailslice.model.settings import Duration
 
 

@@ -9,17 +9,17 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
+from mailslice.admin.evidence import done_by_stages, missing_content, still_live
 from mailslice.duties.queue_audit.candidates import AuditSpec, OldMails
 from mailslice.duties.queue_audit.judge import Evidence, Facts, content_matters, judge
-from mailslice.duty.row_file import RowFile, write_rows
+from mailslice.engine.frames import Session, run_on_keys, shared
+from mailslice.engine.partition_scan import instant, millis
+from mailslice.engine.row_files import PlanReader
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.row_file import RowFile, write_rows
 from mailslice.model.mail import EnqueueId, Place, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict, Verdict
-from mailslice.queue.proofs import done_by_stages, missing_content, still_live
-from mailslice.spark.frames import Session, run_on_keys, shared
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import PlanReader
-from mailslice.spark.slices import instant, millis
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores

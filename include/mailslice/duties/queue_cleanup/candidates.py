@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from pydantic import AwareDatetime
 
-from mailslice.duty.artifacts import RunFolder, queue_folder
-from mailslice.duty.context import StepContext
-from mailslice.duty.json_model import JsonModel
-from mailslice.duty.plan import digest_of
+from mailslice.engine.mark_deletion import Dropping, MarkFile, list_marks
+from mailslice.maintenance.artifacts import RunFolder, queue_folder
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.json_model import JsonModel
+from mailslice.maintenance.plan import digest_of
 from mailslice.model import crash
 from mailslice.model.names import DELETED_MAILS
-from mailslice.spark.marks import Dropping, MarkFile, list_marks
 from mailslice.stores.cassandra.ranges import token_ranges
 from mailslice.stores.cassandra.references import estimated_partitions
 
 if TYPE_CHECKING:
-    from mailslice.spark.marks import Halves
+    from mailslice.engine.mark_deletion import Halves
 
 log = logging.getLogger(__name__)
 

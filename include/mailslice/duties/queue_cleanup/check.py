@@ -7,16 +7,16 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, RowKey
 from mailslice.duties.queue_cleanup.sample import existing, sample
 from mailslice.duties.queue_cleanup.view import micros, starts_of
-from mailslice.duty.gates import planned_rows
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.run import Run
+from mailslice.engine.partition_scan import millis
+from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import is_live
-from mailslice.quality.expectations import Expectation, Frame
-from mailslice.spark.slices import millis
 
 if TYPE_CHECKING:
     import pyarrow as pa

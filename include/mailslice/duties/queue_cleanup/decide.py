@@ -9,13 +9,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from mailslice.engine.partition_scan import instant
 from mailslice.model.slices import is_live, slice_start
-from mailslice.queue.configuration import Shape
-from mailslice.spark.slices import instant
+from mailslice.view.configuration import Shape
 
 if TYPE_CHECKING:
-    from mailslice.spark.left_rows import PlaceLeft
-    from mailslice.spark.slices import PlaceFound
+    from mailslice.engine.partition_scan import PlaceFound
+    from mailslice.engine.unmarked_rows import PlaceLeft
 
 
 @dataclass(frozen=True, slots=True)

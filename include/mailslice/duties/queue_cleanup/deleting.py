@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from mailslice.duties.queue_cleanup.plan import PartitionName, PlannedPartition
 from mailslice.duties.queue_cleanup.view import rows_of
-from mailslice.duty.run import Run
-from mailslice.duty.throttle import Throttle
+from mailslice.maintenance.rate_limit import Throttle
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.stores.cassandra.session import Pending

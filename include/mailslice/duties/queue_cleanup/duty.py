@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from mailslice.checks.expectations import Frame
 from mailslice.duties.queue_cleanup import candidates, check, decide
 from mailslice.duties.queue_cleanup.deleting import Deletes, delete_partitions
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
@@ -31,20 +32,19 @@ from mailslice.duties.queue_cleanup.view import (
     move_content_start,
     starts_of,
 )
-from mailslice.duty.artifacts import iso
-from mailslice.duty.clocks import require_clock
-from mailslice.duty.duty import Duty
-from mailslice.duty.emptiness import sample_once
-from mailslice.duty.progress import Progress
-from mailslice.duty.report import DONE, DRY_RUN
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.run import Run
-from mailslice.duty.throttle import Throttle
-from mailslice.duty.usual import usual_frames
+from mailslice.engine.partition_scan import instant
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.clocks import require_clock
+from mailslice.maintenance.drained import sample_once
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.rate_limit import Throttle
+from mailslice.maintenance.report import DONE, DRY_RUN
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.usual import usual_frames
 from mailslice.model import crash
 from mailslice.model.mail import EnqueueId
-from mailslice.quality.expectations import Frame
-from mailslice.spark.slices import instant
 from mailslice.stores.cassandra.own import SliceStatistic
 
 GONE, OUT_OF_TIME = "gone since plan", "time limit"

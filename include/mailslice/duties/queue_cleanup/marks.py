@@ -15,21 +15,21 @@ from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import FOLDER, Candidates
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.remaining import Remaining
-from mailslice.duty.artifacts import iso
-from mailslice.duty.emptiness import last_seen_empty, sample_again
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.run import Run
-from mailslice.duty.throttle import Throttle
+from mailslice.engine.frames import slots_of
+from mailslice.engine.mark_deletion import Dropped, Dropping, drop_listed, drop_planned, halves_of
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.drained import last_seen_empty, sample_again
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.rate_limit import Throttle
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.names import QueueTable
-from mailslice.queue.sharing import dissenters
-from mailslice.spark.frames import slots_of
-from mailslice.spark.marks import Dropped, Dropping, drop_listed, drop_planned, halves_of
 from mailslice.stores.rabbitmq.held import dead_letter_ids
+from mailslice.view.sharing import dissenters
 
 if TYPE_CHECKING:
-    from mailslice.spark.marks import Halves
+    from mailslice.engine.mark_deletion import Halves
 
 _V3 = "enqueuedMailsV3 still holds rows of the queue"
 _UNCOUNTED = "the dead letters could not be counted"

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from mailslice.duty.sliced import SlicedParams, in_utc
+from mailslice.maintenance.slice_range import SlicedParams, in_utc
 from mailslice.model.settings import Duration
 
 

@@ -10,15 +10,15 @@ from typing import NamedTuple, TypeAlias
 from pydantic import AwareDatetime
 
 from mailslice.duties.queue_cleanup.candidates import Candidates
-from mailslice.duty.plan import PLAN_FOLDER, QueuePlan
-from mailslice.duty.row_file import RowFile
-from mailslice.duty.run import Run
+from mailslice.engine.partition_scan import PlaceFound, instant
+from mailslice.engine.row_files import Digest, PlanPart
+from mailslice.maintenance.plan import PLAN_FOLDER, QueuePlan
+from mailslice.maintenance.row_file import RowFile
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
-from mailslice.queue.configuration import Shape
-from mailslice.spark.plan_files import Digest, PlanPart
-from mailslice.spark.slices import PlaceFound, instant
+from mailslice.view.configuration import Shape
 
 WHY = "deleted mark"
 PartitionName: TypeAlias = tuple[str, int, int]

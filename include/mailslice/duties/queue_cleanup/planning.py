@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from uuid import UUID
 
+from mailslice.admin.queues import require
 from mailslice.codec import message
 from mailslice.duties.queue_cleanup import candidates, decide
 from mailslice.duties.queue_cleanup.decide import Counts, SliceFound
@@ -25,19 +26,18 @@ from mailslice.duties.queue_cleanup.view import (
     starts_of,
     tables_of,
 )
-from mailslice.duty.artifacts import iso
-from mailslice.duty.clocks import require_clock
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.run import Run
+from mailslice.engine.partition_scan import PlaceFound, Scan, millis, scan
+from mailslice.engine.row_files import Digest
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.clocks import require_clock
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
-from mailslice.queue.configuration import Shape, view_shape
-from mailslice.queue.directory import require
-from mailslice.spark.plan_files import Digest
-from mailslice.spark.slices import PlaceFound, Scan, millis, scan
+from mailslice.view.configuration import Shape, view_shape
 
 _SAMPLED_PARTITIONS, _SAMPLED_ROWS = 5, 20
 _LIVE_PARTITIONS, _LIVE_IDS = 200, 20

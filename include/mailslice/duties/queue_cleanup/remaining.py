@@ -15,18 +15,18 @@ from mailslice.duties.queue_cleanup.decide import SliceFound, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PartitionName, PlannedPartition
 from mailslice.duties.queue_cleanup.view import existing_places, micros, range_of, slices_to_read
-from mailslice.duty.artifacts import iso
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.run import Run
+from mailslice.engine.mark_deletion import halves_of
+from mailslice.engine.partition_scan import instant, millis
+from mailslice.engine.plan_comparison import PlaceKey
+from mailslice.engine.row_files import NO_PART
+from mailslice.engine.unmarked_rows import Leftover, PlaceLeft, read_left
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
-from mailslice.spark.compare import PlaceKey
-from mailslice.spark.left_rows import Leftover, PlaceLeft, read_left
-from mailslice.spark.marks import halves_of
-from mailslice.spark.plan_files import NO_PART
-from mailslice.spark.slices import instant, millis
 
 if TYPE_CHECKING:
-    from mailslice.spark.marks import Halves
+    from mailslice.engine.mark_deletion import Halves
 
 _FILE = "left.json"
 """In the run's folder."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
-from mailslice.duty.run import Run
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import MailsliceError
 from mailslice.model.names import DELETED_MAILS
 from mailslice.stores.cassandra.repairs import table_repairs

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from mailslice.duties.queue_cleanup.plan import PlannedPartition, RowKey
 from mailslice.duties.queue_cleanup.view import rows_of
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.run import Run
+from mailslice.engine.row_files import PlanPart, PlanReader
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.run import Run
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
-from mailslice.spark.plan_files import PlanPart, PlanReader
 
 PARTITIONS, ROWS_A_PARTITION = 50, 20
 

@@ -8,15 +8,15 @@ from datetime import datetime
 
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PartitionName, PlannedPartition
 from mailslice.duties.queue_cleanup.view import slices_to_read, starts_of, tables_of
-from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.run import Run
+from mailslice.engine.errors import unreadable
+from mailslice.engine.partition_scan import instant, millis
+from mailslice.engine.plan_comparison import Comparison, PlaceKey, PlaceNow, compare
+from mailslice.engine.row_files import NO_PART, Digest
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import is_live, slice_start
-from mailslice.queue.configuration import view_shape
-from mailslice.spark.compare import Comparison, PlaceKey, PlaceNow, compare
-from mailslice.spark.failures import unreadable
-from mailslice.spark.plan_files import NO_PART, Digest
-from mailslice.spark.slices import instant, millis
+from mailslice.view.configuration import view_shape
 
 CHANGED, LIVE_AGAIN = "changed since plan", "live again"
 

@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from itertools import islice
 from uuid import UUID
 
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.duties.queue_cleanup.plan import RowKey
 from mailslice.duties.queue_cleanup.view import rows_of, starts_of
-from mailslice.duty.run import Run
+from mailslice.engine.partition_scan import PlaceFound
+from mailslice.maintenance.run import Run
 from mailslice.model.mail import EnqueueId, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
-from mailslice.queue.quarantine import Decided, Holder, Quarantine
-from mailslice.spark.slices import PlaceFound
 from mailslice.stores.cassandra.own.quarantine import State
 
 log = logging.getLogger(__name__)

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_cleanup import decide
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, RowKey, planned_partitions
 from mailslice.duties.queue_cleanup.remaining import Remaining
 from mailslice.duties.queue_cleanup.sample import existing, sample
 from mailslice.duties.queue_cleanup.view import Starts, micros, rows_of, starts_of
-from mailslice.duty.artifacts import iso
-from mailslice.duty.result import Result
-from mailslice.duty.run import Run
+from mailslice.engine.partition_scan import SURVIVORS_A_PLACE, instant
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.result import Result
+from mailslice.maintenance.run import Run
 from mailslice.model.mail import Place
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
-from mailslice.quality.expectations import Expectation, Frame
-from mailslice.spark.slices import SURVIVORS_A_PLACE, instant
 
 
 @dataclass(frozen=True)

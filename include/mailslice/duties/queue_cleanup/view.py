@@ -14,10 +14,10 @@ from mailslice.model.clock import Clock
 from mailslice.model.mail import Place, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import slice_start, slices_between
-from mailslice.queue.configuration import Shape
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
+from mailslice.view.configuration import Shape
 
 log = logging.getLogger(__name__)
 

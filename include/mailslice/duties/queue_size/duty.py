@@ -10,16 +10,16 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_size.measurement import take
 from mailslice.duties.queue_size.metrics import file_of, prometheus_text
 from mailslice.duties.queue_size.plot import SLICES_PICTURE, slices_svg
-from mailslice.duty.duty import ReportDuty
-from mailslice.duty.plan import QueuePlan
-from mailslice.duty.report import DONE, DRY_RUN
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.run import Run
+from mailslice.maintenance.duty import ReportDuty
+from mailslice.maintenance.plan import QueuePlan
+from mailslice.maintenance.report import DONE, DRY_RUN
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
 from mailslice.model.slices import slice_start
-from mailslice.quality.expectations import Expectation, Frame
 from mailslice.stores.cassandra.own import QueueSample
 
 _SLICES = 500

@@ -13,13 +13,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mailslice.duties.queue_size.shape import Shape
-from mailslice.duty.artifacts import iso
+from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.artifacts import iso
 from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
-from mailslice.spark.frames import Session, run_on_keys
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
 

@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from mailslice.admin.queues import require
 from mailslice.duties.queue_size.advice import Facts, advice
 from mailslice.duties.queue_size.measure import Measure, SliceMeasured, slice_json, total_shape
 from mailslice.duties.queue_size.params import Params
-from mailslice.duty.artifacts import iso
-from mailslice.duty.clocks import require_clock
-from mailslice.duty.emptiness import sample_once, second_pass
-from mailslice.duty.run import Run
+from mailslice.engine.partition_scan import instant
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.clocks import require_clock
+from mailslice.maintenance.drained import sample_once, second_pass
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import MailsliceError
 from mailslice.model.names import RabbitNames
 from mailslice.model.slices import slice_start, slices_between, whole_seconds
-from mailslice.queue.configuration import Shape, view_shape
-from mailslice.queue.directory import require
-from mailslice.queue.live import LiveRows
-from mailslice.spark.slices import instant
+from mailslice.view.configuration import Shape, view_shape
+from mailslice.view.live_rows import LiveRows
 
 _MOST_BEHIND = 10_000
 """Slices behind browseStart that are read one by one; beyond, those that exist are looked up by a scan of the keys."""

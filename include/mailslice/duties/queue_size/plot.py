@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from mailslice.duty.picture import legend_above, say_empty, svg_axes
+from mailslice.maintenance.plot import legend_above, say_empty, svg_axes
 
 SLICES_PICTURE = "slices.svg"
 _BARS = 120

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.reclaim.node_work import RECLAIMED, NodesPlan, NodeWork, Sleep
 from mailslice.duties.reclaim.nodetool import Nodetool
 from mailslice.duties.reclaim.params import Params
 from mailslice.duties.reclaim.plot import FILE, nodes_svg
 from mailslice.duties.reclaim.survey import survey
-from mailslice.duty.duty import Duty
-from mailslice.duty.progress import Progress
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.run import Run
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
-from mailslice.quality.expectations import Expectation, Frame
 from mailslice.stores.cassandra.nodes import Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, table_repairs
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from mailslice.duties.reclaim.nodetool import Nodetool, Outcome, collect, flush
 from mailslice.duties.reclaim.params import Params
-from mailslice.duty.artifacts import iso
-from mailslice.duty.json_model import JsonModel
-from mailslice.duty.plan import Plan
-from mailslice.duty.progress import Progress
-from mailslice.duty.run import Run
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.json_model import JsonModel
+from mailslice.maintenance.plan import Plan
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.stores.cassandra.nodes import Nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mailslice.duty.picture import say_empty, svg_axes
+from mailslice.maintenance.plot import say_empty, svg_axes
 
 FILE = "disk.svg"
 _BEFORE, _AFTER = "#9aa5b1", "#2f9e6e"

@@ -10,11 +10,11 @@ from typing import Any
 from mailslice.duties.reclaim import waiting
 from mailslice.duties.reclaim.nodetool import VARIABLE, Nodetool, by_hand
 from mailslice.duties.reclaim.params import Params
-from mailslice.duty.artifacts import iso
-from mailslice.duty.json_model import JsonModel
-from mailslice.duty.ledger import Ledger
-from mailslice.duty.request import NO_QUEUE
-from mailslice.duty.run import Run
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.json_model import JsonModel
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.names import DELETED_MAILS, QueueTable
 from mailslice.stores.cassandra.ddl import replication_of, tables_of
 from mailslice.stores.cassandra.nodes import Nodes

@@ -9,11 +9,14 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from mailslice.admin.queues import require
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.republish_lost.params import Params
 from mailslice.duties.republish_lost.proof import Prover, Skipped
 from mailslice.duties.republish_lost.publishing import MAX_NAMED, Publication
-from mailslice.duty.artifacts import iso
-from mailslice.duty.audits import (
+from mailslice.engine.partition_scan import instant
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.audits import (
     CENSUS_PATIENCE,
     AuditPlan,
     audit_of,
@@ -21,25 +24,22 @@ from mailslice.duty.audits import (
     named_audit,
     newest_audit,
 )
-from mailslice.duty.clocks import require_clock
-from mailslice.duty.duty import Duty
-from mailslice.duty.plan import QueuePlan
-from mailslice.duty.progress import Progress
-from mailslice.duty.request import RunRequest
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.row_file import RowFile, schema_of
-from mailslice.duty.run import Run
+from mailslice.maintenance.clocks import require_clock
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.plan import QueuePlan
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.row_file import RowFile, schema_of
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
 from mailslice.model.verdicts import MailVerdict, Verdict
-from mailslice.quality.expectations import Expectation, Frame
-from mailslice.queue.configuration import view_shape
-from mailslice.queue.directory import require
-from mailslice.spark.slices import instant
 from mailslice.stores.cassandra.own import PublishState
+from mailslice.view.configuration import view_shape
 
 MAX_AUDIT_AGE = timedelta(hours=24)
 _LOST = (Verdict.LOST, Verdict.LOST_OR_GHOST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mailslice.duty.params import DutyParams
+from mailslice.maintenance.params import DutyParams
 from mailslice.model.settings import Duration
 
 

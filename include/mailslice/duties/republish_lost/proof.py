@@ -9,13 +9,7 @@ from enum import StrEnum
 from itertools import groupby, islice
 from uuid import UUID
 
-from mailslice.duties.republish_lost.params import Params
-from mailslice.duty.run import Run
-from mailslice.model.mail import EnqueueId, Place, ViewRow
-from mailslice.model.names import QueueTable
-from mailslice.model.verdicts import MailVerdict, Verdict
-from mailslice.queue.configuration import view_shape
-from mailslice.queue.proofs import (
+from mailslice.admin.evidence import (
     done_by_stages,
     held,
     in_delay_queues,
@@ -23,9 +17,15 @@ from mailslice.queue.proofs import (
     missing_content,
     still_live,
 )
-from mailslice.spark.slices import instant
+from mailslice.duties.republish_lost.params import Params
+from mailslice.engine.partition_scan import instant
+from mailslice.maintenance.run import Run
+from mailslice.model.mail import EnqueueId, Place, ViewRow
+from mailslice.model.names import QueueTable
+from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.stores.cassandra.own import PublishState, Republished
 from mailslice.stores.rabbitmq.held import dead_letter_ids
+from mailslice.view.configuration import view_shape
 
 _BATCH = 100
 

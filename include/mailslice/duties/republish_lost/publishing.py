@@ -14,8 +14,8 @@ from uuid import uuid4
 from mailslice.codec import message
 from mailslice.codec.headers import headers_of
 from mailslice.duties.republish_lost.proof import Proved, Prover, Skipped
-from mailslice.duty.progress import Progress
-from mailslice.duty.run import Run
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.names import RabbitNames

@@ -12,21 +12,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from mailslice.admin.enqueue import publish
+from mailslice.admin.evidence import is_over
+from mailslice.admin.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.liveness import Stuck
 from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
 from mailslice.duties.stuck_mails.telling import tell_sender
 from mailslice.duties.stuck_mails.verdicts import Action, is_superseded, item_of, stages_of
-from mailslice.duty.artifacts import iso
-from mailslice.duty.run import Run
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.model.mail import EnqueueId, Place, QueuedMail
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, Verdict
-from mailslice.queue.entries import publish
-from mailslice.queue.proofs import is_over
-from mailslice.queue.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from mailslice.admin.evidence import is_over
+from mailslice.admin.quarantine import Quarantine
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails.mails import StuckPlan
 from mailslice.duties.stuck_mails.verdicts import Action
-from mailslice.duty.run import Run
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import ContentMissing
 from mailslice.model.mail import EnqueueId
 from mailslice.model.stages import MailStage, Stage
-from mailslice.quality.expectations import Expectation, Frame
-from mailslice.queue.proofs import is_over
-from mailslice.queue.quarantine import Quarantine
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.stores.cassandra.own.quarantine import Content, State

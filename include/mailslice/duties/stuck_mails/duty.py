@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from mailslice.admin.quarantine import Quarantine
+from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails.decided import DecidedMails
 from mailslice.duties.stuck_mails.liveness import (
     P99,
@@ -22,16 +24,14 @@ from mailslice.duties.stuck_mails.mails import DeadRecord, PlannedMail, StuckPla
 from mailslice.duties.stuck_mails.params import Params
 from mailslice.duties.stuck_mails.verdicts import Action, action_for, is_superseded
 from mailslice.duties.stuck_mails.work import GAVE_UP, KINDS, NOTED, StuckMailWork
-from mailslice.duty.duty import Duty
-from mailslice.duty.progress import Progress
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.run import Run
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import StuckMode
-from mailslice.quality.expectations import Expectation, Frame
-from mailslice.queue.quarantine import Quarantine
 
 _MILLISECOND, _SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
 _MAX_MAILS, _MAX_NOTED, _MAX_ERRORS = 200, 1000, 20

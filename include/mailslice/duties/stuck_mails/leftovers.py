@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
+from mailslice.admin.enqueue import publish
+from mailslice.admin.evidence import is_over
+from mailslice.admin.quarantine import OVER, Quarantine
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.telling import tell_sender
 from mailslice.duties.stuck_mails.verdicts import Action
-from mailslice.duty.run import Run
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId
-from mailslice.queue.entries import publish
-from mailslice.queue.proofs import is_over
-from mailslice.queue.quarantine import OVER, Quarantine
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 

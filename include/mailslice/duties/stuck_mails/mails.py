@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from mailslice.duty.artifacts import iso
-from mailslice.duty.plan import QueuePlan
-from mailslice.duty.row_file import RowFile
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.plan import QueuePlan
+from mailslice.maintenance.row_file import RowFile
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import StuckMode
 

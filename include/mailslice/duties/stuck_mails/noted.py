@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from mailslice.duty.ledger import Ledger
+from mailslice.maintenance.ledger import Ledger
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import StuckMode
 
 if TYPE_CHECKING:
-    from mailslice.duty.run import Run
+    from mailslice.maintenance.run import Run
     from mailslice.stores import Stores
 
 _NEWEST = 20

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pydantic import Field, field_validator
 
-from mailslice.duty.params import DutyParams
+from mailslice.maintenance.params import DutyParams
 from mailslice.model.settings import Duration, StuckMode
 
 SHORTEST = timedelta(seconds=1)

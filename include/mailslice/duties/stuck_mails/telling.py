@@ -10,11 +10,11 @@ import socket
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from mailslice.admin.enqueue import enter
 from mailslice.codec.reports import in_doubt, report_of
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
-from mailslice.queue.entries import enter
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores

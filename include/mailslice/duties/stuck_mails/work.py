@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from mailslice.admin.quarantine import Quarantine
 from mailslice.duties.stuck_mails.actions import Skipped, StuckMailActions
 from mailslice.duties.stuck_mails.leftovers import finish, forget_notes, sweep
 from mailslice.duties.stuck_mails.liveness import Liveness, Sleep, Stuck, observe, stuck_mails
 from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
 from mailslice.duties.stuck_mails.noted import noted_before
 from mailslice.duties.stuck_mails.verdicts import Action
-from mailslice.duty.progress import Progress
-from mailslice.duty.run import Run
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.settings import StuckMode
-from mailslice.queue.quarantine import Quarantine
 
 NOTED = "noted"
 """Why a mail is left alone in shadow mode."""

@@ -37,7 +37,7 @@ K = TypeVar("K")
 
 
 class Turns(Protocol):
-    """Limits copies and deletes to so many keys a second: `duty.throttle.Throttle` is one."""
+    """Limits copies and deletes to so many keys a second: `maintenance.rate_limit.Throttle` is one."""
 
     def take(self, count: int = 1) -> None:
         """Wait for the turn of `count` keys."""

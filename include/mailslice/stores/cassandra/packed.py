@@ -1,7 +1,7 @@
 """Pages of rows as they came over the wire, undecoded: for scans of millions of rows.
 
 The driver makes one Python object of every value, which costs more than Cassandra's own work. A
-page here is its row count and its bytes; `mailslice.spark.packed_rows` decodes it by column.
+page here is its row count and its bytes; `mailslice.engine.page_decoder` decodes it by column.
 """
 
 from __future__ import annotations

@@ -25,14 +25,14 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
-from mailslice.worker.handler_stage import UNMARKED, BlockingStage
 from mailslice.worker.handlers.next_hop import Connection, NextHop, StaleConnection
 from mailslice.worker.handlers.smtp_dialogue import Patience, Stopping, Transaction, send
 from mailslice.worker.handlers.smtp_refusals import NO_ANSWER, Refusals
 from mailslice.worker.handlers.smtp_security import LoginRefused
 from mailslice.worker.handlers.smtp_wire import Body
+from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
-from mailslice.worker.throttle import UNTHROTTLED, BlockingThrottle
+from mailslice.worker.stages.handler_stage import UNMARKED, BlockingStage
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from mailslice.model.mail import RecipientHeader
-from mailslice.worker.handler_stage import BlockingStage
 from mailslice.worker.handlers.next_hop import CLOSING, Connection
 from mailslice.worker.handlers.smtp_refusals import (
     BAD_RECIPIENT,
@@ -28,6 +27,7 @@ from mailslice.worker.handlers.smtp_refusals import (
     Refusals,
 )
 from mailslice.worker.handlers.smtp_wire import Body, data, header_block, is_sendable
+from mailslice.worker.stages.handler_stage import BlockingStage
 
 _GO_ON = 354
 _TOO_MANY_RECIPIENTS = 552

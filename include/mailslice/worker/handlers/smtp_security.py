@@ -8,7 +8,7 @@ import ssl
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import RelaySettings, StartTls
-from mailslice.worker.smtp_policy import is_loopback, load_certificate, require_both
+from mailslice.worker.smtp_server.policy import is_loopback, load_certificate, require_both
 
 
 class LoginRefused(smtplib.SMTPException):

@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.context import StepContext
-from mailslice.duty.request import NO_QUEUE, RunRequest
-from mailslice.duty.road import run_all, run_step
+from mailslice.checks import gate
+from mailslice.engine import worker_stores
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.settings import Settings
-from mailslice.quality import gate
-from mailslice.spark import in_worker
-from mailslice.spark.frames import InProcess
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.cassandra.session import CassandraSession
@@ -133,7 +133,7 @@ def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="session", autouse=True)
 def _close_what_in_process_workers_opened() -> Iterator[None]:
     yield
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 @pytest.fixture

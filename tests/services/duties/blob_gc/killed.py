@@ -4,13 +4,13 @@ import json
 import sys
 from datetime import timedelta
 
-from mailslice.duty.context import StepContext
-from mailslice.duty.request import NO_QUEUE, RunRequest
-from mailslice.duty.road import run_step
+from mailslice.checks import gate
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.maintenance.runner import run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.settings import load_settings
-from mailslice.quality import gate
-from mailslice.spark.frames import InProcess
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.cassandra.session import CassandraSession
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from mailslice.duties.blob_gc.duty import DUTY
-from mailslice.duty.lock import LockHeld, locked
-from mailslice.duty.plan import digest_of
+from mailslice.maintenance.lock import LockHeld, locked
+from mailslice.maintenance.plan import digest_of
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, StoreUnavailable
 from mailslice.stores.blobs.bulk import BulkBlobs

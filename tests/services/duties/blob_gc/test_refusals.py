@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from mailslice.duties.blob_gc import check
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.ledger import Ledger
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.ledger import Ledger
 from mailslice.model.errors import BadInput, BadSetting, ClockSkew, GateFailed, PlanRefused, Refused
 from mailslice.stores.blobs.bulk import BulkBlobs
 

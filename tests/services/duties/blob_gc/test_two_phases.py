@@ -300,7 +300,7 @@ def test_metadata_that_james_keeps_with_an_object_comes_back_with_it(heap):
 
 def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeypatch):
     from mailslice.duties.blob_gc import blob_files
-    from mailslice.duty.context import StepContext
+    from mailslice.maintenance.context import StepContext
     from mailslice.stores.blobs.bulk import BulkBlobs
 
     sizes = []
@@ -320,7 +320,7 @@ def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeyp
 
 
 def test_the_rest_of_a_run_that_stopped_is_due_at_once(heap, monkeypatch):
-    from mailslice.duty.context import StepContext
+    from mailslice.maintenance.context import StepContext
 
     heap.blob()
     heap.collect()

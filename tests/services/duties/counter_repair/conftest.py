@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mailslice.duties.counter_repair import decide
+from mailslice.engine import worker_stores
 from mailslice.model.settings import Settings
-from mailslice.spark import in_worker
 from mailslice.stores import Stores, open_stores
 from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
@@ -37,7 +37,7 @@ def module_without_spark() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _close_what_in_process_workers_opened() -> Iterator[None]:
     yield
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 @pytest.fixture(scope="session")

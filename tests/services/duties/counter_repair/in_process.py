@@ -15,15 +15,15 @@ from operator import itemgetter
 import pyarrow as pa
 import pytest
 
+from mailslice.checks import gate
 from mailslice.duties.counter_repair import differences as differing
 from mailslice.duties.counter_repair import planned, planning, reading, scan
 from mailslice.duties.counter_repair.planned import Difference, Drift
 from mailslice.duties.counter_repair.reading import Key, Scan
 from mailslice.duties.counter_repair.scan import RangeRead, Totals
-from mailslice.duty.context import StepContext
-from mailslice.duty.row_file import RowFile
-from mailslice.quality import gate
-from mailslice.spark.frames import InProcess
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.row_file import RowFile
 
 ABSENT = (None, None, None)
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from mailslice.duty.request import NO_QUEUE, RunRequest
-from mailslice.duty.road import run_step
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.maintenance.runner import run_step
 from mailslice.model.settings import load_settings
 from tests.services.duties.counter_repair.in_process import without_spark
 

@@ -6,8 +6,8 @@ import uuid
 from dataclasses import dataclass
 from uuid import UUID
 
-from mailslice.duty.request import NO_QUEUE, RunRequest
-from mailslice.duty.road import run_all, run_step
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from mailslice.duties.counter_repair import decide
-from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.model import crash
 
 

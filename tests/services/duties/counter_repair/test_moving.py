@@ -9,8 +9,8 @@ import pytest
 
 from mailslice.duties.counter_repair import decide, second_read
 from mailslice.duties.counter_repair.duty import DUTY
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.lock import Lock, LockLost
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.lock import Lock, LockLost
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadSetting, GateFailed, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters, MailboxTables

@@ -7,9 +7,9 @@ import pytest
 
 from mailslice.duties.counter_repair import frames, planning
 from mailslice.duties.counter_repair.duty import DUTY
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.lock import LockHeld
-from mailslice.duty.road import run_all
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.lock import LockHeld
+from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused, Refused, StoreUnavailable
 from mailslice.stores import open_stores
@@ -102,7 +102,7 @@ def test_a_plan_of_yesterday_or_one_that_passed_no_gate_is_refused(james, drifte
 
 
 def test_a_second_run_is_refused_while_the_first_works(james, drifted, monkeypatch):
-    from mailslice.duty import lock
+    from mailslice.maintenance import lock
 
     monkeypatch.setattr(DUTY, "lock_patience", timedelta(0))
     with (

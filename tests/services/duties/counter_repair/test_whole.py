@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.duties.counter_repair.planned import CounterPlan, Difference
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.ledger import Ledger
-from mailslice.duty.row_file import read_rows
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.row_file import read_rows
 from mailslice.stores import open_stores
 from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables, timeuuid

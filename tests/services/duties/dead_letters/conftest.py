@@ -11,14 +11,14 @@ from typing import Any
 import pika
 import pytest
 
+from mailslice.admin import queues
 from mailslice.codec import message
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all, run_step
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.queue import directory
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.services.duties import running
@@ -176,4 +176,4 @@ def _place(fresh_module: Any) -> Iterator[tuple[Settings, Stores, dict[str, str]
 def letters(_place: tuple[Settings, Stores, dict[str, str]]) -> Letters:
     """A fresh queue."""
     settings, stores, environ = _place
-    return Letters(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"), environ)
+    return Letters(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"), environ)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.admin import queues
 from mailslice.codec import message
 from mailslice.duties.dead_letters.duty import DUTY
-from mailslice.duty.artifacts import artifacts
-from mailslice.duty.ledger import Ledger
-from mailslice.duty.lock import LockHeld, locked
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.lock import LockHeld, locked
 from mailslice.model.errors import (
     GateFailed,
     PlanRefused,
@@ -21,7 +22,6 @@ from mailslice.model.errors import (
     UnknownQueue,
 )
 from mailslice.model.mail import QueueName
-from mailslice.queue import directory
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.rabbitmq.connection import blocking_connection
@@ -469,7 +469,7 @@ def test_a_dead_letter_queue_of_another_kind_is_told_or_refused(letters):
 
 
 def test_names_of_queues_and_mails_may_be_odd(letters):
-    letters.queue = directory.create(letters.stores, "wéird: queue.%25 of " + letters.queue)
+    letters.queue = queues.create(letters.stores, "wéird: queue.%25 of " + letters.queue)
     item = letters.mail("a\u202eb\x1b[31m@x")
     letters.letter(item)
     letters.letter(b"no mail")

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.codec.headers import headers_of, place_in
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import Place
 from mailslice.model.slices import slice_start
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.worker import open_worker
-from mailslice.worker.cleaned import REASON
+from mailslice.worker.io.deleted_check import REASON
 
 SECONDS = 30
 

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import aclosing
 from typing import Any
 
+from mailslice.admin import queues
 from mailslice.model.mail import Mail
-from mailslice.queue import directory
 from mailslice.stores import open_stores
 from mailslice.worker import open_worker
 from tests.services.duties.dead_letters.conftest import Letters
@@ -64,7 +64,7 @@ async def test_letters_of_a_queue_of_james_3_5_have_their_reason_in_a_header_and
         )
     with open_stores(settings) as stores:
         stores.tables.create()
-        directory.require(stores, "spool")
+        queues.require(stores, "spool")
         letters = Letters(settings, stores, "spool", fresh.environ)  # type: ignore[arg-type]
         await dead_lettered(letters)
         report = await asyncio.to_thread(letters.run, redrive=True)

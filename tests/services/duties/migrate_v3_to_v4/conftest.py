@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all, run_step
+from mailslice.admin import queues
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.engine import worker_stores
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.queue import directory
-from mailslice.queue.mail_queue import MailQueue
-from mailslice.spark import in_worker
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from tests.services.duties import running
@@ -137,7 +137,7 @@ def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="session", autouse=True)
 def _close_what_in_process_workers_opened() -> Iterator[None]:
     yield
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 @pytest.fixture
@@ -171,4 +171,4 @@ def _place(fresh_module: Any) -> Iterator[tuple[Settings, Stores]]:
 def old(_place: tuple[Settings, Stores]) -> OldView:
     """A fresh queue, where V3 and V4 both exist."""
     settings, stores = _place
-    return OldView(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
+    return OldView(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"))

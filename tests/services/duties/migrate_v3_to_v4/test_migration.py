@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duty.lock import LockHeld, locked
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all
+from mailslice.admin import queues
+from mailslice.maintenance.lock import LockHeld, locked
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all
 from mailslice.model.errors import GateFailed, PlanRefused, Refused, UnknownQueue
 from mailslice.model.mail import Place, QueueName, RecipientHeader
-from mailslice.queue import directory
 from mailslice.stores import open_stores
 from tests.services.duties.migrate_v3_to_v4.conftest import OldView, settings_of
 
@@ -319,7 +319,7 @@ def test_without_v3_there_is_nothing_to_do_and_without_v4_it_is_made_when_the_se
     fresh = make_fresh()
     settings = settings_of(fresh)
     with open_stores(settings) as stores:
-        here = OldView(settings, stores, directory.create(stores, "spool"))
+        here = OldView(settings, stores, queues.create(stores, "spool"))
         report = here.run()
         assert (report["status"], report["copied"], report["skipped"], report["verified"]) == (
             "nothing to do",
@@ -334,7 +334,7 @@ def test_without_v3_there_is_nothing_to_do_and_without_v4_it_is_made_when_the_se
     fresh = make_fresh()
     old_settings = settings_of(fresh, MAILSLICE_QUEUE_TABLE="v3")
     with open_stores(old_settings) as stores:
-        here = OldView(old_settings, stores, directory.create(stores, "spool"))
+        here = OldView(old_settings, stores, queues.create(stores, "spool"))
         here.start_at(0)
         row = here.insert(0)
         with pytest.raises(Refused, match="MAILSLICE_QUEUE_TABLE=v3"):

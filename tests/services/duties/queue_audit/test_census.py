@@ -9,9 +9,10 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.audits import audit_of, newest_audit
-from mailslice.duty.plan import digest_of
+from mailslice.engine import worker_stores
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.audits import audit_of, newest_audit
+from mailslice.maintenance.plan import digest_of
 from mailslice.model.errors import (
     BadInput,
     GateFailed,
@@ -21,7 +22,6 @@ from mailslice.model.errors import (
     UnknownQueue,
 )
 from mailslice.model.mail import EnqueueId, Mail, QueueName
-from mailslice.spark import in_worker
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
@@ -373,8 +373,8 @@ def test_a_mail_enqueued_a_moment_ago_is_waited_for_before_the_census(spool):
 
 def _context(spool: Spool, request):
     from mailslice.duties.queue_audit.params import Params
-    from mailslice.duty.artifacts import RunFolder, artifacts
-    from mailslice.duty.context import StepContext
+    from mailslice.maintenance.artifacts import RunFolder, artifacts
+    from mailslice.maintenance.context import StepContext
     from mailslice.model.clock import system_clock
 
     folder = RunFolder(artifacts(spool.settings), request.duty, request.queue, request.run)
@@ -423,7 +423,7 @@ def test_rows_of_both_tables_are_judged_and_a_copied_row_once(spool):
 def _look_again(stores: Stores) -> None:
     """Which tables exist is looked up once a process, here and in what stands for Spark's workers."""
     stores.tables.__dict__.pop("existing", None)
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 def _v3_columns() -> str:

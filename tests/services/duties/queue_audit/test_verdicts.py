@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duty.artifacts import artifacts
+from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage

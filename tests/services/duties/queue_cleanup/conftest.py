@@ -9,24 +9,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from mailslice.admin import queues
+from mailslice.checks import gate
 from mailslice.duties.queue_cleanup import marks
-from mailslice.duty import road
-from mailslice.duty.context import StepContext
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all, run_step, steps_of
+from mailslice.engine import worker_stores
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance import runner
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all, run_step, steps_of
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.quality import gate
-from mailslice.queue import directory
-from mailslice.queue.configuration import ConfigurationGuard
-from mailslice.spark import in_worker
-from mailslice.spark.frames import InProcess
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+from mailslice.view.configuration import ConfigurationGuard
 
 WINDOW = timedelta(seconds=10)
 GRACE = "2s"
@@ -160,7 +160,7 @@ def _settings(fresh, **more: object) -> Settings:
 def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interleavings are about stores: here the workers' code runs in this process and Data Docs are not rendered. `with_spark` has both."""
     # One deployment plays a queue of its own and a shared one in turn.
-    monkeypatch.setattr(road, "agree", lambda stores: stores.settings)
+    monkeypatch.setattr(runner, "agree", lambda stores: stores.settings)
     if "with_spark" not in request.fixturenames:
         monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
         monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
@@ -169,7 +169,7 @@ def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture(scope="session", autouse=True)
 def _close_what_in_process_workers_opened() -> Iterator[None]:
     yield
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def with_spark() -> None:
 def _one_place(make_fresh) -> Iterator[tuple[Settings, Stores]]:
     settings = _settings(make_fresh())
     with open_stores(settings) as stores:
-        directory.create(stores, "first")
+        queues.create(stores, "first")
         yield settings, stores
 
 
@@ -194,12 +194,12 @@ def _two_tables(make_fresh) -> Iterator[tuple[Settings, Stores]]:
     with open_stores(v3) as old:
         old.tables.create()
     with open_stores(settings) as stores:
-        directory.create(stores, "first")
+        queues.create(stores, "first")
         yield settings, stores
 
 
 def _view(settings: Settings, stores: Stores) -> View:
-    name = directory.create(stores, f"q-{uuid.uuid4().hex[:8]}")
+    name = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
     return View(settings, stores, name, slice_start(datetime.now(UTC), WINDOW) - 30 * WINDOW)
 
 
@@ -230,7 +230,7 @@ def own_view(make_fresh: Callable) -> Iterator[View]:
     """As `view`, in keyspaces of its own: for tests that change the stored configuration."""
     settings = _settings(make_fresh())
     with open_stores(settings) as stores:
-        directory.create(stores, "first")
+        queues.create(stores, "first")
         yield _view(settings, stores)
 
 

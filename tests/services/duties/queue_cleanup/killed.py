@@ -3,17 +3,17 @@
 import json
 import sys
 
-from mailslice.duty import road
-from mailslice.duty.context import StepContext
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_step
+from mailslice.checks import gate
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance import runner
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_step
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
-from mailslice.quality import gate
-from mailslice.spark.frames import InProcess
 
 StepContext.spark = lambda _: InProcess()
-road.agree = lambda stores: stores.settings
+runner.agree = lambda stores: stores.settings
 gate._publish = lambda *_: "not rendered"
 step, queue, run, params = sys.argv[1:]
 run_step(

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.duties.queue_cleanup import check, decide, plan, planning
-from mailslice.duty.road import run_step
+from mailslice.engine import partition_scan as spark_slices
+from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import BadInput, GateFailed
 from mailslice.model.mail import Place
-from mailslice.spark import slices as spark_slices
 from tests.services.duties.queue_cleanup.conftest import micros
 
 

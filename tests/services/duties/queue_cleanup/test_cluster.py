@@ -11,8 +11,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from mailslice.engine.spark_session import _find_java
 from mailslice.model.settings import clone_root
-from mailslice.spark.session import _find_java
 from tests.ports import free_port
 from tests.services.duties.queue_cleanup.test_kill import environment
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duty import road
-from mailslice.duty.lock import TTL
+from mailslice.maintenance import runner
+from mailslice.maintenance.lock import TTL
 from mailslice.model import crash
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.session import CassandraSession
@@ -203,11 +203,11 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, p
 
 AT_A_FILE = """
 import json, os, signal, sys
-from mailslice.duty import road
-from mailslice.duty.artifacts import Artifacts
-from mailslice.duty.request import RunRequest
+from mailslice.maintenance import road
+from mailslice.maintenance.artifacts import Artifacts
+from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.settings import load_settings
-from mailslice.quality import gate
+from mailslice.checks import gate
 
 road.agree = lambda stores: stores.settings
 gate._publish = lambda *_: "not rendered"
@@ -274,8 +274,8 @@ def test_a_small_run_of_airflow_that_is_killed_between_two_steps_tells_all_it_di
     gone, stays = filled(view)
     request = view.request()
     kill_at_file(view, "all", request, f"/{written}")
-    road.run_small(request, view.settings)
-    report = road.done_ahead("report", request, view.settings)
+    runner.run_small(request, view.settings)
+    report = runner.done_ahead("report", request, view.settings)
     assert (report["status"], report["planned"], report["applied"]) == ("done", 5, 5)
     assert_clean(view, gone, stays)
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from mailslice.duty.ledger import Ledger
+from mailslice.engine import worker_stores
+from mailslice.maintenance.ledger import Ledger
 from mailslice.model.errors import StoreUnavailable
-from mailslice.spark import in_worker
 from tests.services.worker.cuttable import Cuttable
 
 
@@ -49,7 +49,7 @@ def test_cassandra_that_is_gone_is_named_and_the_next_run_goes_on(through, step)
     assert time.monotonic() - began < 60
     assert len(view.rows(0)) == 1
     do(cable.mend())
-    in_worker.close_all()  # the next run is another process
+    worker_stores.close_all()  # the next run is another process
     report = view.clean()
     assert (report["applied"], view.rows(0)) == (1, set())
     assert Ledger(view.stores, view.settings).last("queue_cleanup", view.queue)["status"] == "done"

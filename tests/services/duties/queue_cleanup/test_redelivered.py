@@ -6,13 +6,13 @@ from contextlib import aclosing
 
 import pytest
 
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all
+from mailslice.admin import queues
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import Mail
 from mailslice.model.names import RabbitNames
-from mailslice.queue import directory
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.held import dead_letter_ids
@@ -26,7 +26,7 @@ def quick(make_fresh):
         make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="1s", MAILSLICE_QUEUE_SHARED="false").settings
     )
     with open_stores(settings) as stores:
-        yield settings, stores, directory.create(stores, "spool")
+        yield settings, stores, queues.create(stores, "spool")
 
 
 def clean(settings, queue, run, grace="1s"):
@@ -97,7 +97,7 @@ async def test_on_a_shared_queue_the_mark_stays_while_a_message_is_unacknowledge
         assert stores.rabbitmq.management is not None
     assert dead_letter_ids(shared, queue) == set()  # dropped as deleted, not dead-lettered
     assert RabbitNames(queue).work_queue in {
-        RabbitNames(name).work_queue for name in directory.known(stores)
+        RabbitNames(name).work_queue for name in queues.known(stores)
     }
 
 

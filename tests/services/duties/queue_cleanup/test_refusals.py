@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.ledger import Ledger
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_step
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import (
     BadInput,
     ClockSkew,

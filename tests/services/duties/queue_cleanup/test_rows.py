@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from mailslice.admin import queues
 from mailslice.duties.queue_cleanup import duty
 from mailslice.duties.queue_cleanup import view as views
-from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.slices import slice_start
-from mailslice.queue import directory
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from tests.services.duties.queue_cleanup.conftest import View, micros, store_configuration
@@ -64,7 +64,7 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
     """History 600 s, then 10 s: a slice of today's window that ended minutes ago is open while a node of James may still write with 600 s."""
     fresh = make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="600s", MAILSLICE_QUEUE_SHARED="false")
     with open_stores(fresh.settings) as stores:
-        queue = directory.create(stores, "first")
+        queue = queues.create(stores, "first")
         old = View(
             fresh.settings,
             stores,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duty.artifacts import RunFolder, artifacts, queue_folder
+from mailslice.admin.quarantine import Quarantine
+from mailslice.engine import mark_deletion as spark_marks
+from mailslice.maintenance.artifacts import RunFolder, artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId, QueueName
-from mailslice.queue.quarantine import Quarantine
-from mailslice.spark import marks as spark_marks
 from mailslice.stores.cassandra.own.quarantine import State
 from tests.services.duties.queue_cleanup.conftest import View
 from tests.services.duties.queue_cleanup.test_kill import kill, later, let_the_lock_run_out

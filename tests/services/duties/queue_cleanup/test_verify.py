@@ -10,7 +10,7 @@ import pytest
 from mailslice.duties.queue_cleanup import duty
 from mailslice.duties.queue_cleanup.deleting import Deletes
 from mailslice.duties.queue_cleanup.second_read import SecondRead
-from mailslice.duty.road import run_step
+from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import EnqueueId, Place
 from tests.services.duties.queue_cleanup.conftest import micros

@@ -6,22 +6,22 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mailslice.admin import queues
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.duties.queue_size.measure import Measure
 from mailslice.duties.queue_size.measurement import slices_to_measure
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.ledger import Ledger
-from mailslice.duty.registry import load
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all, run_step
-from mailslice.duty.run import Run
+from mailslice.engine.spark_session import spark_session
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.registry import load
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.errors import GateFailed, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.model.slices import slice_start
-from mailslice.queue import directory
-from mailslice.queue.configuration import view_shape
-from mailslice.queue.mail_queue import MailQueue
-from mailslice.spark.session import spark_session
 from mailslice.stores import open_stores
+from mailslice.view.configuration import view_shape
 from tests.contracts.making import row
 from tests.services.rabbitmq.parked import parked
 
@@ -32,8 +32,8 @@ HOUR = timedelta(hours=1)
 @pytest.fixture(scope="module")
 def stores(fresh_module):
     with open_stores(fresh_module.settings) as opened:
-        directory.create(opened, QUEUE)
-        directory.create(opened, "empty")
+        queues.create(opened, QUEUE)
+        queues.create(opened, "empty")
         yield opened
 
 
@@ -146,7 +146,7 @@ def test_a_queue_that_never_had_a_mail_is_measured_too(stores, fresh_module):
 
 
 def test_a_dry_run_publishes_nothing(stores, fresh_module):
-    directory.create(stores, "dry")
+    queues.create(stores, "dry")
     found = run_all(
         RunRequest(
             "queue_size", QueueName("dry"), "run-3", params={"sample": False, "dry_run": True}
@@ -166,7 +166,7 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
     """The one test that waits: a new queue has no figures for some seconds, and two looks are 15 s apart."""
     import time
 
-    directory.create(stores, "drained")
+    queues.create(stores, "drained")
     from mailslice.stores.rabbitmq.management import seen_empty
 
     deadline = time.monotonic() + 30
@@ -185,7 +185,7 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
 
 
 def test_what_is_parked_is_in_the_report_and_its_metrics(stores, fresh_module):
-    queue = directory.create(stores, "parking")
+    queue = queues.create(stores, "parking")
     parked(stores, queue)
     request = RunRequest("queue_size", queue, "run-6", params={"sample": False})
     assert run_all(request, fresh_module.settings)["parked"] == 1

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.admin import queues
 from mailslice.duties.reclaim import duty, node_work, survey
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.ledger import Ledger
-from mailslice.duty.request import NO_QUEUE, RunRequest
-from mailslice.duty.road import run_all, run_step
+from mailslice.engine import worker_stores
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
-from mailslice.queue import directory
-from mailslice.spark import in_worker
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.nodes import Compacting, Nodes
 from mailslice.stores.cassandra.repairs import repaired
@@ -38,7 +38,7 @@ def _without_spark(monkeypatch):
     without_spark(monkeypatch)
     without_docs(monkeypatch)
     yield
-    in_worker.close_all()
+    worker_stores.close_all()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def place(fresh_module):
         pytest.skip("these services were started without MAILSLICE_NODETOOL")
     fresh = fresh_module.but(MAILSLICE_QUEUE_SLICE_WINDOW="10s", MAILSLICE_QUEUE_SHARED="false")
     with open_stores(fresh.settings) as stores:
-        queue = directory.create(stores, "spool")
+        queue = queues.create(stores, "spool")
         base = slice_start(datetime.now(UTC), WINDOW) - 40 * WINDOW
         stores.tables.browse_starts.insert_first(queue, base)
         stores.tables.content_starts.insert_first(queue, base)
@@ -168,7 +168,7 @@ def test_a_run_that_was_killed_is_taken_up_by_the_next(place, point):
     for step in ("plan", "check"):
         run_step(step, asked, fresh.settings)
     environ = {**fresh.environ, crash.VARIABLE: point}
-    script = f"import sys; from mailslice.duty.job import main; sys.exit(main('reclaim', ['apply', '--run', {asked.run!r}]))"
+    script = f"import sys; from mailslice.maintenance.spark_job import main; sys.exit(main('reclaim', ['apply', '--run', {asked.run!r}]))"
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=environ,

@@ -8,10 +8,10 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.codec.row import epoch_ms
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.audits import newest_audit
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_step
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.audits import newest_audit
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import HEADER_BUCKET, HEADER_DEAD_LETTER_ROUTING_KEY, HEADER_SLICE
@@ -414,7 +414,7 @@ def test_the_time_limit_leaves_the_rest_to_the_next_run(spool):
 def test_the_rate_is_kept(spool, monkeypatch):
     taken = []
     monkeypatch.setattr(
-        "mailslice.duty.throttle.Throttle.take", lambda _, count=1: taken.append(count)
+        "mailslice.maintenance.rate_limit.Throttle.take", lambda _, count=1: taken.append(count)
     )
     for _ in range(3):
         spool.put("lost", message=False)

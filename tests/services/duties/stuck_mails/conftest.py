@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from mailslice.admin import queues
+from mailslice.admin.quarantine import Quarantine
+from mailslice.checks import gate
 from mailslice.codec import message
-from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all, run_step
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.quality import gate
-from mailslice.queue import directory
-from mailslice.queue.quarantine import Quarantine
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
@@ -175,7 +175,7 @@ def real_gate() -> None:
 def _opened(make_fresh: Any) -> Iterator[tuple[Settings, Stores]]:
     settings = make_fresh().settings
     with open_stores(settings) as stores:
-        directory.create(stores, "first")
+        queues.create(stores, "first")
         stores.own_blobs.ensure_bucket()
         yield settings, stores
 
@@ -183,7 +183,7 @@ def _opened(make_fresh: Any) -> Iterator[tuple[Settings, Stores]]:
 @pytest.fixture
 def place(_opened: tuple[Settings, Stores]) -> Iterator[Place4Stuck]:
     settings, stores = _opened
-    made = Place4Stuck(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
+    made = Place4Stuck(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
     yield made
     for speaker in made.speakers:
         speaker.fall_silent()

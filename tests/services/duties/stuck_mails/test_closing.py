@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.codec import message
 from mailslice.duties.stuck_mails.actions import StuckMailActions
-from mailslice.duty.lock import LockLost
-from mailslice.duty.road import run_step
+from mailslice.maintenance.lock import LockLost
+from mailslice.maintenance.runner import run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import GateFailed, PlanRefused, Refused, StoreUnavailable
 from mailslice.model.processing_times import ProcessingTimes
-from mailslice.queue.mail_queue import MailQueue
-from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores.blobs.admin import AdminBlobs
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
@@ -481,7 +481,9 @@ def test_when_time_is_over_the_rest_is_left_to_the_next_run(place, monkeypatch):
         return real(self, planned, found)
 
     monkeypatch.setattr(StuckMailActions, "act", act)
-    monkeypatch.setattr("mailslice.duty.context.StepContext.out_of_time", lambda _: len(done) >= 2)
+    monkeypatch.setattr(
+        "mailslice.maintenance.context.StepContext.out_of_time", lambda _: len(done) >= 2
+    )
     report = place.run()
     assert (report["closed"], report["left"]) == (2, 1)
     monkeypatch.undo()

@@ -5,15 +5,15 @@ from datetime import timedelta
 
 import pytest
 
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
-from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.row_file import read_rows, write_rows
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.row_file import read_rows, write_rows
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Stage
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores.cassandra.own import DecisionRow
 from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.stores.cassandra.own.quarantine import State

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.codec import message
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.names import RabbitNames
-from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.services.duties import running

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from mailslice.admin import queues
+from mailslice.admin.quarantine import Decided, Holder
 from mailslice.codec import message
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
-from mailslice.queue import directory
-from mailslice.queue.quarantine import Decided, Holder
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.services.cassandra.unanswered import Unanswered
@@ -134,7 +134,7 @@ def test_after_sent_the_mail_is_complete(recover):
 
 
 def test_the_sender_of_a_failed_mail_is_told_when_that_is_set(recover):
-    bounces = directory.create(recover.stores, f"bounces-{recover.queue}")
+    bounces = queues.create(recover.stores, f"bounces-{recover.queue}")
     worker = recover.settings.worker.model_copy(update={"bounce_queue": bounces})
     recover.settings = recover.settings.model_copy(update={"worker": worker})
     held(recover, A, B, sending=(A,))

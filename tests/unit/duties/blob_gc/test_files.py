@@ -19,14 +19,14 @@ from mailslice.duties.blob_gc.check import lost_share
 from mailslice.duties.blob_gc.duty import DUTY
 from mailslice.duties.blob_gc.kept import FOLDER, Kept, KeptBlobs
 from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
-from mailslice.duty.artifacts import Artifacts
-from mailslice.duty.plan import load_plan
-from mailslice.duty.request import NO_QUEUE
-from mailslice.duty.row_file import RowFile, RowGroup, read_groups
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.artifacts import Artifacts
+from mailslice.maintenance.plan import load_plan
+from mailslice.maintenance.row_file import RowFile, RowGroup, read_groups
+from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import BadInput, BadSetting, PlanRefused
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import OwnSettings, S3Settings, Settings
-from mailslice.spark.frames import InProcess
 from tests.unit.duties.judging import run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -5,18 +5,18 @@ from uuid import uuid4
 
 import pytest
 
+from mailslice.checks import gate
 from mailslice.duties.blob_gc.blob_files import BlobWriter, PlannedBlob
 from mailslice.duties.blob_gc.check import deletes, sources, totals
 from mailslice.duties.blob_gc.classify import DELETE
 from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
-from mailslice.duty.gates import judged
-from mailslice.duty.request import NO_QUEUE
-from mailslice.duty.row_file import RowFile
-from mailslice.duty.run import Run
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.gates import judged
+from mailslice.maintenance.row_file import RowFile
+from mailslice.maintenance.run import Run
+from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
-from mailslice.quality import gate
-from mailslice.spark.frames import InProcess
 from tests.unit.duties.judging import run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -13,14 +13,14 @@ from mailslice.duties.blob_gc import apply, blob_files, deleting, planning
 from mailslice.duties.blob_gc.duty import DUTY
 from mailslice.duties.blob_gc.kept import Kept
 from mailslice.duties.blob_gc.params import Params
-from mailslice.duty import gates, progress, road
-from mailslice.duty.context import FILES, StepContext
-from mailslice.duty.progress import Progress
-from mailslice.duty.request import NO_QUEUE
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance import gates, progress, runner
+from mailslice.maintenance.context import FILES, StepContext
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model import crash
 from mailslice.model.errors import ClockSkew, GateFailed
 from mailslice.model.settings import Settings
-from mailslice.spark.frames import InProcess
 from mailslice.stores.blobs.admin import StoredBlob
 from mailslice.stores.blobs.bulk import BulkBlobs
 from tests.services.duties.running import judged_plainly
@@ -119,7 +119,7 @@ class Heap:
                 stores=self.stores,
                 name=name,
             )
-            summary = road.step_of(DUTY, step)(run)
+            summary = runner.step_of(DUTY, step)(run)
             run.folder.write_json(FILES[step], summary)
         return summary
 

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from mailslice.checks import gate
+from mailslice.checks.expectations import Frame
 from mailslice.duties.counter_repair import differences, planned, work
 from mailslice.duties.counter_repair.differences import Comparison
 from mailslice.duties.counter_repair.duty import DUTY, CounterRepair
@@ -23,15 +25,13 @@ from mailslice.duties.counter_repair.repairing import (
     Outcome,
 )
 from mailslice.duties.counter_repair.scan import drift_of
-from mailslice.duty import road
-from mailslice.duty.progress import Progress
-from mailslice.duty.request import NO_QUEUE
-from mailslice.duty.result import Summaries
-from mailslice.duty.row_file import RowFile
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance import runner
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Summaries
+from mailslice.maintenance.row_file import RowFile
+from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed, PlanRefused
-from mailslice.quality import gate
-from mailslice.quality.expectations import Frame
-from mailslice.spark.frames import InProcess
 from mailslice.stores.cassandra.mailboxes import Counters
 from tests.unit.duties.judging import run_of
 
@@ -45,7 +45,7 @@ DRIFT = Drift.of(uuid.UUID(AN_ID), Counters(1, 1), Seen(2, 1))
 def run(tmp_path, monkeypatch):
     """A step over files in a folder: no stores, no Spark, no pages."""
     monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
-    monkeypatch.setattr("mailslice.duty.usual.usual", lambda _: None)
+    monkeypatch.setattr("mailslice.maintenance.usual.usual", lambda _: None)
     engine = SimpleNamespace(session=InProcess)
     return run_of(tmp_path, "counter_repair", Params.parse({}), NO_QUEUE, engine=engine)
 
@@ -89,7 +89,7 @@ def write_plan(run, plan):
 def judge(run, plan):
     """The step check over this plan."""
     write_plan(run, plan)
-    return road.step_of(DUTY, "check")(run)
+    return runner.step_of(DUTY, "check")(run)
 
 
 def test_a_plan_that_adds_up_passes(run):
@@ -169,7 +169,7 @@ def test_a_plan_with_a_field_that_nobody_knows_is_refused(run, key):
     decided[key]["x"] = 1
     run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan.digest})
     with pytest.raises(PlanRefused, match="cannot be read"):
-        road.step_of(DUTY, "check")(run)
+        runner.step_of(DUTY, "check")(run)
 
 
 def test_a_plan_reads_back_what_was_written(run):
@@ -356,7 +356,7 @@ def report_of(run, plan, applied=None, **summary):
     if applied is not None:
         run.folder.write_json("applied.json", {"planned": plan.planned, **applied})
         run.folder.write_json("verify.json", {"success": True, "drifts": {}})
-    return road.step_of(DUTY, "report")(run)
+    return runner.step_of(DUTY, "report")(run)
 
 
 def test_a_report_says_what_was_corrected_skipped_and_left(run):
@@ -397,7 +397,7 @@ def test_a_report_of_nothing_says_so_and_rows_alone_are_something(run):
 
 
 def test_a_report_of_a_plan_that_did_not_end_has_every_field(run):
-    fields = road.partial_report(DUTY, run.folder)
+    fields = runner.partial_report(DUTY, run.folder)
     assert {
         name: fields[name]
         for name in ("processedMailboxes", "failedMailboxes", "wrong", "messages", "unknown")
@@ -409,7 +409,7 @@ def test_a_report_of_a_plan_that_did_not_end_has_every_field(run):
 def test_what_verify_read_is_reported_though_its_gate_did_not_pass(run):
     after = {"wrong": 1, "largest": []}
     run.folder.write_json("after.json", {"after": after})
-    assert road.partial_report(DUTY, run.folder)["after"] == after
+    assert runner.partial_report(DUTY, run.folder)["after"] == after
 
 
 def test_messages_are_those_of_the_table_that_was_counted(run):

@@ -19,8 +19,8 @@ from mailslice.duties.counter_repair.fingerprints import (
     without_id,
 )
 from mailslice.duties.counter_repair.reading import RANGE, Chunk, Groups, Scan
-from mailslice.duty.row_file import read_tables
-from mailslice.spark.packed_rows import decode
+from mailslice.engine.page_decoder import decode
+from mailslice.maintenance.row_file import read_tables
 from mailslice.stores.cassandra.mailboxes import FLAGS, USER_FLAGS
 from mailslice.stores.cassandra.packed import PackedPage
 from tests.unit.duties.judging import run_of

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailslice.admin.dead_letters import Judged, Letter, cause_of, letter_of
 from mailslice.duties.dead_letters.actions import redrive_headers
 from mailslice.duties.dead_letters.decide import (
     DELETED,
@@ -24,7 +25,6 @@ from mailslice.duties.dead_letters.params import Params
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, Place
-from mailslice.queue.dead_letters import Judged, Letter, cause_of, letter_of
 from mailslice.stores.rabbitmq.held import HeldMessage
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

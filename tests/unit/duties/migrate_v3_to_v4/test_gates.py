@@ -9,11 +9,11 @@ import pytest
 from mailslice.duties.migrate_v3_to_v4.copying import Copying
 from mailslice.duties.migrate_v3_to_v4.duty import DUTY, MigrationPlan, Reads
 from mailslice.duties.migrate_v3_to_v4.reading import PlannedGroup, Source
-from mailslice.duty.result import Result, Summaries
-from mailslice.duty.road import partial_report
-from mailslice.duty.row_file import RowWriter
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.row_file import RowWriter
+from mailslice.maintenance.runner import partial_report
 from mailslice.model.errors import PlanRefused
-from mailslice.spark.frames import InProcess
 from tests.unit.duties.judging import NOW, QUEUE, broken, rewritten, run_of
 
 FILE = "plan/rows-1.parquet"

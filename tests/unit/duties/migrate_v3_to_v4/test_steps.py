@@ -10,16 +10,16 @@ import pytest
 from mailslice.duties.migrate_v3_to_v4 import comparing, copying, duty, reading, view
 from mailslice.duties.migrate_v3_to_v4.duty import DUTY
 from mailslice.duties.migrate_v3_to_v4.params import Params
-from mailslice.duty import gates, road
-from mailslice.duty.context import FILES
-from mailslice.duty.progress import Progress
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance import gates, runner
+from mailslice.maintenance.context import FILES
+from mailslice.maintenance.progress import Progress
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.spark.frames import InProcess
 from mailslice.testing.memory import MemoryEnqueuedMails, MemoryStores
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
@@ -67,7 +67,7 @@ class Tables:
                 stores=self.stores,
                 engine=SimpleNamespace(session=InProcess),
             )
-            summary = road.step_of(DUTY, step)(run)
+            summary = runner.step_of(DUTY, step)(run)
             run.folder.write_json(FILES[step], {**summary, "step": step})
         return summary
 

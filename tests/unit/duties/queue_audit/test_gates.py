@@ -9,13 +9,13 @@ from mailslice.duties.queue_audit import duty
 from mailslice.duties.queue_audit.duty import DUTY
 from mailslice.duties.queue_audit.metrics import file_of, metrics_in, prometheus_text
 from mailslice.duties.queue_audit.params import Params
-from mailslice.duty.audits import AuditPlan, Reads
-from mailslice.duty.plan import digest_of, read_plan
-from mailslice.duty.result import Summaries
-from mailslice.duty.road import partial_report, step_of
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.audits import AuditPlan, Reads
+from mailslice.maintenance.plan import digest_of, read_plan
+from mailslice.maintenance.result import Summaries
+from mailslice.maintenance.runner import partial_report, step_of
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.model.verdicts import MailVerdict, Verdict
-from mailslice.spark.frames import InProcess
 from tests.unit.duties.judging import NOW, broken, rewritten, run_of
 
 VERDICTS = {verdict.value: 0 for verdict in Verdict} | {"waiting": 2, "lost": 1}

@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import pytest
 
+from mailslice.admin.evidence import is_overdue
 from mailslice.duties.queue_audit.judge import Counts, Evidence, Facts, content_matters, judge
 from mailslice.duties.queue_audit.params import Params
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import Verdict
-from mailslice.queue.proofs import is_overdue
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ONE, OTHER = EnqueueId(uuid4()), EnqueueId(uuid4())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mailslice.duties.queue_cleanup import decide
 from mailslice.duties.queue_cleanup.decide import SliceFound
 from mailslice.model.slices import slice_start
-from mailslice.queue.configuration import Shape
+from mailslice.view.configuration import Shape
 
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
 HOUR = timedelta(hours=1)

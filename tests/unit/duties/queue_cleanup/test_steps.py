@@ -17,22 +17,22 @@ from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.second_read import SecondRead
 from mailslice.duties.queue_cleanup.view import micros
-from mailslice.duty import gates, road
-from mailslice.duty.artifacts import iso
-from mailslice.duty.context import FILES, StepContext
-from mailslice.duty.engine import Engine
-from mailslice.duty.plan import digest_of
-from mailslice.duty.progress import Progress
+from mailslice.engine import id_arrays, partition_scan, plan_comparison, unmarked_rows
+from mailslice.engine import mark_deletion as spark_marks
+from mailslice.engine.frames import InProcess
+from mailslice.engine.mark_deletion import MarkFile
+from mailslice.maintenance import gates, runner
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.context import FILES, StepContext
+from mailslice.maintenance.engine import Engine
+from mailslice.maintenance.plan import digest_of
+from mailslice.maintenance.progress import Progress
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.spark import compare, ids, left_rows, slices
-from mailslice.spark import marks as spark_marks
-from mailslice.spark.frames import InProcess
-from mailslice.spark.marks import MarkFile
 from mailslice.stores.cassandra.ids import pack, unpack
 from mailslice.testing.memory import MemoryDeletedMails, MemoryEnqueuedMails, MemoryStores
 from tests.services.duties.running import judged_plainly
@@ -92,7 +92,7 @@ class View:
             params = params or Params(grace=HOUR)
             parts = {"settings": self.settings, "stores": self.stores, **more}
             context = run_of(self.folder, "queue_cleanup", params, **parts)
-            summary = road.step_of(DUTY, step)(context)
+            summary = runner.step_of(DUTY, step)(context)
             self.files.write_json(FILES[step], {**summary, "step": step, "seconds": 1})
         return summary
 
@@ -100,16 +100,16 @@ class View:
 def _written_ids(pages):
     for page in pages:
         if page:
-            packed = ids.of_packed(pack(row.enqueue_id for row, _ in page))
+            packed = id_arrays.of_packed(pack(row.enqueue_id for row, _ in page))
             yield packed, np.array([written for _, written in page], np.int64)
 
 
 @pytest.fixture
 def view(tmp_path, monkeypatch):
     view = View(tmp_path)
-    for module in (slices, compare, left_rows, spark_marks):
+    for module in (partition_scan, plan_comparison, unmarked_rows, spark_marks):
         monkeypatch.setattr(module, "stores_of", lambda _: view.stores)
-    for module in (slices, left_rows):
+    for module in (partition_scan, unmarked_rows):
         monkeypatch.setattr(module, "written_ids", _written_ids)
     read = vars(MemoryEnqueuedMails)["written_rows_of"]
     monkeypatch.setattr(MemoryEnqueuedMails, "packed_written_ids_of", read, raising=False)

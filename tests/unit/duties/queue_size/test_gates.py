@@ -6,7 +6,7 @@ import pytest
 
 from mailslice.duties.queue_size.duty import DUTY, Measured, size_in
 from mailslice.duties.queue_size.metrics import prometheus_text
-from mailslice.duty.road import step_of
+from mailslice.maintenance.runner import step_of
 from mailslice.model.errors import GateFailed, PlanRefused
 from tests.unit.duties.judging import run_of
 

@@ -8,9 +8,9 @@ import pytest
 from mailslice.duties.queue_size.measure import Measure
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
-from mailslice.queue.configuration import view_shape
-from mailslice.queue.live import LiveRows
 from mailslice.testing.memory import MemoryStores
+from mailslice.view.configuration import view_shape
+from mailslice.view.live_rows import LiveRows
 from tests.contracts.making import HOUR, NOW, row
 
 QUEUE = QueueName("spool")

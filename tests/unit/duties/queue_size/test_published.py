@@ -8,8 +8,8 @@ from mailslice.duties.queue_size.duty import DUTY
 from mailslice.duties.queue_size.metrics import file_of, prometheus_text
 from mailslice.duties.queue_size.plot import bars, slices_svg
 from mailslice.duties.queue_size.shape import Shape
-from mailslice.duty.artifacts import Artifacts, RunFolder
-from mailslice.duty.road import partial_report
+from mailslice.maintenance.artifacts import Artifacts, RunFolder
+from mailslice.maintenance.runner import partial_report
 from mailslice.model.settings import S3Settings
 
 

@@ -12,10 +12,10 @@ from mailslice.duties.reclaim import node_work
 from mailslice.duties.reclaim.duty import Reclaim
 from mailslice.duties.reclaim.node_work import NodesPlan
 from mailslice.duties.reclaim.params import Params
-from mailslice.duty.context import StepContext
-from mailslice.duty.progress import Progress
-from mailslice.duty.request import NO_QUEUE
-from mailslice.duty.road import step_of
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run_request import NO_QUEUE
+from mailslice.maintenance.runner import step_of
 from mailslice.model.errors import PlanRefused, StoreUnavailable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.nodes import Compacting, Node

@@ -9,7 +9,7 @@ import pytest
 from mailslice.duties.republish_lost import duty
 from mailslice.duties.republish_lost.duty import DUTY, RepublishPlan
 from mailslice.duties.republish_lost.params import Params
-from mailslice.duty.result import Result
+from mailslice.maintenance.result import Result
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict

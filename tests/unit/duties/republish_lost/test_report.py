@@ -4,7 +4,7 @@ import pytest
 
 from mailslice.duties.republish_lost.duty import DUTY
 from mailslice.duties.republish_lost.params import Params
-from mailslice.duty.road import step_of
+from mailslice.maintenance.runner import step_of
 from tests.unit.duties.judging import run_of
 
 PLAN = {

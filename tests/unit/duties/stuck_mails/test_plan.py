@@ -9,9 +9,9 @@ import pytest
 from mailslice.duties.stuck_mails.duty import DUTY
 from mailslice.duties.stuck_mails.mails import DeadRecord, PlannedMail, StuckPlan
 from mailslice.duties.stuck_mails.params import Params
-from mailslice.duty.artifacts import iso
-from mailslice.duty.plan import load_plan
-from mailslice.duty.road import step_of
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.plan import load_plan
+from mailslice.maintenance.runner import step_of
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.settings import StuckMode
 from tests.unit.duties.judging import NOW, run_of

@@ -6,7 +6,7 @@ import pytest
 
 from mailslice.duties.stuck_mails.duty import DUTY
 from mailslice.duties.stuck_mails.params import Params
-from mailslice.duty.road import partial_report, step_of
+from mailslice.maintenance.runner import partial_report, step_of
 from mailslice.model.settings import Settings
 from tests.unit.duties.judging import run_of
 

@@ -1,0 +1,188 @@
+"""The dead letters of a queue: each as the broker holds it, why it died, and whether it may go back.
+
+Why a mail died is in `x-death` (the broker's own), in a header of the copy that a worker published, or to be seen: a blob is missing.
+James leaves no reason at all: of its rejects only missing content can be told from the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mailslice.admin.evidence import there
+from mailslice.codec import message as codec
+from mailslice.codec.headers import moment, place_in
+from mailslice.codec.row import instant
+from mailslice.model.dead_letters import Cause
+from mailslice.model.errors import Undecodable
+from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName
+from mailslice.model.names import HEADER_DIED, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
+from mailslice.stores import Stores
+from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
+
+_CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
+"""How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt with."""
+_QUIET_SECONDS = 0.2
+"""A look is no proof: what comes a moment later is seen by the next one."""
+
+
+_OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter, without its body. `position` counts from the head of the queue, `size` is bytes of the body.
+
+    `key` names the letter from one look to the next: its content, its death and its round. Two letters that are alike in all have one key.
+    `enqueue_id` and what follows are None when the body is no mail; `problem` says why then. `redrives` is by its header.
+    """
+
+    position: int
+    key: str
+    died_at: datetime | None
+    death: str | None
+    reason: str | None
+    redrives: int
+    size: int
+    problem: str | None = None
+    enqueue_id: EnqueueId | None = None
+    name: str | None = None
+    sender: str | None = None
+    blobs: tuple[BlobId, BlobId] | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A letter with its cause. `redrives` by header and note, the greater; `content` None where nobody looked."""
+
+    letter: Letter
+    cause: Cause
+    redrives: int
+    marked: bool
+    content: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look saw, head first. `unseen` letters lie behind them; `exists` is False where the queue has no dead letter queue (James 3.5).
+
+    `keeps_order`: what was looked at is at its old place again; else (a quorum queue) it went to the back, in its own order.
+    """
+
+    letters: tuple[Letter, ...]
+    unseen: int
+    exists: bool
+    keeps_order: bool = True
+
+
+def look(stores: Stores, queue: QueueName, most: int = MOST) -> Look:
+    """Hold the dead letter queue for a moment and give everything back (`stores.rabbitmq.held`): a kill at any moment loses nothing.
+
+    Raises StoreUnavailable when somebody else consumes it, Refused for a queue that a look would harm.
+    """
+    names = RabbitNames(queue)
+    with hold(stores.settings.rabbitmq, names.dead_letter_queue, most) as held:
+        if held is None:
+            return Look((), 0, exists=False)
+        letters = tuple(
+            letter_of(message, position, names.work_queue)
+            for position, message in enumerate(held.messages(most, _QUIET_SECONDS))
+        )
+        return Look(
+            letters,
+            held.left(),
+            exists=True,
+            keeps_order=stores.management.keeps_order(names.dead_letter_queue),
+        )
+
+
+def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
+    """What a message says of itself. Headers are whatever a client has sent: nothing of them is believed to have its right form."""
+    death = _death(message.headers, work_queue)
+    when, why, reason = death.get("time"), death.get("reason"), message.headers.get(HEADER_REASON)
+    redrives = message.headers.get(HEADER_REDRIVE_COUNT)
+    common: dict[str, Any] = {
+        "position": position,
+        "key": _key(message, death),
+        "died_at": instant(when)
+        if isinstance(when, datetime)
+        else moment(message.headers.get(HEADER_DIED)),
+        "death": str(why) if why is not None else None,
+        "reason": reason if isinstance(reason, str) else None,
+        "redrives": redrives if isinstance(redrives, int) and redrives > 0 else 0,
+        "size": len(message.body),
+    }
+    try:
+        item = codec.decode(message.body)
+    except Undecodable as error:
+        return Letter(**common, problem=str(error))
+    mail = item.mail
+    blobs = (item.header_blob_id, item.body_blob_id)
+    return Letter(
+        **common,
+        enqueue_id=item.enqueue_id,
+        name=mail.name,
+        sender=mail.sender,
+        blobs=blobs,
+        place=place_in(message.headers),
+    )
+
+
+def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[Judged]:
+    """The causes, in order, by marks, notes and content. Raises when a store is away."""
+    ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
+    notes = stores.dead_letter_notes.read(queue, ids) if ids else {}
+    redrives = {one: note.redrives for one, note in notes.items()}
+    marked = stores.tables.deleted.marked(queue, ids) if ids else set()
+    silent = (one for one in letters if one.death not in _OF_THE_BROKER and one.reason is None)
+    content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
+    judged = []
+    for letter in letters:
+        one, there_is = letter.enqueue_id, content.get(letter.key)
+        most = max(letter.redrives, redrives.get(one, 0) if one is not None else 0)
+        judged.append(Judged(letter, cause_of(letter, there_is), most, one in marked, there_is))
+    return judged
+
+
+def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
+    """Key -> whether both blobs are there. Not inside an event loop."""
+    mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
+    return {
+        key: all(parts)
+        for key, parts in zip(mails, there(stores.settings, list(mails.values())), strict=True)
+    }
+
+
+def cause_of(letter: Letter, content: bool | None) -> Cause:
+    """Why it died, by the letter itself and whether its content is there (None: nobody looked)."""
+    reason = letter.reason
+    if letter.problem is not None:
+        return Cause.BAD_JSON
+    if letter.death in _OF_THE_BROKER:
+        return _OF_THE_BROKER[letter.death]
+    if reason is not None and reason.startswith(_CLEANED):
+        return Cause.CLEANED
+    if content is False or (reason is not None and reason.startswith(_CONTENT_MISSING)):
+        return Cause.MISSING_BLOB
+    return Cause.REJECTED if reason is not None or letter.death == "rejected" else Cause.OTHER
+
+
+def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:
+    """The newest death in the work queue, or else anywhere: the broker puts the newest first."""
+    deaths = headers.get("x-death")
+    listed = deaths if isinstance(deaths, list) else []
+    known: list[Mapping[str, Any]] = [death for death in listed if isinstance(death, dict)]
+    return next((one for one in known if one.get("queue") == work_queue), (known or [{}])[0])
+
+
+def _key(message: HeldMessage, death: Mapping[str, Any]) -> str:
+    """Not of all headers: the broker counts its own deliveries in some of them."""
+    facts = [death.get(name) for name in ("queue", "reason", "time", "count")]
+    facts += [message.headers.get(name) for name in (HEADER_REASON, HEADER_REDRIVE_COUNT)]
+    text = json.dumps([*map(str, facts), str(message.timestamp)]).encode()
+    return hashlib.blake2b(text + b"\0" + message.body, digest_size=16).hexdigest()

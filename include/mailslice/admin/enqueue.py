@@ -1,0 +1,72 @@
+"""New entries of a queue without an event loop: for administration, where mails are few. The worker's own way is `worker.enqueue.enqueuer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from mailslice.codec import message as codec
+from mailslice.codec.blob_ids import BlobIds
+from mailslice.codec.content import split
+from mailslice.codec.headers import headers_of
+from mailslice.model.clock import Clock
+from mailslice.model.mail import Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import RabbitNames
+from mailslice.model.slices import bucket_of, slice_start
+from mailslice.stores.rabbitmq.publishing import publish_confirmed
+from mailslice.view.configuration import Shape, view_shape
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+
+def enter(
+    stores: Stores,
+    queue: QueueName,
+    item: QueuedMail,
+    content: bytes,
+    clock: Clock,
+    *,
+    on_row: Callable[[], None] = lambda: None,
+) -> QueuedMail:
+    """Enqueue the mail under the enqueue id of `item`, with fresh blobs: blobs, then the row, then the confirmed publish. The item as it is enqueued.
+
+    An error may leave blobs, row or message: the caller marks that id as deleted before it tries with another. `on_row` is called before the publish.
+    """
+    settings = stores.settings
+    ids = BlobIds(settings.blob, clock)
+    header, body = split(content)
+    item = replace(item, header_blob_id=ids.new(header), body_blob_id=ids.new(body))
+    stores.blobs.put(item.header_blob_id, bytes(header))
+    stores.blobs.put(item.body_blob_id, bytes(body))
+    now = clock()
+    place = add_row(stores, queue, item, view_shape(stores), now)
+    on_row()
+    publish(stores, queue, item, place, now)
+    return item
+
+
+def add_row(
+    stores: Stores, queue: QueueName, item: QueuedMail, view: Shape, now: datetime
+) -> Place:
+    """A row in the view, as of a mail that is enqueued now; where it is."""
+    place = Place(slice_start(now, view.window), bucket_of(item.mail.name, view.bucket_counts[-1]))
+    stores.tables.content_starts.insert_first(queue, place.slice_start)
+    stores.tables.browse_starts.insert_first(queue, place.slice_start)
+    stores.tables.written.insert_many([ViewRow(queue, place, now, item)])
+    return place
+
+
+def publish(
+    stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime
+) -> None:
+    """The mail's message to the mail exchange, confirmed, with the headers that tell where its row is."""
+    publish_confirmed(
+        stores.settings.rabbitmq,
+        RabbitNames(queue).exchange,
+        codec.encode(item),
+        headers_of(place),
+        now,
+    )

@@ -1,0 +1,131 @@
+"""A mail queue as an administrator sees it. Nothing here loads content, but `content` itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+
+from mailslice.admin.filters import MailFilter
+from mailslice.model import crash
+from mailslice.model.clock import Clock
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow
+from mailslice.model.names import queue_name
+from mailslice.model.slices import bucket_of
+from mailslice.stores import Stores
+from mailslice.view.configuration import Shape, view_shape
+from mailslice.view.live_rows import Glance, LiveRows, SliceCounts, trusted
+
+_ALL = MailFilter()
+
+
+class MailQueue:
+    """Browse, count, delete. Reads are at the settings' consistency (LOCAL_QUORUM or better), so that they see every enqueue that returned before."""
+
+    def __init__(self, stores: Stores, name: str, clock: Clock) -> None:
+        self.name: QueueName = queue_name(name)
+        self._stores = stores
+        self._clock = clock
+
+    def browse(self, wanted: MailFilter = _ALL, limit: int | None = None) -> Iterator[ViewRow]:
+        """Live mails, oldest first. Streams; with a limit it stops reading when it has enough."""
+        if limit is not None and limit < 1:
+            return iter(())
+        at_a_time = min(limit, 1000) if limit is not None and wanted.is_empty else 1000
+        return islice(self._matching(self._remembering, wanted, at_a_time), limit)
+
+    def size(self) -> int:
+        """How many mails are live: exact to the last enqueue."""
+        return self._remembering.count(self._clock())
+
+    def glance(self, most: int) -> Glance | None:
+        """Size and oldest mail, exact as `size` is; None when more than `most` rows would have to be read."""
+        return self._remembering.glance(self._clock(), most)
+
+    def slices(self) -> Iterator[SliceCounts]:
+        """Live and dead rows of each slice that holds any, oldest first."""
+        return self._live.slices(self._clock())
+
+    def delete(self, wanted: MailFilter, *, dry_run: bool = False) -> int:
+        """Mark the live mails that match as deleted; how many (would be). RabbitMQ still delivers their messages: consumers drop them by the mark.
+
+        Mails that are enqueued while it runs may be left. Blobs are left to the consumer that drops the message, and to blob_gc.
+        Raises BadInput for a filter that says nothing: that is `clear`.
+        """
+        if wanted.is_empty:
+            raise BadInput(
+                f"delete from {self.name}: a filter that says nothing would delete all; give sender, recipient, name or age, or use clear"
+            )
+        matching = self._matching(self._live, wanted, 1000)
+        if dry_run:
+            return sum(1 for _ in matching)
+        return self._mark(row.enqueue_id for row in matching)
+
+    def clear(self) -> int:
+        """Mark every live mail as deleted; how many. Of what is enqueued meanwhile, some may be."""
+        return self._mark(
+            candidate[0] for candidate in self._live.present(self._live.ids(self._clock()))
+        )
+
+    def find(self, name: str | None = None, enqueue_id: EnqueueId | None = None) -> list[ViewRow]:
+        """The live mails of this name, or the one of this enqueue id."""
+        if enqueue_id is not None:
+            row = self._live.find(self._clock(), enqueue_id)
+            return [row] if row is not None and name in {None, row.item.mail.name} else []
+        if name is None:
+            raise BadInput("find: neither a name nor an enqueue id was given")
+        return list(self._matching(self._live, MailFilter(name=name), 1000))
+
+    def content(self, row: ViewRow) -> bytes:
+        """The mail's bytes, as they were enqueued. Raises ContentMissing when a blob is gone."""
+        return self._stores.blobs.get(row.item.header_blob_id) + self._stores.blobs.get(
+            row.item.body_blob_id
+        )
+
+    def pieces(self, row: ViewRow) -> Iterator[bytes]:
+        """As `content`, a mebibyte at a time: for contents that need not be in memory."""
+        yield from self._stores.blobs.pieces(row.item.header_blob_id)
+        yield from self._stores.blobs.pieces(row.item.body_blob_id)
+
+    @property
+    def shape(self) -> Shape:
+        """Windows and buckets of the view, by its stored history."""
+        return self._live.shape
+
+    @cached_property
+    def _live(self) -> LiveRows:
+        tables = self._stores.tables
+        _ = tables.existing  # names a keyspace or tables that are missing
+        return LiveRows(tables, self.name, view_shape(self._stores))
+
+    @cached_property
+    def _remembering(self) -> LiveRows:
+        """For looking only: dead rows that a cleanup had to leave beside a survivor are not read again. What changes anything reads every row."""
+        survivors = trusted(
+            self._stores.remembered_slices(self.name), self._live.shape.largest_window
+        )
+        return replace(self._live, survivors=survivors)
+
+    def _matching(self, live: LiveRows, wanted: MailFilter, at_a_time: int) -> Iterator[ViewRow]:
+        """A name is only in the buckets that it had under the configurations so far."""
+        now = self._clock()
+        buckets = (
+            None
+            if wanted.name is None
+            else {bucket_of(wanted.name, count) for count in live.shape.bucket_counts}
+        )
+        rows = live.rows(live.ids(now, buckets, wanted.latest(now)), at_a_time)
+        return rows if wanted.is_empty else (row for row in rows if wanted.matches(row, now))
+
+    def _mark(self, ids: Iterator[EnqueueId]) -> int:
+        marked = self._stores.tables.deleted.mark_many(self.name, _sent(ids))
+        crash.point("delete:marked")
+        return marked
+
+
+def _sent(ids: Iterator[EnqueueId]) -> Iterator[EnqueueId]:
+    for enqueue_id in ids:
+        yield enqueue_id
+        crash.point("delete:mark-sent")

@@ -1,0 +1,307 @@
+"""Into quarantine, and out of it when the mail is its holder's, or the queue's, after all.
+
+The row first, as a note that names the copy; then the content; then the row says that the mail is
+set aside; then whatever makes the mail unavailable elsewhere (a deleted mark). At every moment the
+mail is in the queue or here. A note whose row was taken meanwhile is refused, and begun anew.
+James deletes the blobs of a marked mail when it drops its message: nothing here refers to them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from mailslice.admin.evidence import is_over
+from mailslice.admin.quarantine.copies import Copies
+from mailslice.admin.quarantine.release import Releases
+from mailslice.codec import message as codec
+from mailslice.model import crash
+from mailslice.model.clock import Clock
+from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
+from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+OVER = timedelta(minutes=10)
+"""A setting aside that is this old and not finished was cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who had the mail, since when and how far: `age` is how long by now."""
+
+    worker: str
+    stage: str
+    since: datetime
+    age: timedelta
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is done with the mail (`closed`, `failed`...), why, by whom, in which run."""
+
+    action: str
+    why: str
+    who: str
+    run: str = ""
+
+
+class Quarantine:
+    """The quarantine of one queue."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        queue: QueueName,
+        clock: Clock,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._stores = stores
+        self._queue = queue
+        self._clock = clock
+        self._table = stores.own.quarantine
+        self._copies = Copies(stores, queue, clock)
+        self._releases = Releases(
+            stores, queue, clock, content=self.content, forget=self._forget, sleep=sleep
+        )
+
+    def keep(
+        self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING
+    ) -> QuarantinedMail:
+        """Set the mail aside: the row, which may be an earlier one of this enqueue id and attempt.
+
+        One that waits for a person names these recipients then, too, where `state` is KEPT; what is
+        only being decided may come to nothing (see `name`). A content that is gone is said in the row
+        (`lost`); what is known of the mail is kept. Raises StoreUnavailable: nothing was set aside.
+        """
+        while True:
+            there = self._table.read(self._queue, item.enqueue_id, holder.attempt)
+            if there is None or there.state is State.NOTED:
+                there = self._set_aside(there, item, self._row(item, holder, decided), state)
+            if there is not None:
+                return self._naming(there, item, holder, decided, state)
+
+    def name(
+        self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False
+    ) -> QuarantinedMail | None:
+        """A row that waits for a person, or is to, once it names the recipients of `item`, too.
+
+        None when it is not as `mail` any more. A mail has one row an attempt, and each decision about
+        it its own recipients: those in doubt first, then the others, when it is closed. With `take`
+        the row is this decision's from then on: its action, its run.
+        """
+        kept = codec.decode(mail.message)
+        taken = {"action": decided.action, "run": decided.run, "who": decided.who} if take else {}
+        if set(item.mail.recipients) <= set(kept.mail.recipients) and all(
+            getattr(mail, name) == value for name, value in taken.items()
+        ):
+            return mail
+        every = tuple(dict.fromkeys((*kept.mail.recipients, *item.mail.recipients)))
+        message = codec.encode(replace(kept, mail=replace(kept.mail, recipients=every)))
+        why = f"{mail.why}; {decided.why}"
+        at = self._later(mail)
+        return self._table.move(self._queue, mail, message=message, why=why, decided=at, **taken)
+
+    def keep_for_good(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+        """`keep`, for a person. A row that is on its way out is forgotten first, whoever claimed it:
+        a kill may have left it, and no duty come to finish it.
+        """
+        kept = self.keep(item, holder, decided, State.KEPT)
+        if kept.state is State.DISCARDING:
+            self._forget(kept)
+            kept = self.keep(item, holder, decided, State.KEPT)
+        return kept
+
+    def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+        """Keep recipients in doubt for good, for a worker: a row that no duty withdraws names them
+        all then, whatever stuck_mails is doing with the mail.
+
+        Raises StoreUnavailable: somebody closes the mail; ask again.
+        """
+        kept = self.keep_for_good(item, holder, decided)
+        if kept.state is State.CLOSING and self.tidy(kept):
+            # A kill cut that off long ago, and no duty may come to finish it.
+            kept = self.keep_for_good(item, holder, decided)
+        if kept.state is State.RECOVERING:
+            # Its run withdraws it when it cannot take the mail. In doubt to it, too: the row is kept
+            # from it. Else it decided before these were begun, and surely cannot take it any more.
+            if kept.action == decided.action:
+                self.settle(kept)
+            else:
+                self.withdraw(kept)
+            kept = self.keep_for_good(item, holder, decided)
+        named = set(codec.decode(kept.message).mail.recipients)
+        if kept.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(
+            item.mail.recipients
+        ):
+            raise StoreUnavailable(
+                f"{item.enqueue_id} of {self._queue} is {kept.state} in quarantine "
+                f"(run {kept.run or '-'}): its recipients wait for that"
+            )
+        return kept
+
+    def settle(self, mail: QuarantinedMail) -> QuarantinedMail:
+        """The mail waits here for a person from now on. The row as it is now, or `mail`."""
+        return self._moved(mail, state=State.KEPT)
+
+    def renew(self, mail: QuarantinedMail) -> QuarantinedMail | None:
+        """The mail is being set aside from now on, whenever that was begun. Ask right before its mark.
+
+        Who has read the row before withdraws it no more. None when somebody has, or does already.
+        """
+        if mail.state not in {State.CLOSING, State.KEPT}:
+            return None
+        return self._table.move(self._queue, mail, decided=self._later(mail))
+
+    def withdraw(self, mail: QuarantinedMail) -> bool:
+        """The mail is its holder's, or the queue's, after all: the copy and the row go.
+
+        False when it is not as `mail` any more: then nothing goes. Claimed first: who sets it aside
+        at this very moment would mark a mail whose copy is going.
+        """
+        going = (
+            mail
+            if mail.state is State.DISCARDING
+            else self._table.move(self._queue, mail, state=State.DISCARDING)
+        )
+        crash.point("discard:claimed")
+        if going is not None:
+            self._forget(going)
+        return going is not None
+
+    def discard(self, mail: QuarantinedMail) -> bool:
+        """Remove copy and row; False when another was faster. Refused: it is closed or released."""
+        if mail.state not in {State.KEPT, State.DISCARDING}:
+            raise Refused(
+                f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}"
+            )
+        return self.withdraw(mail)
+
+    def release(self, mail: QuarantinedMail) -> EnqueueId:
+        """Enqueue the mail anew; its new enqueue id.
+
+        Asked again after a kill, or by two at once, there is one new entry. Raises ContentMissing,
+        Refused (it is no longer here, or is being closed), StoreUnavailable (ask again).
+        """
+        return self._releases.release(mail)
+
+    def tidy(self, mail: QuarantinedMail, over: timedelta | None = OVER) -> bool:
+        """Finish what a kill cut off, where it needs no decision of a person; whether there was something.
+
+        For one caller at a time. A setting aside counts as cut off when it is older than `over`;
+        None: whoever asks knows that nobody is at it. Who is at a note begins it anew.
+        """
+        match mail.state:
+            case State.RELEASED | State.DISCARDING:
+                self._forget(mail)
+            case State.NOTED:
+                return self.withdraw(mail)
+            case State.CLOSING if over is None or self._clock() - mail.decided > over:
+                # By every replica: a mark that was not answered may be on one of them alone.
+                if mail.action != "failed" and not is_over(
+                    self._stores.tables, self._queue, mail.enqueue_id, every_replica=True
+                ):
+                    return self.withdraw(mail)
+                self.settle(mail)
+            case State.RELEASING:
+                return self._releases.finish(mail)
+            case _:
+                return False
+        return True
+
+    def sweep(self) -> int:
+        """Remove copies that no row names: a kill came between; how many objects. See `Copies.sweep`."""
+        return self._copies.sweep(lambda: self.mails(serial=True))
+
+    def finished(self, mail: QuarantinedMail, at: datetime) -> QuarantinedMail:
+        """Remember that the worker completed the mail after all."""
+        return mail if mail.finished is not None else self._moved(mail, finished=at)
+
+    def mails(self, *, serial: bool = False) -> Iterator[QuarantinedMail]:
+        """Every row of the queue, in any state. `serial` as `QuarantineTable.list`."""
+        return self._table.list(self._queue, serial=serial)
+
+    def waiting(self) -> Iterator[QuarantinedMail]:
+        """What is in quarantine, or on its way out or back."""
+        return (mail for mail in self.mails() if mail.state not in {State.NOTED, State.RELEASED})
+
+    def content(self, mail: QuarantinedMail) -> bytes:
+        """The bytes. Raises ContentMissing when there is no copy."""
+        return self._copies.read(mail)
+
+    def _set_aside(
+        self, there: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
+    ) -> QuarantinedMail | None:
+        """Note (another's is gone on with), content, row in `state`; None: another changed it."""
+        if there is None or not self._copies.names(there):
+            if there is not None:  # what an earlier version noted in shadow mode
+                self._table.remove(self._queue, there)
+            row = replace(row, copy_id=self._copies.new_id())
+            there = self._table.add(self._queue, row)
+            if there.copy_id != row.copy_id:
+                return None
+        crash.point("quarantine:noted")
+        content, size = self._copies.make(there, item)
+        crash.point("quarantine:copied")
+        kept = replace(row, state=state, copy_id=there.copy_id, content=content, size=size)
+        moved = self._table.put(self._queue, there, kept)
+        crash.point("quarantine:kept")
+        return moved
+
+    def _naming(
+        self,
+        there: QuarantinedMail,
+        item: QueuedMail,
+        holder: Holder,
+        decided: Decided,
+        state: State,
+    ) -> QuarantinedMail:
+        """What `keep` found or wrote, naming the recipients of `item`."""
+        if there.state is not State.KEPT or state is not State.KEPT:
+            return there
+        return self.name(there, item, decided) or self.keep(item, holder, decided, state)
+
+    def _row(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+        return QuarantinedMail(
+            enqueue_id=item.enqueue_id,
+            name=item.mail.name,
+            state=State.NOTED,
+            action=decided.action,
+            stage=holder.stage,
+            worker=holder.worker,
+            since=holder.since,
+            age=holder.age,
+            why=decided.why,
+            decided=self._clock(),
+            message=codec.encode(item),
+            header_blob_id=item.header_blob_id,
+            body_blob_id=item.body_blob_id,
+            content=Content.NOT_COPIED,
+            attempt=holder.attempt,
+            run=decided.run,
+            who=decided.who,
+        )
+
+    def _later(self, mail: QuarantinedMail) -> datetime:
+        """By a new time, never the same: who has read the row before is refused."""
+        return max(self._clock(), mail.decided + timedelta(milliseconds=1))
+
+    def _moved(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
+        moved = self._table.move(self._queue, mail, **changes)
+        return moved or self._table.read(self._queue, mail.enqueue_id, mail.attempt) or mail
+
+    def _forget(self, mail: QuarantinedMail) -> None:
+        """The copy, then the row: a kill in between leaves a row without content, which the next one forgets.
+
+        Two may do it at once, and after the mail was kept anew: both are this keeping's.
+        """
+        self._copies.remove(mail)
+        crash.point("quarantine:emptied")
+        self._table.remove(self._queue, mail)

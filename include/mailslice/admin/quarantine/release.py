@@ -1,0 +1,181 @@
+"""A mail on its way from quarantine back into its queue: a new entry with fresh blobs, once.
+
+The new enqueue id is in the row before anything is published. A release that was cut off cannot know
+whether its message is out. The next one looks whether that mail was handled or is in a worker's
+hands. Else it marks it as deleted, so that its message, if there is one, is dropped, and begins again
+under another id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from mailslice.admin.enqueue import enter
+from mailslice.admin.evidence import is_over
+from mailslice.codec import message as codec
+from mailslice.model import crash
+from mailslice.model.clock import Clock, elapsed_seconds
+from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import WorkerRecord
+
+_LEASE = timedelta(seconds=30)
+_PART = 0.7
+"""Of the lease, after which nothing new is begun under it."""
+_TICK = 1.0
+_OUT = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
+
+
+class Releases:
+    """Releases from one queue's quarantine. `content` and `forget` are its own."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        queue: QueueName,
+        clock: Clock,
+        *,
+        content: Callable[[QuarantinedMail], bytes],
+        forget: Callable[[QuarantinedMail], None],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._stores = stores
+        self._queue = queue
+        self._clock = clock
+        self._content = content
+        self._forget = forget
+        self._sleep = sleep
+        self._table = stores.own.quarantine
+        self._me = str(uuid4())
+
+    def release(self, mail: QuarantinedMail) -> EnqueueId:
+        """Enqueue the mail anew; its new enqueue id. Raises as `Quarantine.release`."""
+        with self._leased(mail) as until:
+            now = self._table.read(self._queue, mail.enqueue_id, mail.attempt)
+            if now is None or now.state not in _OUT:
+                why = "it is gone" if now is None else f"it is {now.state}"
+                raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
+            return self._release(now, until)
+
+    def finish(self, mail: QuarantinedMail) -> bool:
+        """Forget a cut-off release whose new entry was handled; whether that was so."""
+        if not self._is_through(mail) or not self._locked(mail):
+            return False
+        try:
+            done = self._table.move(self._queue, mail, state=State.RELEASED)
+            if done is not None:
+                self._forget(done)
+            return done is not None
+        finally:
+            self._stores.own.locks.release(self._lock(mail), self._me)
+
+    def _release(self, mail: QuarantinedMail, until: float) -> EnqueueId:
+        if mail.state is State.RELEASED and mail.released_as is not None:
+            self._forget(mail)
+            return mail.released_as
+        content = self._content(mail)
+        half = mail.released_as if mail.state is State.RELEASING else None
+        if half is not None and self._is_out(mail, half):
+            new_id = half
+        else:
+            mail, new_id = self._claimed(mail)
+            crash.point("release:claimed")
+            self._stores.tables.deleted.mark_many(self._queue, mail.voided)
+            if elapsed_seconds() > until:
+                raise StoreUnavailable(
+                    f"the release of {mail.enqueue_id} took too long: nothing was published; ask again"
+                )
+            anew = replace(codec.decode(mail.message), enqueue_id=new_id)
+            entered = partial(self._entered, mail)
+            enter(self._stores, self._queue, anew, content, self._clock, on_row=entered)
+            crash.point("release:published")
+        done = self._moved(mail, state=State.RELEASED)
+        crash.point("release:recorded")
+        self._forget(done)
+        return new_id
+
+    def _claimed(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, EnqueueId]:
+        """The row with a new id to release it as; that of a release that was cut off is voided."""
+        voided = (*mail.voided, mail.released_as) if mail.released_as is not None else mail.voided
+        new_id = EnqueueId(uuid4())
+        changes = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
+        return self._moved(mail, **changes), new_id
+
+    def _entered(self, mail: QuarantinedMail) -> None:
+        """The row of the new entry is in the view. Its message goes out only if this is written."""
+        crash.point("release:row")
+        self._moved(mail, entered=mail.released_as)
+
+    def _moved(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
+        moved = self._table.move(self._queue, mail, **changes)
+        if moved is None:
+            raise Refused(
+                f"{mail.enqueue_id} of {self._queue}: somebody else releases or discards it at the same time"
+            )
+        return moved
+
+    def _is_through(self, mail: QuarantinedMail) -> bool:
+        """Whether the new entry is done or deleted. Without a row that was written, only a mark says so."""
+        if mail.released_as is None:
+            return False
+        if mail.entered == mail.released_as:
+            return is_over(self._stores.tables, self._queue, mail.released_as)
+        return self._stores.tables.deleted.is_marked(self._queue, mail.released_as)
+
+    def _is_out(self, mail: QuarantinedMail, new_id: EnqueueId) -> bool:
+        """Whether the mail of a release that was cut off was handled, or is in a worker's hands."""
+        if self._is_through(mail):
+            return True
+        workers = self._stores.own.worker_records
+        alive = [record for record in workers.list(self._queue) if record.is_alive]
+        if any(_has(record, new_id) for record in alive):
+            return True
+        if not alive:
+            return False
+        # A worker that was handed it a moment ago says so in its next record.
+        self._sleep(max(record.every for record in alive).total_seconds() + _TICK)
+        held = any(_has(record, new_id) for record in workers.list(self._queue))
+        return held or self._is_through(mail)
+
+    @contextmanager
+    def _leased(self, mail: QuarantinedMail) -> Iterator[float]:
+        """The right to release this mail, for half a minute; waits for another who has it.
+
+        Gives until when (`elapsed_seconds`) something may be begun.
+        """
+        deadline = elapsed_seconds() + 2 * _LEASE.total_seconds()
+        while True:
+            asked = elapsed_seconds()
+            if self._locked(mail):
+                break
+            if asked > deadline:
+                raise Refused(
+                    f"{mail.enqueue_id} of {self._queue} is being released by somebody else"
+                )
+            self._sleep(_TICK)
+        try:
+            yield asked + _LEASE.total_seconds() * _PART
+        finally:
+            self._stores.own.locks.release(self._lock(mail), self._me)
+
+    def _locked(self, mail: QuarantinedMail) -> bool:
+        return self._stores.own.locks.acquire(self._lock(mail), self._me, _LEASE) == self._me
+
+    def _lock(self, mail: QuarantinedMail) -> str:
+        return f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
+
+
+def _has(record: WorkerRecord, enqueue_id: EnqueueId) -> bool:
+    return enqueue_id in record.done or any(
+        enqueue_id == mail.enqueue_id for mail in record.in_flight
+    )

@@ -1,0 +1,43 @@
+"""Which queues there are. A queue is known when RabbitMQ has its exchange and its work queue."""
+
+from __future__ import annotations
+
+from mailslice.model.errors import UnknownQueue
+from mailslice.model.mail import QueueName
+from mailslice.model.names import queue_name
+from mailslice.stores import Stores
+from mailslice.view.configuration import ConfigurationGuard
+
+_MOST_NAMES = 20
+
+
+def create(stores: Stores, name: str) -> QueueName:
+    """Create what is missing of the queue: tables and configuration, bucket, and last, so that a queue that is known is whole, RabbitMQ's part.
+
+    An existing queue stays as it is. Raises BadInput for a bad name, ConfigurationDiffers, TopologyDiffers when it exists with other arguments.
+    """
+    queue = queue_name(name)
+    stores.tables.create()
+    ConfigurationGuard(stores.tables, stores.settings).ensure()
+    stores.blobs.ensure_bucket()
+    stores.rabbitmq.declare(queue)
+    stores.rabbitmq.check(queue)
+    return queue
+
+
+def known(stores: Stores) -> list[QueueName]:
+    """The names of all mail queues, sorted."""
+    return stores.rabbitmq.names()
+
+
+def require(stores: Stores, name: str) -> QueueName:
+    """The name, when the queue is known; else UnknownQueue naming those that are."""
+    queue = queue_name(name)
+    if stores.rabbitmq.exists(queue):
+        return queue
+    names = known(stores)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    there = f"known are: {', '.join(names[:_MOST_NAMES])}{more}" if names else "there is none"
+    raise UnknownQueue(
+        f"RabbitMQ has no mail queue {queue!r}; {there}. `mailslice queue create {queue}` creates it"
+    )

@@ -1,0 +1,204 @@
+"""Tells people when a duty's run failed or is late, or found what goes over a limit (MAILSLICE_ALERT_...): in the log, by email, by webhook.
+
+`MAILSLICE_DUTY_NOTIFY` chooses; email goes through Airflow's connection `smtp_default` to MAILSLICE_DUTY_NOTIFY_EMAIL, the webhook gets one JSON
+object at MAILSLICE_DUTY_NOTIFY_WEBHOOK. Airflow's connections choose, too: one that exists is spoken to,
+whatever the setting says. `mailslice_webhook` (type HTTP): host, schema and port, or a whole URL as host; extra `path`, extra `headers` (an object);
+a password is sent as a bearer token. `mailslice_email` (type SMTP): the mail server; extra `to` names the recipients, comma-separated, else
+MAILSLICE_DUTY_NOTIFY_EMAIL does.
+A channel that fails is logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+from urllib.request import Request, urlopen
+
+from airflow.sdk import BaseNotifier, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from mailslice.maintenance.alerts import news
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import DutySettings, load_settings
+
+log = logging.getLogger(__name__)
+
+WEBHOOK, EMAIL = "mailslice_webhook", "mailslice_email"
+CHANNELS = ("log", "email", "webhook")
+_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who gets one JSON object by POST. Not for logs: the URL of a hook is a secret."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class DutyNotifier(BaseNotifier):
+    """Callback of a DAG's failure and of a missed deadline. Settings are read when it speaks, not when a DAG file is parsed."""
+
+    def notify(self, context: Any) -> None:
+        """Speak on every channel of the settings."""
+        speak(message_of(context))
+
+    async def async_notify(self, context: Any) -> None:
+        """The same, from the triggerer, whose loop must not wait for a mail server."""
+        import asyncio
+
+        await asyncio.to_thread(self.notify, context)
+
+
+def speak(message: Mapping[str, Any]) -> None:
+    """Tell the message on each channel and connection. A failing one stops no other."""
+    settings = load_settings().duty
+    for channel in (*channels(settings), *_BY_CONNECTION):
+        try:
+            if channel in _SPEAK:
+                _SPEAK[channel](message, settings)
+            elif (connection := found(channel)) is not None:
+                _BY_CONNECTION[channel](message, settings, connection)
+        except Exception:
+            log.exception("notifier %s could not speak", channel)
+
+
+def tell_alerts(report: Mapping[str, Any]) -> None:
+    """Tell the alerts that this report is the one to tell; nothing when there are none."""
+    if found := news(report):
+        speak(message_of_alerts(report, found))
+
+
+def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:
+    """Send the message as a mail of its own, through Airflow's connection."""
+    from airflow.providers.smtp.hooks.smtp import SmtpHook
+
+    subject = f"{message['dag']} failed"
+    if "alerts" in message:
+        subject = f"{message['dag']}: {', '.join(alert['name'] for alert in message['alerts'])}"
+    with SmtpHook(**connection) as hook:
+        hook.send_email_smtp(
+            to=list(to),
+            subject=f"mailslice: {subject}",
+            html_content=f"<p>{escape(message['text'])}</p>",
+        )
+
+
+def _by_webhook(message: Mapping[str, Any], settings: DutySettings) -> None:
+    url = settings.notify_webhook
+    _post(message, Webhook(url.get_secret_value() if url else ""))
+
+
+def _post(message: Mapping[str, Any], hook: Webhook) -> None:
+    headers = {**hook.headers, "Content-Type": "application/json"}
+    request = Request(  # noqa: S310
+        hook.url, data=json.dumps(dict(message)).encode(), headers=headers, method="POST"
+    )
+    with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - see above
+        pass
+
+
+_SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
+    "log": lambda message, _: log.error("%s", message["text"]),
+    "email": lambda message, settings: send_email(message, settings.notify_email),
+    "webhook": _by_webhook,
+}
+_BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]] = {
+    EMAIL: lambda message, settings, connection: send_email(
+        message, recipients_of(connection, settings.notify_email), smtp_conn_id=EMAIL
+    ),
+    WEBHOOK: lambda message, _settings, connection: _post(message, webhook_of(connection)),
+}
+
+
+def found(name: str) -> Any | None:
+    """Airflow's connection of that name; None when there is none."""
+    try:
+        return Connection.get(name)
+    except AirflowNotFoundException:
+        return None
+
+
+def webhook_of(connection: Any) -> Webhook:
+    """The address in an HTTP connection. Raises BadSetting when it has none."""
+    extra, host = connection.extra_dejson, connection.host or ""
+    if not host:
+        raise BadSetting(
+            f"Airflow's connection {WEBHOOK} has no host; allowed: a host, or the URL of the hook as host"
+        )
+    if "://" not in host:
+        port = f":{connection.port}" if connection.port else ""
+        host = f"{connection.schema or 'https'}://{host}{port}"
+    if not host.startswith(("http://", "https://")):
+        raise BadSetting(f"Airflow's connection {WEBHOOK} is not of http or https")
+    headers = {"Authorization": f"Bearer {connection.password}"} if connection.password else {}
+    headers |= {str(name): str(value) for name, value in dict(extra.get("headers", {})).items()}
+    return Webhook(host + str(extra.get("path", "")), headers)
+
+
+def recipients_of(connection: Any, others: Sequence[str]) -> list[str]:
+    """Whom an email goes to. Raises BadSetting when nobody is named."""
+    words = str(connection.extra_dejson.get("to", "")).split(",")
+    named = [word.strip() for word in words if word.strip()]
+    if not (named or others):
+        raise BadSetting(
+            f"Airflow's connection {EMAIL} has no recipients; name them in its extra as `to`, or in MAILSLICE_DUTY_NOTIFY_EMAIL"
+        )
+    return named or list(others)
+
+
+def channels(settings: DutySettings) -> list[str]:
+    """The wanted channels; BadSetting for one that does not exist or lacks its address."""
+    wanted = [name.strip() for name in settings.notify.split(",") if name.strip()]
+    for name in wanted:
+        if name not in CHANNELS:
+            raise BadSetting(
+                f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; allowed: {', '.join(CHANNELS)}"
+            )
+    for name, address, missing in (
+        ("email", settings.notify_email, "the recipients"),
+        ("webhook", settings.notify_webhook, "its URL"),
+    ):
+        if name in wanted and not address:
+            empty = f"MAILSLICE_DUTY_NOTIFY_{name.upper()} is empty: name {missing}"
+            raise BadSetting(f"MAILSLICE_DUTY_NOTIFY names {name}, {empty}")
+    return wanted
+
+
+def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"dag", "run", "task", "reason", "text"}` of a task's, a DAG's or a deadline's context: the last one brings little (no task, run as a record)."""
+    run = context.get("dag_run")
+    ti = context.get("ti") or context.get("task_instance")
+    dag = _of(run, "dag_id") or _of(context.get("dag"), "dag_id") or "a DAG"
+    run_id = _of(run, "run_id") or _of(run, "dag_run_id")
+    task = _of(ti, "task_id")
+    reason = str(context.get("exception") or context.get("reason") or "failed")
+    if context.get("deadline"):
+        reason = "deadline missed"
+    text = f"{dag} run {run_id}" + (f", task {task}" if task else "") + f": {reason}"
+    return {"dag": dag, "run": run_id, "task": task, "reason": reason, "text": text}
+
+
+def message_of_alerts(
+    report: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
+    subject = str(report["duty"]) + (f", queue {report['queue']}" if report.get("queue") else "")
+    text = f"{subject}: {'; '.join(str(each['text']) for each in found)} (run {report['run']})"
+    about = {
+        "dag": report["duty"],
+        "run": report.get("dagRun") or report["run"],
+        "task": "report",
+        "reason": "alerts",
+        "text": text,
+    }
+    return {**about, "queue": report.get("queue"), "alerts": [dict(each) for each in found]}
+
+
+def _of(thing: Any, name: str) -> str | None:
+    value = thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+    return str(value) if value else None

@@ -1,0 +1,81 @@
+"""From an Airflow context to the request of a step: who asked, with which params, and the slices of a backfill."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.maintenance.registry import load
+from mailslice.maintenance.run_request import RunRequest, run_of_dag, subject
+from mailslice.model.errors import BadInput
+
+log = logging.getLogger(__name__)
+QUEUES = "queues"
+"""The one param that chooses which queues run, not what a run does."""
+_SUNDAY = 6
+_WORKING_SHARE = 0.8
+"""Of a step's time-out: what is left is for ending in order, so that Airflow need not kill it."""
+
+
+def who(context: Mapping[str, Any]) -> str:
+    """The Airflow user who triggered the run; the kind of run when nobody did (`scheduled`, `backfill`)."""
+    dag_run = context["dag_run"]
+    return dag_run.triggering_user_name or str(getattr(dag_run.run_type, "value", dag_run.run_type))
+
+
+def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
+    """What the duty itself is told: the form's params that have a value, and for a backfill its slices [from, to).
+
+    A scheduled or manual run works on every slice; only a backfill is held to its data interval.
+    """
+    params = {
+        name: value
+        for name, value in dict(context["params"]).items()
+        if name != QUEUES and value not in (None, "")
+    }
+    dag_run = context["dag_run"]
+    if getattr(dag_run.run_type, "value", dag_run.run_type) == "backfill":
+        params["slices_from"] = dag_run.data_interval_start.isoformat()
+        params["slices_before"] = dag_run.data_interval_end.isoformat()
+    return params
+
+
+def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
+    """The request of one queue in this DAG run: the same run for every task of it and every retry. Raises BadInput for a backfill that means nothing."""
+    dag_run = context["dag_run"].run_id
+    timeout: timedelta | None = getattr(context.get("task"), "execution_timeout", None)
+    params = duty_params(context) | weekly_params(context, duty)
+    if timeout is not None:
+        params = {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s", **params}
+    if "slices_from" in params and "slices_from" not in load(duty).params.model_fields:
+        raise BadInput(
+            f"{duty} works on what is there now: there is nothing to backfill; trigger it instead"
+        )
+    return RunRequest(
+        duty, subject(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params
+    )
+
+
+def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
+    """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`.
+
+    A Sunday's run that failed or never ran is made up for by the next scheduled one, until one
+    succeeds. Airflow says which run did last; a manual run counts, too. Nothing for other runs.
+    """
+    dag_run, weekly = context["dag_run"], dict(load(duty).params.WEEKLY)
+    if not weekly or getattr(dag_run.run_type, "value", dag_run.run_type) != "scheduled":
+        return {}
+    end: datetime = dag_run.data_interval_end
+    sunday = (end - timedelta(days=(end.weekday() - _SUNDAY) % 7)).date()
+    if end.date() == sunday:
+        return weekly
+    # A proxy, which asks Airflow when it is looked at: it is never None itself, but may be false.
+    last = context.get("prev_data_interval_end_success")
+    if not last or last.date() >= sunday:
+        return {}
+    log.warning(
+        "no run of %s has succeeded since Sunday %s: this one does what Sunday's does", duty, sunday
+    )
+    return weekly

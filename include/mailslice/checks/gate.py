@@ -1,0 +1,221 @@
+"""Run a gate: Great Expectations over frames, Data Docs, one error for what does not hold."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mailslice.checks.data_docs import Docs
+from mailslice.checks.expectations import Expectation, Frame, Rows
+from mailslice.engine.errors import translated
+from mailslice.model.errors import GateFailed
+
+__all__ = ["Expectation", "Finding", "Frame", "GateResult", "run_gate"]
+_SHOWN = 3
+"""So many values of a column are shown: pages are for people, and hold no list of mails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of one expectation: `observed` are values that broke it (a few), or those that held it; over `rows` rows."""
+
+    frame: str
+    sentence: str
+    success: bool
+    column: str
+    observed: str
+    rows: int
+    failed_rows: int
+
+    def as_json(self) -> dict[str, object]:
+        """For the step's summary."""
+        return {
+            "frame": self.frame,
+            "expectation": self.sentence,
+            "success": self.success,
+            "column": self.column,
+            "observed": self.observed,
+            "rows": self.rows,
+            "failedRows": self.failed_rows,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """All findings of a gate, and the link to its Data Docs."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    link: str
+
+    def lines(self) -> list[dict[str, object]]:
+        """The findings as JSON values."""
+        return [finding.as_json() for finding in self.findings]
+
+
+def run_gate(name: str, frames: Sequence[Frame], docs: Docs) -> GateResult:
+    """Hold every frame against its expectations. Raises GateFailed naming the first that does not hold, the value, the rows and how many more fail."""
+    result = judge(name, frames, docs)
+    broken = [finding for finding in result.findings if not finding.success]
+    if broken:
+        first = broken[0]
+        more = f"; {len(broken) - 1} more expectations fail" if len(broken) > 1 else ""
+        raise GateFailed(
+            f"gate {name} of {docs.duty} on queue {docs.queue}: not true: {first.sentence!r} ({first.frame}: {first.column} is {first.observed} "
+            f"in {first.failed_rows} of {first.rows} rows){more}. See {result.link}"
+        )
+    return result
+
+
+def judge(name: str, frames: Sequence[Frame], docs: Docs) -> GateResult:
+    """The findings, whatever they are; Data Docs are built either way."""
+    # Before the import: it would report home, and draw progress bars into task logs.
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    import great_expectations as gx
+    from great_expectations.core.run_identifier import RunIdentifier
+
+    for chatty in ("great_expectations", "great_expectations.data_context.types.base"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory(prefix="mailslice-docs-") as folder:
+        context = gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = {"globally": False}
+        for site, settings in dict(context.variables.data_docs_sites or {}).items():
+            shutil.rmtree(
+                settings["store_backend"]["base_directory"], ignore_errors=True
+            )  # a temporary folder that nobody would remove
+            context.delete_data_docs_site(site)
+        context.add_data_docs_site("docs", _site(folder))
+        findings: list[Finding] = []
+        for frame in frames:
+            suite = f"{docs.duty}.{name}.{frame.name}"
+            findings += _judge(context, frame, suite, RunIdentifier(run_name=docs.run_name))
+        link = _publish(context, Path(folder), name, docs, findings)
+    return GateResult(name, tuple(findings), link)
+
+
+def _publish(context: Any, folder: Path, name: str, docs: Docs, findings: Sequence[Finding]) -> str:
+    context.build_data_docs(site_names=["docs"])
+    return docs.publish(
+        folder,
+        name,
+        success=all(finding.success for finding in findings),
+        findings=[finding.as_json() for finding in findings],
+    )
+
+
+def _site(folder: str) -> dict[str, Any]:
+    return {
+        "class_name": "SiteBuilder",
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": folder},
+    }
+
+
+def _judge(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[Finding]:
+    with _table(frame.rows) as (table, count):
+        if not count:
+            return [] if frame.may_be_empty else [_empty(frame)]
+        # That values are there is on Great Expectations' page; ours has it where it is not true.
+        asked = {each.sentence for each in frame.expectations}
+        in_spark = not hasattr(table, "iloc")
+        sources = context.data_sources
+        source = (sources.add_spark if in_spark else sources.add_pandas)(suite_name)
+        checkpoint = _checkpoint(context, frame, suite_name, source)
+        outcome = checkpoint.run(batch_parameters={"dataframe": table}, run_id=run_id)
+        (validation,) = outcome.run_results.values()
+        shown = table.limit(_SHOWN).toPandas() if in_spark else table.head(_SHOWN)
+        found = [_finding(frame, shown, count, result) for result in validation.results]
+        return [each for each in found if not each.success or each.sentence in asked]
+
+
+@contextmanager
+def _table(rows: Rows) -> Iterator[tuple[Any, int]]:
+    """The rows as Great Expectations takes them, and how many there are.
+
+    A Spark frame is computed here, once, and kept while it is judged. What its workers raise is
+    raised here: Great Expectations would make an expectation that fails of it.
+    """
+    import pandas as pd
+
+    if isinstance(rows, Sequence):
+        yield pd.DataFrame([dict(row) for row in rows]), len(rows)
+    elif hasattr(rows, "num_rows"):
+        yield rows.to_pandas(), rows.num_rows
+    else:
+        with translated():
+            frame = rows.persist()
+            count = frame.count()
+        try:
+            yield frame, count
+        finally:
+            frame.unpersist()
+
+
+def _checkpoint(context: Any, frame: Frame, suite_name: str, source: Any) -> Any:
+    import great_expectations as gx
+    import great_expectations.expectations as gxe
+
+    built = [
+        getattr(gxe, each.kind)(
+            **each.arguments,
+            description=each.sentence,
+            meta={"rule": number, "notes": each.sentence},
+        )
+        for number, each in enumerate(frame.rules())
+    ]
+    suite = context.suites.add(gx.ExpectationSuite(suite_name, expectations=built))
+    asset = source.add_dataframe_asset(frame.name)
+    data = asset.add_batch_definition_whole_dataframe("all")
+    definition = context.validation_definitions.add(
+        gx.ValidationDefinition(name=suite_name, data=data, suite=suite)
+    )
+    return context.checkpoints.add(
+        gx.Checkpoint(
+            name=suite_name,
+            validation_definitions=[definition],
+            result_format={"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN},
+        )
+    )
+
+
+def _empty(frame: Frame) -> Finding:
+    return Finding(frame.name, "There are rows to judge.", False, "rows", "0", 0, 0)
+
+
+def _finding(frame: Frame, first: Any, count: int, result: Any) -> Finding:
+    rule = list(frame.rules())[result.expectation_config.meta["rule"]]
+    values = result.result.get("partial_unexpected_list") or _values(first, rule)
+    if not rule.columns:
+        values = [count]
+    if not result.success and not result.result.get("unexpected_count"):
+        values = _errors(result.exception_info) or values
+    observed = ", ".join(list(dict.fromkeys(map(_text, values)))[:_SHOWN])
+    failed = int(result.result.get("unexpected_count") or 0)
+    column = ", ".join(rule.columns) or "rows"
+    return Finding(frame.name, rule.sentence, bool(result.success), column, observed, count, failed)
+
+
+def _values(first: Any, rule: Expectation) -> list[Any]:
+    """What the first rows hold, for an expectation that holds."""
+    if len(rule.columns) != 1 or rule.columns[0] not in first:
+        return []
+    return list(first[rule.columns[0]].tolist())
+
+
+def _errors(info: Mapping[str, Any] | None) -> list[str]:
+    """What Great Expectations could not compute, and why: it names each metric by itself."""
+    found = info or {}
+    nested = [each for each in found.values() if isinstance(each, Mapping)]
+    messages = [each.get("exception_message") for each in (found, *nested)]
+    return [message for message in messages if message]
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())[:120]

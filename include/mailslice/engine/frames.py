@@ -1,0 +1,168 @@
+"""Frames of keys: a range of numbers, and the keys they stand for in the closure. One stage, no shuffle, as many tasks as asked."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from mailslice.engine.errors import translated
+from mailslice.engine.worker_stores import one_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+K = TypeVar("K")
+R = TypeVar("R")
+V = TypeVar("V")
+Work: TypeAlias = Callable[[Iterator[Sequence[K]]], Iterator[R]]
+"""What a task does: batches of keys in, results out. Results pickle."""
+_TASKS_A_SLOT = 3
+"""More tasks than slots even out slices of unequal size; each costs 0.1 s of CPU (reference/spark-cassandra.md)."""
+_FEW = 8
+_RESULTS_A_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """In a session's place: the same work in this process, without Spark. For frames that are small, and for tests of everything around them."""
+
+
+@dataclass
+class Small:
+    """In a session's place: the work is done in this process until it has dealt with `most` rows.
+
+    What is left then is done by the session that `start` gives. Whatever else is asked of a session
+    is asked of that one.
+    """
+
+    most: int
+    start: Callable[[], SparkSession]
+    done: int = 0
+    started: SparkSession | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the work so far is within the limit."""
+        return self.done <= self.most
+
+    def large(self) -> SparkSession:
+        """The session, started at the first call."""
+        if self.started is None:
+            self.started = self.start()
+        return self.started
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.large(), name)
+
+
+Session: TypeAlias = "SparkSession | InProcess | Small"
+
+
+def slots_of(spark: Session) -> int:
+    """How many tasks run beside each other."""
+    return 1 if isinstance(spark, InProcess) else int(spark.sparkContext.defaultParallelism)
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+def run_on_keys(
+    spark: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = _one
+) -> list[R]:
+    """The results of all keys, which workers get in batches of a few hundred, in no order.
+
+    Neighbours go to different tasks: new slices are often larger than old ones. `rows`: how many
+    rows of a store a result stands for, by which small work is told from large. Raises the
+    mailslice error that a worker raised.
+    """
+    if not keys:
+        return []
+    if isinstance(spark, InProcess):
+        return list(work(iter([keys])))
+    if isinstance(spark, Small):
+        return _small_first(spark, keys, work, rows)
+    with translated():
+        results = frame_of_keys(spark, keys, _pickled(work), "result binary").collect()
+    return [pickle.loads(row[0]) for row in results]  # noqa: S301 - see the import
+
+
+def _pickled(work: Work[K, R]) -> Work[K, pa.RecordBatch]:
+    def run(batches: Iterator[Sequence[K]]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        results = work(batches)
+        while some := list(islice(results, _RESULTS_A_BATCH)):
+            pickles = pa.array([pickle.dumps(result) for result in some], pa.binary())
+            yield pa.RecordBatch.from_arrays([pickles], names=["result"])
+
+    return run
+
+
+def _small_first(
+    small: Small, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int]
+) -> list[R]:
+    """A few keys at a time, more while they are light."""
+    results: list[R] = []
+    at, count = 0, 1
+    while at < len(keys) and small.started is None and small.is_small:
+        new = run_on_keys(InProcess(), keys[at : at + count], work)
+        small.done += sum(map(rows, new))
+        results += new
+        at, count = at + count, min(2 * count, _FEW)
+    if at < len(keys):
+        results += run_on_keys(small.large(), keys[at:], work)
+    return results
+
+
+def frame_of_keys(
+    spark: SparkSession | Small,
+    keys: Sequence[K],
+    work: Work[K, pa.RecordBatch],
+    schema: str | StructType,
+) -> DataFrame:
+    """As `run_on_keys`, for rows that Spark goes on with: a frame.
+
+    Nothing is run yet; `keys` are not empty.
+    """
+    slots = max(2, slots_of(spark))
+    tasks = min(len(keys), max(slots, min(slots * _TASKS_A_SLOT, len(keys) // _FEW)))
+    dealt = [keys[place] for task in range(tasks) for place in range(task, len(keys), tasks)]
+    edges = [0]
+    for task in range(tasks):
+        edges.append(edges[-1] + len(range(task, len(keys), tasks)))
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_task():
+            yield from work(_dealt(batches, dealt, edges))
+
+    return spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
+
+
+@contextmanager
+def shared(spark: Session, value: V) -> Iterator[Callable[[], V]]:
+    """A value that workers read by calling what is given: sent to each executor once."""
+    if isinstance(spark, InProcess):
+        yield lambda: value
+        return
+    sent = spark.sparkContext.broadcast(value)
+    try:
+        yield lambda: sent.value
+    finally:
+        sent.destroy()
+
+
+def _dealt(
+    batches: Iterator[pa.RecordBatch], keys: Sequence[K], edges: Sequence[int]
+) -> Iterator[Sequence[K]]:
+    """The keys of the tasks in these batches, a few hundred at a time."""
+    for batch in batches:
+        for task in batch.column(0).to_pylist():
+            for first in range(edges[task], edges[task + 1], 256):
+                yield keys[first : min(first + 256, edges[task + 1])]

@@ -1,0 +1,230 @@
+"""Deleted marks in Python workers: list those without a row, and drop those that a plan names.
+
+Ids are rows of 16 bytes (`engine.id_arrays`), in files of at most IDS_A_FILE, so a worker holds one file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+from mailslice.engine.frames import Session, run_on_keys, shared
+from mailslice.engine.id_arrays import low_halves, of_packed, of_texts, pack
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
+from mailslice.engine.row_files import Location, PlanPart, PlanReader
+from mailslice.engine.worker_stores import stores_of
+from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.ids import cut
+from mailslice.stores.cassandra.ranges import TokenRange
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from mailslice.engine.id_arrays import Ids
+
+    Halves = npt.NDArray[np.uint64]
+    """Low halves of ids, sorted."""
+
+IDS_A_FILE = 500_000
+_AT_ONCE = 10_000
+"""Marks between two looks at the allowed rate."""
+_COLUMN = "enqueue_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping:
+    """Whose marks, and where their ids are.
+
+    `turn(n)` blocks until n more may be dropped; each task has a copy of its own.
+    """
+
+    settings: Settings
+    queue: QueueName
+    place: Location
+    folder: str
+    turn: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """`dropped` marks; ids that kept theirs: `with_row` because of a row, `blocked` by the caller."""
+
+    dropped: int = 0
+    with_row: int = 0
+    blocked: int = 0
+
+    def __add__(self, other: Dropped) -> Dropped:
+        return Dropped(
+            self.dropped + other.dropped,
+            self.with_row + other.with_row,
+            self.blocked + other.blocked,
+        )
+
+
+class MarkFile(NamedTuple):
+    """A Parquet file of ids, and the SHA-256 of its bytes."""
+
+    file: str
+    marks: int
+    sha256: str
+
+
+def list_marks(
+    spark: Session, what: Dropping, ranges: Sequence[TokenRange], rows: Halves
+) -> list[MarkFile]:
+    """Write the ids of all marks in these token ranges that are not among `rows`; the files."""
+    with shared(spark, rows) as there:
+
+        def read(batches: Iterator[Sequence[TokenRange]]) -> Iterator[MarkFile]:
+            deleted, writer = stores_of(what.settings).tables.deleted, _MarkWriter(what)
+            for batch in batches:
+                for page in deleted.packed_ids_of(what.queue, batch):
+                    ids = of_packed(page)
+                    writer.add(ids[~_among(low_halves(ids), there())])
+            yield from writer.close()
+
+        return run_on_keys(spark, ranges, read)
+
+
+def drop_listed(
+    spark: Session, what: Dropping, files: Sequence[MarkFile], *, rows: Halves, blocked: Halves
+) -> Dropped:
+    """Drop the marks that files of `list_marks` name and that are still there.
+
+    Those of ids among `rows` or `blocked` stay. Raises PlanRefused for a file that was changed.
+    """
+    return _drop(spark, what, files, lambda batches: _listed(what, batches), rows, blocked)
+
+
+def drop_planned(
+    spark: Session, what: Dropping, parts: Sequence[PlanPart], *, rows: Halves, blocked: Halves
+) -> Dropped:
+    """As `drop_listed`, the ids of a plan's rows, whose marks were read twice."""
+
+    def ids(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Ids]:
+        return (of_texts(table.column(_COLUMN)) for table in _tables(what, batches))
+
+    return _drop(spark, what, parts, ids, rows, blocked)
+
+
+def _drop(  # noqa: PLR0917 - keys, and what becomes of them
+    spark: Session,
+    what: Dropping,
+    keys: Sequence[MarkFile] | Sequence[PlanPart],
+    read: Callable[..., Iterator[Ids]],
+    rows: Halves,
+    blocked: Halves,
+) -> Dropped:
+    with shared(spark, (rows, blocked)) as known:
+
+        def drop(batches: Iterator[Sequence[object]]) -> Iterator[Dropped]:
+            deleted = stores_of(what.settings).tables.deleted
+            for ids in read(batches):
+                with_row, stopped = (_among(low_halves(ids), each) for each in known())
+                free = ids[~with_row & ~stopped]
+                for at in range(0, len(free), _AT_ONCE):
+                    some = free[at : at + _AT_ONCE]
+                    if what.turn is not None:
+                        what.turn(len(some))
+                    deleted.drop_packed(what.queue, cut(pack(some)), READS_IN_FLIGHT)
+                yield Dropped(len(free), int(with_row.sum()), int((stopped & ~with_row).sum()))
+
+        return sum(run_on_keys(spark, keys, drop), Dropped())
+
+
+def halves_of(pages: Sequence[bytes]) -> Halves:
+    """Big-endian low halves, 8 bytes each, as `Halves`."""
+    import numpy as np
+
+    return np.sort(np.frombuffer(b"".join(pages), dtype=">u8").astype(np.uint64))
+
+
+def _among(halves: Halves, known: Halves) -> npt.NDArray[np.bool_]:
+    import numpy as np
+
+    if not len(known):
+        return np.zeros(len(halves), np.bool_)
+    at = np.minimum(np.searchsorted(known, halves), len(known) - 1)
+    return np.equal(known[at], halves)
+
+
+def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
+    """The row groups of the parts, those of one file after each other."""
+    with PlanReader(what.place, what.folder) as reader:
+        for batch in batches:
+            for part in sorted(batch, key=lambda part: (part.file, part.first)):
+                yield from reader.groups(part)
+
+
+def _listed(what: Dropping, batches: Iterator[Sequence[MarkFile]]) -> Iterator[Ids]:
+    """The ids of the files that are marked now: a sweep that was killed here has dropped some."""
+    marks = Marks(stores_of(what.settings).tables.deleted, what.queue)
+    for batch in batches:
+        for each in batch:
+            ids = _read(what, each)
+            yield ids[marks.of(ids)]
+
+
+def _read(what: Dropping, each: MarkFile) -> Ids:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = f"{what.folder}/{each.file}"
+    try:
+        with what.place.filesystem.open_input_stream(what.place.path(name)) as stream:
+            data = stream.read()
+    except OSError as error:
+        why = " ".join(str(error).split())[:200]
+        raise PlanRefused(f"the list of marks {name} cannot be read ({why})") from error
+    if hashlib.sha256(data).hexdigest() != each.sha256:
+        raise PlanRefused(f"the list of marks {name} was changed")
+    column = pq.read_table(pa.BufferReader(data)).column(_COLUMN)
+    ids = b"".join(
+        chunk.buffers()[1].slice(16 * chunk.offset, 16 * len(chunk)).to_pybytes()
+        for chunk in column.chunks
+    )
+    return np.frombuffer(ids, np.uint8).reshape(-1, 16)
+
+
+@dataclass
+class _MarkWriter:
+    """Collects ids, and writes a file whenever there are enough for one."""
+
+    what: Dropping
+    files: list[MarkFile] = field(default_factory=list)
+    waiting: list[Ids] = field(default_factory=list)
+
+    def add(self, ids: Ids) -> None:
+        self.waiting.append(ids)
+        if sum(map(len, self.waiting)) >= IDS_A_FILE:
+            self._write()
+
+    def close(self) -> list[MarkFile]:
+        if sum(map(len, self.waiting)):
+            self._write()
+        return self.files
+
+    def _write(self) -> None:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        ids = np.concatenate(self.waiting)
+        self.waiting = []
+        values = pa.py_buffer(ids.tobytes())
+        column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), [None, values])
+        out = pa.BufferOutputStream()
+        pq.write_table(pa.table({_COLUMN: column}), out, compression="none", use_dictionary=False)
+        data = out.getvalue().to_pybytes()
+        name, place = f"marks-{uuid4()}.parquet", self.what.place
+        with place.filesystem.open_output_stream(place.path(f"{self.what.folder}/{name}")) as file:
+            file.write(data)
+        self.files.append(MarkFile(name, len(ids), hashlib.sha256(data).hexdigest()))

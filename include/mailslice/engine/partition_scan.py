@@ -1,0 +1,272 @@
+"""Read slices of the view by key: one task row a slice, the driver in the Python worker, one summary row back for each place.
+
+The frame of keys decides what is read, so its cost is this queue's own rows and nobody else's marks (reference/spark-cassandra.md). Every key
+comes back exactly once, empty or not: a missing summary is an unread place, never an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
+
+from mailslice.engine import id_arrays as ids_
+from mailslice.engine import page_decoder
+from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.row_files import NO_PART, Digest, Location, PlanPart, PlanWriter
+from mailslice.engine.spill import Spool
+from mailslice.engine.worker_stores import stores_of
+from mailslice.model.mail import Place, QueueName
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, cut, each_in_order
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from mailslice.engine.id_arrays import Ids
+    from mailslice.engine.row_files import Times
+    from mailslice.stores.cassandra.deleted_mails import DeletedMails
+    from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+    from mailslice.stores.cassandra.packed import PackedPage
+
+P = TypeVar("P")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+READS_IN_FLIGHT = 8
+SURVIVORS_A_PLACE = 1000
+"""Ids of unmarked rows that a summary carries; their count is always whole."""
+_AMONG_MANY_LIVE = 100
+"""How many, where fewer than ten rows are dead for each: there it does not pay to know them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFound:
+    """One partition as it was read: `dead` rows have a mark, `unmarked` have none, `undated` have a mark but no write time that bounds a delete.
+
+    `planned` of the dead are in the plan, at `part`; `newest_us` is the greatest write time of those. `survivors` are unmarked ids, some of them.
+    """
+
+    table: str
+    slice_ms: int
+    bucket: int
+    rows: int
+    dead: int
+    unmarked: int
+    undated: int
+    planned: int
+    newest_us: int
+    part: PlanPart
+    digest: Digest
+    survivors: tuple[str, ...]
+
+    @property
+    def slice_start(self) -> datetime:
+        """The slice."""
+        return instant(self.slice_ms)
+
+
+def millis(when: datetime) -> int:
+    """Milliseconds since the epoch, as Cassandra keeps a slice start."""
+    return (when - _EPOCH) // timedelta(milliseconds=1)
+
+
+def instant(slice_ms: int) -> datetime:
+    """The instant of `millis`."""
+    return _EPOCH + timedelta(milliseconds=slice_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What to read: a queue, the tables and buckets of each slice; where planned rows are written, and why they are planned.
+
+    A row that was written after `latest_us` (microseconds since the epoch; by a clock that is ahead) is not planned: the delete would have that write
+    time, and a late insert of today would not survive it.
+    """
+
+    settings: Settings
+    queue: QueueName
+    tables: tuple[QueueTable, ...]
+    buckets: int
+    place: Location | None = None
+    folder: str = ""
+    why: str = ""
+    latest_us: int = 2**63 - 1
+
+
+def scan(spark: Session, what: Scan, keys: Sequence[tuple[int, bool]]) -> list[PlaceFound]:
+    """Read every table and bucket of the slices `keys`: (slice start in ms, whether its dead rows may be planned).
+
+    A slice is planned whole or not at all: only when no row of it, in any bucket and table, is unmarked or undated. Only aggregates come back.
+    """
+
+    def read(batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[PlaceFound]:
+        stores = stores_of(what.settings)
+        tables = [
+            rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in what.tables
+        ]
+        marks = Marks(stores.tables.deleted, what.queue)
+        with _writer(what) as writer:
+            places = [
+                place for batch in batches for place in _slices(what, tables, batch, marks, writer)
+            ]
+        yield from places
+
+    return run_on_keys(spark, keys, read, attrgetter("rows"))
+
+
+def _writer(what: Scan) -> AbstractContextManager[PlanWriter | None]:
+    return nullcontext() if what.place is None else PlanWriter(what.place, what.folder)
+
+
+def partitions(
+    read: Callable[..., Iterator[tuple[Place, P]]], queue: QueueName, places: Sequence[Place]
+) -> Iterator[tuple[Place, Iterator[P]]]:
+    """Each partition with its pages, in the order of `places`. Read its pages before the next one.
+
+    `read`: a method of `EnqueuedMails` that gives pages of many partitions.
+    """
+    pages = read(queue, places, READS_IN_FLIGHT, ordered=True)
+    for place, group in groupby(pages, key=itemgetter(0)):
+        yield place, map(itemgetter(1), group)
+
+
+def written_ids(pages: Iterable[PackedPage]) -> Iterator[tuple[Ids, Times]]:
+    """Ids and write times (0: none) of pages of `packed_written_ids_of`."""
+    for page in pages:
+        if page.rows:
+            columns = page_decoder.decode(page, _WRITTEN_IDS)
+            yield ids_.of_halves(columns["id.high"], columns["id.low"]), columns["written"]
+
+
+class Marks:
+    """Which ids of a page are marked."""
+
+    def __init__(self, deleted: DeletedMails, queue: QueueName) -> None:
+        self._deleted = deleted
+        self._queue = queue
+
+    def of(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """For each id whether it has a mark."""
+        import numpy as np
+
+        marked = np.zeros(len(ids), np.bool_)  # what nobody answered for is live
+        for at, packed, found in self._deleted.look_up(
+            self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT
+        ):
+            first, count = at * IDS_A_REQUEST, len(packed) // WIDTH
+            if found is None:  # all of them
+                marked[first : first + count] = True
+            elif found:
+                marked[first : first + count] = [one in found for one in each_in_order(packed)]
+        return marked
+
+
+def _slices(
+    what: Scan,
+    tables: Sequence[EnqueuedMails],
+    keys: Sequence[tuple[int, bool]],
+    marks: Marks,
+    writer: PlanWriter | None,
+) -> Iterator[PlaceFound]:
+    """Slice by slice, all tables in step: whether a slice is planned is known only when its last row was read."""
+    places = [
+        Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(what.buckets)
+    ]
+    read = [
+        (rows.table, partitions(rows.packed_written_ids_of, what.queue, places)) for rows in tables
+    ]
+    for _, may_plan in keys:
+        counts = [
+            _count(what, table, next(read_next), marks, spool=writer is not None and may_plan)
+            for _ in range(what.buckets)
+            for table, read_next in read
+        ]
+        clean = all(count.unmarked == 0 and count.undated == 0 for count in counts)
+        for count in counts:
+            yield count.found(writer if clean else None, what.why)
+            count.close()
+
+
+class Survivors:
+    """Unmarked ids of a place, the first of them, and how many there are."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._count = 0
+
+    def add(self, live: Ids) -> None:
+        """Those of a page."""
+        self._count += len(live)
+        room = SURVIVORS_A_PLACE - len(self._ids)
+        self._ids += [str(UUID(bytes=each.tobytes())) for each in live[:room]]
+
+    def shown(self, rows: int) -> tuple[str, ...]:
+        """Those that a summary of a place with so many rows carries."""
+        among_many = 10 * self._count > rows - self._count
+        return tuple(self._ids[:_AMONG_MANY_LIVE] if among_many else self._ids)
+
+
+class _Count:
+    """What was read of one place."""
+
+    def __init__(self, table: QueueTable, place: Place, latest_us: int, *, spool: bool) -> None:
+        self.table = table
+        self.place = place
+        self.latest_us = latest_us
+        self.rows = self.unmarked = self.undated = 0
+        self.survivors = Survivors()
+        self.spool = Spool() if spool else None
+
+    def add(self, ids: Ids, written_us: Times, marked: npt.NDArray[np.bool_]) -> None:
+        """A page of rows; `written_us` is 0 where there is no write time."""
+        live = ids[~marked]
+        undated = int((marked & ((written_us == 0) | (written_us > self.latest_us))).sum())
+        self.rows += len(ids)
+        self.unmarked += len(live)
+        self.undated += undated
+        self.survivors.add(live)
+        if self.unmarked or self.undated:
+            self.close()
+        elif self.spool is not None:
+            self.spool.add_many(ids, written_us)
+
+    def found(self, writer: PlanWriter | None, why: str) -> PlaceFound:
+        start = millis(self.place.slice_start)
+        planned, newest, part, digest = 0, 0, NO_PART, Digest()
+        if writer is not None and self.spool is not None and self.spool.count:
+            planned, newest = self.spool.count, self.spool.newest_us
+            rows = self.spool.chunks()
+            part, digest = writer.add(self.table.value, start, self.place.bucket, rows, why)
+        where = (self.table.value, start, self.place.bucket)
+        counts = (self.rows, self.rows - self.unmarked, self.unmarked, self.undated)
+        survivors = self.survivors.shown(self.rows)
+        return PlaceFound(*where, *counts, planned, newest, part, digest, survivors)
+
+    def close(self) -> None:
+        if self.spool is not None:
+            self.spool.close()
+            self.spool = None
+
+
+_WRITTEN_IDS = page_decoder.Layout((("id", page_decoder.UUID), ("written", page_decoder.LONG)))
+
+
+def _count(
+    what: Scan,
+    table: QueueTable,
+    read: tuple[Place, Iterator[PackedPage]],
+    marks: Marks,
+    *,
+    spool: bool,
+) -> _Count:
+    place, pages = read
+    count = _Count(table, place, what.latest_us, spool=spool)
+    for ids, written in written_ids(pages):
+        count.add(ids, written, marks.of(ids))
+    return count

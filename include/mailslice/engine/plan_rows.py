@@ -1,0 +1,78 @@
+"""The rows of a plan's Parquet files as one frame, for a gate: in Spark, or in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from mailslice.engine.frames import InProcess, Session, frame_of_keys
+from mailslice.model.errors import PlanRefused
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from mailslice.engine.row_files import Location
+
+Derive: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
+_ROWS_A_BATCH = 50_000
+
+
+def plan_rows(
+    spark: Session,
+    location: Location,
+    files: Sequence[str],
+    schema: pa.Schema,
+    derive: Derive | None = None,
+) -> pa.Table | DataFrame:
+    """All rows of the files, read by pyarrow wherever the tasks are: no executor needs Hadoop's S3.
+
+    `schema` is of what comes out. Its columns are those of the files, or those that `derive` makes
+    of each batch. It has no times: Arrow's milliseconds are not Spark's; `instants` makes integers
+    of them. Whoever uses the frame gets PlanRefused for a file that is gone or holds other columns.
+    """
+    import pyarrow as pa
+
+    def read(names: Iterator[Sequence[str]]) -> Iterator[pa.RecordBatch]:
+        for name in (one for some in names for one in some):
+            yield from _batches(location, name, schema, derive)
+
+    if not files:
+        return schema.empty_table()
+    if isinstance(spark, InProcess):
+        return pa.Table.from_batches(read(iter([files])), schema)
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return frame_of_keys(spark, files, read, from_arrow_schema(schema))
+
+
+def instants(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with its times as integers, in their own unit since the epoch."""
+    import pyarrow as pa
+
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _batches(
+    location: Location, name: str, schema: pa.Schema, derive: Derive | None
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with (
+            location.filesystem.open_input_file(location.path(name)) as stream,
+            pq.ParquetFile(stream) as parquet,
+        ):
+            for batch in parquet.iter_batches(_ROWS_A_BATCH):
+                found = batch if derive is None else derive(batch)
+                yield found.select(schema.names).cast(schema)
+    except (FileNotFoundError, KeyError, pa.ArrowException) as error:
+        raise PlanRefused(
+            f"the file {name} of the plan was changed or removed "
+            f"({' '.join(str(error).split())[:200]}): plan again"
+        ) from error

@@ -1,0 +1,203 @@
+"""Plans as Parquet files that workers write and read themselves, and the digest that no layout changes.
+
+One file a task, one or more row groups a place, never a row group of two places: a place's rows are found again without reading the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
+
+from mailslice.engine.id_arrays import of_texts, texts
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    from mailslice.engine.id_arrays import Ids
+
+    Times = npt.NDArray[np.int64]
+    """Write times, microseconds since the epoch."""
+
+
+class Location(Protocol):
+    """Where files are, on the driver and on executors: it must pickle. `duty.artifacts.Artifacts` is one."""
+
+    @property
+    def filesystem(self) -> FileSystem:
+        """Of pyarrow."""
+
+    def path(self, name: str) -> str:
+        """The path of `name`, as the filesystem takes it."""
+
+
+ROWS_A_GROUP = 50_000
+_MODULUS = 1 << 128
+
+
+@cache
+def plan_schema() -> pa.Schema:
+    """Columns of a plan: where the row is, which it is, when it was written (WRITETIME, microseconds), why it is planned."""
+    import pyarrow as pa
+
+    start, text = pa.timestamp("ms", "UTC"), pa.string()
+    columns = {"table": text, "slice_start": start, "bucket": pa.int32(), "enqueue_id": text}
+    columns |= {"written_us": pa.int64(), "why": text}
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Of rows: how many, the sum modulo 2^128 and the exclusive or of 128-bit hashes, of each row or of each row group. Parts add up in any order."""
+
+    count: int = 0
+    total: int = 0
+    xor: int = 0
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(
+            self.count + other.count, (self.total + other.total) % _MODULUS, self.xor ^ other.xor
+        )
+
+    def __str__(self) -> str:
+        return f"{self.count}-{self.total:032x}-{self.xor:032x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Digest:
+        """What `str` wrote. Raises ValueError."""
+        count, total, xor = text.split("-")
+        return cls(int(count), int(total, 16), int(xor, 16))
+
+
+def digest_of(table: str, slice_ms: int, bucket: int, ids: Ids, written: Times, why: str) -> Digest:  # noqa: PLR0917 - a row group's columns
+    """The digest of a row group of one place: of its bytes, in their order."""
+    if not len(ids):
+        return Digest()
+    rows = hashlib.blake2b(
+        f"{table}|{slice_ms}|{bucket}|{why}|{len(ids)}|".encode(), digest_size=16
+    )
+    rows.update(ids.tobytes())
+    rows.update(written.astype("<i8").tobytes())
+    value = int.from_bytes(rows.digest(), "little")
+    return Digest(len(ids), value, value)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """Where the planned rows of one place are: row groups `first` to `first + groups` of a file, relative to the plan's folder."""
+
+    file: str
+    first: int
+    groups: int
+
+
+NO_PART = PlanPart("", 0, 0)
+"""Nothing is planned there."""
+
+
+class PlanWriter:
+    """Writes the file of one task below `folder`; nothing is created before the first row.
+
+    Tell nobody of its parts before it is closed: only then it is whole.
+    """
+
+    def __init__(self, place: Location, folder: str, file: str = "") -> None:
+        self._place = place
+        self._file = file or f"part-{uuid4()}.parquet"
+        self._path = place.path(f"{folder}/{self._file}")
+        self._writer: Any = None
+        self._groups = 0
+
+    def __enter__(self) -> PlanWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(
+        self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str
+    ) -> tuple[PlanPart, Digest]:
+        """Append the rows of one place, given as chunks of at most ROWS_A_GROUP (enqueue ids, write times); where they are and their digest."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        first, digest = self._groups, Digest()
+        for ids, written in chunks:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(
+                    self._path, plan_schema(), filesystem=self._place.filesystem, compression="zstd"
+                )
+            count = len(ids)
+            columns = [
+                pa.repeat(table, count),
+                pa.repeat(pa.scalar(slice_ms, pa.timestamp("ms", "UTC")), count),
+                pa.repeat(pa.scalar(bucket, pa.int32()), count),
+                texts(ids),
+                pa.array(written, pa.int64()),
+                pa.repeat(why, count),
+            ]
+            self._writer.write_table(
+                pa.Table.from_arrays(columns, schema=plan_schema()), row_group_size=ROWS_A_GROUP
+            )
+            self._groups += 1
+            digest += digest_of(table, slice_ms, bucket, ids, written, why=why)
+        return PlanPart(self._file, first, self._groups - first), digest
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class PlanReader:
+    """Reads places of a plan's files; keeps the last file open, as places of one file come together."""
+
+    def __init__(self, place: Location, folder: str) -> None:
+        self._place = place
+        self._folder = folder
+        self._open: tuple[str, Any] | None = None
+
+    def groups(self, part: PlanPart) -> Iterator[pa.Table]:
+        """The row groups of one place."""
+        for group in range(part.first, part.first + part.groups):
+            yield self._reader(part.file).read_row_group(group)
+
+    def __enter__(self) -> PlanReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open is not None:
+            self._open[1].close()
+
+    def _reader(self, file: str) -> Any:
+        import pyarrow.parquet as pq
+
+        if self._open is None or self._open[0] != file:
+            self.__exit__()
+            path = self._place.path(f"{self._folder}/{file}")
+            self._open = (file, pq.ParquetFile(self._place.filesystem.open_input_file(path)))
+        return self._open[1]
+
+
+def digest_of_table(table: pa.Table) -> Digest:
+    """The digest of a row group as it is in the file: every column counts."""
+    import pyarrow.compute as pc
+
+    named = ("table", "slice_start", "bucket", "why")
+    if all(pc.count_distinct(table.column(name)).as_py() == 1 for name in named):
+        return _digest_of_place(table)
+    # Not as it was written: rows of several places in one group. The digest is another one, too.
+    return sum((_digest_of_place(table.slice(row, 1)) for row in range(table.num_rows)), Digest())
+
+
+def _digest_of_place(table: pa.Table) -> Digest:
+    name, bucket, why = (table.column(column)[0].as_py() for column in ("table", "bucket", "why"))
+    start = table.column("slice_start").cast("int64")[0].as_py()
+    ids, written = of_texts(table.column("enqueue_id")), table.column("written_us").to_numpy()
+    return digest_of(name, start, bucket, ids, written, why=why)

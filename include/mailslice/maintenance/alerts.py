@@ -1,0 +1,132 @@
+"""What a person must hear of: figures of a report against limits; unknown is no figure. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.report import FAILED, REFUSED
+from mailslice.maintenance.slice_range import held_to_slices
+from mailslice.model.durations import format_duration
+from mailslice.model.settings import AlertSettings
+
+Report = Mapping[str, Any]
+_LOST = ("lost", "lost or ghost")
+_EACH_TIME = ("gate", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A figure and its limit. `firing`: it is over (of consumers: under) the limit. Times are seconds."""
+
+    name: str
+    value: float
+    limit: float
+    firing: bool
+    text: str
+
+
+def readings(report: Report, limits: AlertSettings, now: datetime) -> list[Reading]:
+    """Every figure of the report that has a limit, firing or not."""
+    return [*_ages(report, limits, now), *_counts(report, limits), *_ends(report)]
+
+
+def alerts(
+    found: Iterable[Reading], earlier: Sequence[Mapping[str, Any]], now: datetime, repeat: timedelta
+) -> list[dict[str, Any]]:
+    """The readings that fire, for the report: `since` when, and when somebody was last `told`: now, unless that is less than `repeat` ago.
+
+    `earlier` are the alerts of the report before this one, of the same duty and queue. A failed run is told each time.
+    """
+    before = {each["name"]: each for each in earlier}
+    return [_alert(each, before.get(each.name), now, repeat) for each in found if each.firing]
+
+
+def news(report: Report) -> list[Mapping[str, Any]]:
+    """The alerts that this report is the one to tell."""
+    return [each for each in report.get("alerts") or () if each["told"] == report.get("finished")]
+
+
+def _alert(
+    reading: Reading, before: Mapping[str, Any] | None, now: datetime, repeat: timedelta
+) -> dict[str, Any]:
+    told, since = iso(now), iso(now)
+    if before is not None:
+        since = before["since"]
+        if reading.name not in _EACH_TIME and now - datetime.fromisoformat(before["told"]) < repeat:
+            told = before["told"]
+    return {
+        "name": reading.name,
+        "value": reading.value,
+        "limit": reading.limit,
+        "text": reading.text,
+        "since": since,
+        "told": told,
+    }
+
+
+def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Reading]:
+    """Starts that lag behind now, and mail that waits. A limit of nothing is no limit."""
+    browse, content = (
+        _seconds_since(report, name, now) for name in ("browseStart", "contentStart")
+    )
+    # Nobody waits in an empty queue, and that is known.
+    age = 0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")
+    for name, seconds, limit, words in (
+        ("browse_lag", browse, limits.browse_lag, "browseStart is {} behind"),
+        ("content_lag", content, limits.content_lag, "contentStart is {} behind"),
+        ("oldest_mail", age, limits.oldest_mail, "the oldest mail waits for {}"),
+    ):
+        if seconds is not None and limit:
+            value, most = float(seconds), limit.total_seconds()
+            text = f"{words.format(_span(value))}, more than {format_duration(limit)}"
+            yield Reading(name, round(value, 3), most, value > most, text)
+
+
+def _seconds_since(report: Report, field: str, now: datetime) -> float | None:
+    start = report.get(field)
+    return (now - datetime.fromisoformat(start)).total_seconds() if start else None
+
+
+def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
+    verdicts = None if held_to_slices(report) else report.get("verdicts")
+    letters, consumers = report.get("deadLetters"), report.get("consumers")
+    if isinstance(letters, int):
+        what = "messages are in the dead letter queue"
+        yield _more("dead_letters", letters, limits.dead_letters, what)
+    if isinstance(consumers, int) and limits.consumers:
+        text = f"{consumers} consumers take mail from the queue, fewer than {limits.consumers}"
+        yield Reading("consumers", consumers, limits.consumers, consumers < limits.consumers, text)
+    if isinstance(verdicts, Mapping):
+        lost = sum(int(verdicts.get(name) or 0) for name in _LOST)
+        what = "mails are in no queue: lost, or done without a mark"
+        yield _more("lost", lost, limits.lost, what)
+        bare = int(verdicts.get("bare") or 0)
+        yield _more("bare", bare, limits.bare, "mails have lost their content")
+    if "inFlight" in report:
+        # Of stuck_mails alone: what it planned, for a run that only notes has found them, too.
+        planned = int(report.get("planned") or 0)
+        yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")
+
+
+def _more(name: str, value: int, limit: int, what: str) -> Reading:
+    return Reading(name, value, limit, value > limit, f"{value:,} {what}, more than {limit:,}")
+
+
+def _ends(report: Report) -> Iterable[Reading]:
+    """A run that a gate or guard stopped, or that failed: its own message says why."""
+    message = str(report.get("message") or "it said nothing")
+    for name, status in (("gate", REFUSED), ("failed", FAILED)):
+        firing = report.get("status") == status
+        yield Reading(name, int(firing), 0, firing, message if firing else "")
+
+
+def _span(seconds: float) -> str:
+    """About how long, in the largest unit that fits."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

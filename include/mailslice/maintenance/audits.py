@@ -1,0 +1,140 @@
+"""The audits of a queue: what one is, which is the newest, and its verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from mailslice.maintenance.artifacts import Artifacts, RunFolder, artifacts
+from mailslice.maintenance.context import FILES
+from mailslice.maintenance.json_model import JsonModel
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.plan import QueuePlan, read_plan
+from mailslice.maintenance.report import DONE, DRY_RUN
+from mailslice.maintenance.row_file import RowFile, require_same_rows, stream_rows
+from mailslice.maintenance.slice_range import held_to_slices
+from mailslice.model.errors import BadInput, PlanRefused
+from mailslice.model.mail import QueueName
+from mailslice.model.verdicts import MailVerdict
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+DUTY = "queue_audit"
+CENSUS_PATIENCE = timedelta(minutes=5)
+"""For the lock of a queue's audits: its owner may hold the work queue for 195 s."""
+_LOOKED_AT = 200
+
+
+class Reads(JsonModel):
+    """Partitions: to be read, read, read twice. Old live mails of the first and the second read."""
+
+    requested: int
+    read: int
+    twice: int
+    candidates: int
+    judged: int
+
+
+class AuditPlan(QueuePlan):
+    """One audit."""
+
+    older_than: timedelta
+    shared: bool
+    """James worked on the queue, too."""
+    census: bool
+    """It knows of each ready message of the work queue, or no mail was old enough (`needless`)."""
+    unproved: bool
+    """A mail that the census did not find may be somewhere all the same."""
+    verdicts: dict[str, int]
+    verdict_files: tuple[RowFile, ...]
+    """MailVerdict; one file a task."""
+    reads: Reads
+
+    @property
+    def planned(self) -> int:
+        """Mails that have a verdict."""
+        return sum(file.rows for file in self.verdict_files)
+
+    @property
+    def needless(self) -> bool:
+        """Whether a census was asked for and no mail was old enough to take one."""
+        return self.census and not self.reads.candidates
+
+    def prove(self, location: Artifacts) -> None:
+        """Raises PlanRefused when its files are not what the audit wrote."""
+        try:
+            for file in self.verdict_files:
+                require_same_rows(location, self._folder(location), file)
+        except PlanRefused as error:
+            raise PlanRefused(
+                f"the files of audit {self.run} were changed: audit again ({error})"
+            ) from error
+
+    def mails(self, location: Artifacts) -> Iterator[MailVerdict]:
+        """Its mails, oldest slice first within each file. Raises, before the first, as `prove`."""
+        self.prove(location)
+        for file in self.verdict_files:
+            yield from stream_rows(location, self._folder(location), file, MailVerdict)
+
+    def _folder(self, location: Artifacts) -> str:
+        return RunFolder(location, DUTY, self.queue, self.run).name
+
+
+def lock_name(queue: QueueName) -> str:
+    """The lock that audits of a queue and what acts by them share."""
+    return f"{DUTY}/{queue}"
+
+
+def newest_audit(
+    stores: Stores, queue: QueueName, *, census_since: datetime | None = None
+) -> AuditPlan | None:
+    """The newest audit of the whole queue that came to its end; None when there is none.
+
+    With `census_since` the newest that took a census. One that needed none asked about no mail, and
+    says nothing of those that an earlier one found lost: it is taken only where no census was taken
+    since then. An audit of some slices (a backfill) is for who names it. Raises as `audit_of`.
+    """
+    needless: str | None = None
+    for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
+        if held_to_slices(report) or report["status"] not in (DONE, DRY_RUN):
+            continue
+        census = report.get("census") or {}
+        if census_since is None or census.get("taken"):
+            too_old = (
+                census_since is not None
+                and datetime.fromisoformat(report["started"]) < census_since
+            )
+            return audit_of(
+                stores, queue, needless if needless is not None and too_old else report["run"]
+            )
+        if census.get("needless") and needless is None:
+            needless = report["run"]
+    return audit_of(stores, queue, needless) if needless is not None else None
+
+
+def named_audit(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
+    """The audit of that run. Raises BadInput where none is done, else as `audit_of`."""
+    report = Ledger(stores, stores.settings).show(run)
+    if report["duty"] != DUTY or report["queue"] != queue:
+        raise BadInput(
+            f"audit {run!r}: it is a run of {report['duty']} on queue {report['queue']!r}; "
+            f"allowed is an audit of {queue!r}"
+        )
+    if report["status"] not in (DONE, DRY_RUN):
+        raise BadInput(
+            f"audit {run!r}: its status is {report['status']!r}; allowed is an audit that is done"
+        )
+    return audit_of(stores, queue, run)
+
+
+def audit_of(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
+    """The audit of a run, done or not. Raises PlanRefused for a plan that is gone or changed."""
+    folder = RunFolder(artifacts(stores.settings), DUTY, queue, run)
+    found = folder.read_json(FILES["plan"])
+    if found is None:
+        raise PlanRefused(
+            f"audit {run} of queue {queue} has no {FILES['plan']} in {folder.uri}: audit again"
+        )
+    return read_plan(found, AuditPlan, run, queue)

@@ -1,0 +1,74 @@
+"""Where the frames of a step are computed: in this process while the work is small, else in Spark.
+
+A plan finds out by doing: it begins in the process, and goes to Spark with what is left once it has
+dealt with MAILSLICE_DUTY_SMALL_ROWS rows. What follows it goes by what the plan came to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mailslice.engine.frames import InProcess, Session, Small
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mailslice.model.settings import Settings
+
+PROCESS, SPARK = "process", "Spark"
+"""The field `engine` of plan.json."""
+
+
+class TooLarge(Exception):
+    """The work is larger than what this process may do, and it may start no Spark. Nothing was changed."""
+
+
+@dataclass
+class Engine:
+    """Of one step. `small_rows` 0: always Spark; `plan` is what plan.json says, None in the plan itself."""
+
+    settings: Settings
+    name: str
+    small_rows: int
+    plan: Mapping[str, Any] | None = None
+    in_process: bool = False
+    """No Spark is started: TooLarge is raised where one would be."""
+    _session: Session | None = field(default=None, init=False)
+
+    def session(self) -> Session:
+        """The session of the step, chosen at the first call."""
+        if self._session is None:
+            self._session = self._chosen()
+        return self._session
+
+    @property
+    def used(self) -> str:
+        """What the step came to work with."""
+        session = self._session
+        # The last keys of a plan may hold many rows: what begins in the process may end large.
+        small = isinstance(session, Small) and session.started is None and session.is_small
+        return PROCESS if session is None or isinstance(session, InProcess) or small else SPARK
+
+    def expect(self, rows: int) -> None:
+        """A later step will have to deal with so many rows besides: told by a plan, which may come out large by them."""
+        session = self.session()
+        if isinstance(session, Small):
+            session.done += rows
+
+    def _chosen(self) -> Session:
+        # A job under spark-submit has its JVM already: somebody found the work to be large.
+        if not self.small_rows or "PYSPARK_GATEWAY_PORT" in os.environ:
+            return self._spark()
+        if self.plan is None:
+            return Small(self.small_rows, self._spark)
+        return InProcess() if self.plan.get("engine") == PROCESS else self._spark()
+
+    def _spark(self) -> SparkSession:
+        if self.in_process:
+            raise TooLarge(self.name)
+        from mailslice.engine.spark_session import spark_session
+
+        return spark_session(self.settings, self.name)

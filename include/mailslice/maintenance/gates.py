@@ -1,0 +1,52 @@
+"""The gates of a duty: its plan's own rows, and what the stores say now.
+
+A duty's check is of this form; its verify is the same over what apply left:
+
+    yield Frame("plan", planned_rows(run, files, SCHEMA), [...])
+    yield Frame.facts("stores", (fact_read_now(run), Expectation(...)), ...)
+
+- The plan's rows are all judged, one by one. Their number is a fact of the digest: hold it against
+  the rows (`Frame("plan", ...)` with `may_be_empty` only where the digest counts none).
+- Facts come from the stores as they are when the gate runs, or from a plan's file that is inside
+  the digest; never from sums that the step before wrote about itself.
+- A value that is missing and a frame without rows fail; nobody has to ask for that.
+- Each expectation has a test in which data in the stores or in the plan's files makes it fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mailslice.checks.data_docs import Docs
+from mailslice.checks.gate import Frame, run_gate
+from mailslice.maintenance.context import StepContext
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mailslice.checks.expectations import Rows
+    from mailslice.engine.plan_rows import Derive
+
+
+def judged(context: StepContext, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
+    """What a step reports of its gate. Raises GateFailed naming the expectation and the value.
+
+    Without a frame there is nothing to judge, and it takes none of the seconds that a gate takes.
+    """
+    if not frames:
+        return {"success": True, "expectations": [], "dataDocs": None}
+    request = context.request
+    docs = Docs(context.folder.artifacts, request.duty, context.queue, request.run)
+    result = run_gate(gate, frames, docs)
+    return {"success": True, "expectations": result.lines(), "dataDocs": result.link}
+
+
+def planned_rows(
+    context: StepContext, files: Sequence[str], schema: pa.Schema, derive: Derive | None = None
+) -> Rows:
+    """The rows of these files, on the run's engine; `schema`, `derive`: see `engine.plan_rows`."""
+    from mailslice.engine.plan_rows import plan_rows
+
+    names = [context.folder.file(file) for file in files]
+    return plan_rows(context.spark(), context.folder.artifacts, names, schema, derive)

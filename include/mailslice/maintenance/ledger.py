@@ -1,0 +1,75 @@
+"""The ledger: one row a run in mailslice's own keyspace, holding the whole report."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from mailslice.codec.row import epoch_ms
+from mailslice.maintenance.artifacts import plain
+from mailslice.maintenance.run_request import NO_QUEUE
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.own import RunRow
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+_NEWEST = 200
+
+
+class Ledger:
+    """Reports of runs, newest first."""
+
+    def __init__(self, stores: Stores, settings: Settings) -> None:
+        self._own = stores.own
+        self._retention = settings.duty.retention
+
+    def write(self, report: dict[str, Any]) -> None:
+        """Write the run's row, over what an earlier try of the same run wrote. `report` needs run, duty, queue, started and status."""
+        row = RunRow(
+            run=report["run"],
+            duty=report["duty"],
+            queue=QueueName(report["queue"] or NO_QUEUE),
+            started=datetime.fromisoformat(report["started"]),
+            status=report["status"],
+            report=json.dumps(report, default=plain, ensure_ascii=False),
+            dag_run=report["dagRun"],
+            who=report["who"],
+            reason=report["reason"],
+            plan_digest=report["planDigest"],
+            finished=datetime.fromisoformat(report["finished"]) if report["finished"] else None,
+        )
+        # Cassandra keeps milliseconds: what began in the same one is this very row, not an earlier one.
+        earlier = [
+            old
+            for old in self._own.runs.list(row.duty, row.queue, _NEWEST)
+            if old.run == row.run and epoch_ms(old.started) != epoch_ms(row.started)
+        ]
+        self._own.runs.save(row, self._retention)
+        for old in earlier:
+            self._own.runs.delete(old)
+
+    def list(
+        self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
+    ) -> list[dict[str, Any]]:
+        """The newest reports, of one duty or queue or of all."""
+        return [json.loads(row.report) for row in self._own.runs.list(duty, queue, limit)]
+
+    def last(
+        self, duty: str | None = None, queue: QueueName | None = None
+    ) -> dict[str, Any] | None:
+        """The newest report; None when there is none."""
+        found = self.list(duty, queue, 1)
+        return found[0] if found else None
+
+    def show(self, run: str) -> dict[str, Any]:
+        """The report of that run. Raises BadInput naming the newest runs when there is none."""
+        row = self._own.runs.get(run)
+        if row is None:
+            known = ", ".join(row.run for row in self._own.runs.list(limit=3)) or "none"
+            raise BadInput(f"run {run!r} is not in the ledger; the newest are: {known}")
+        report: dict[str, Any] = json.loads(row.report)
+        return report

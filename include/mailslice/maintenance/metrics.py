@@ -1,0 +1,45 @@
+"""The last run of each duty as Prometheus text, for the text file collector: one file a duty and queue, replaced whole, also when there was nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from mailslice.maintenance.alerts import Reading
+from mailslice.model.names import file_name
+
+FOLDER = "metrics"
+
+
+def file_of(duty: str, queue: str | None) -> str:
+    """The file of a duty below the artifacts location; `queue` None for a duty that is not about one."""
+    subject = f"-{file_name(queue)}" if queue else ""
+    return f"{FOLDER}/duty-{duty}{subject}.prom"
+
+
+def prometheus_text(report: Mapping[str, Any], found: Iterable[Reading]) -> bytes:
+    """When it ended, what it did, and every figure that has a limit, with 1 for those that fire."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+    registry = CollectorRegistry()
+    labels = {"duty": report["duty"], "queue": report["queue"] or ""}
+
+    def gauge(name: str, text: str, value: float, **more: str) -> None:
+        known = gauges.get(name) or Gauge(
+            f"mailslice_{name}", text, [*labels, *more], registry=registry
+        )
+        gauges[name] = known
+        known.labels(**labels, **more).set(value)
+
+    gauges: dict[str, Gauge] = {}
+    finished = datetime.fromisoformat(report["finished"]).timestamp()
+    gauge("duty_finished_timestamp_seconds", "When the last run ended", finished)
+    for name in ("planned", "applied", "skipped", "failed"):
+        gauge("duty_items", "Items of the last run", report.get(name) or 0, outcome=name)
+    over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
+    for one in found:
+        gauge("alert", over, int(one.firing), alert=one.name)
+        gauge("alert_value", "The figure; seconds where it is a time", one.value, alert=one.name)
+        gauge("alert_limit", "Its limit", one.limit, alert=one.name)
+    return generate_latest(registry)

@@ -1,0 +1,149 @@
+"""What a run may do, as one frozen model: plan.json, held against its digest, and acted by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from pydantic import AwareDatetime, ValidationError
+
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.json_model import JsonModel
+from mailslice.maintenance.row_file import RowFile, RowGroup
+from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import QueueName
+
+OLDEST_PLAN = timedelta(hours=24)
+_HOUR = timedelta(hours=1)
+PLAN_FOLDER = "plan"
+"""The folder of a plan's Parquet files, in the run's folder."""
+
+
+class Plan(JsonModel, ABC):
+    """All that apply acts by; its JSON is `decided` of plan.json.
+
+    A field is a JSON value, a time or a timedelta; a JsonModel, dataclass or NamedTuple of such (a
+    NamedTuple is short, where there is one a partition); or a RowFile or RowGroup for what is too
+    much for JSON. Text must not hold lone surrogates: see `codec.shown`.
+    """
+
+    run: str
+    made_at: AwareDatetime
+    """Before anything was read, or right after: the plan's age counts from here."""
+
+    @property
+    @abstractmethod
+    def planned(self) -> int:
+        """Items that apply is to act on; reports count the same items."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether apply is to run at all. Override it where there is work beside the planned items."""
+        return self.planned > 0
+
+    @property
+    def subject(self) -> QueueName | None:
+        """The queue that the plan is about."""
+        return None
+
+    def decided(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        return self.as_json()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `decided`, which holds the digest of every file."""
+        return digest_of(self.decided())
+
+    def files(self) -> frozenset[str]:
+        """Files of the plan (RowFiles, RowGroups, alone or in a tuple); all others are removed."""
+        return frozenset(
+            found.file for name in type(self).model_fields for found in self._rows(name)
+        )
+
+    def _rows(self, name: str) -> Iterator[RowFile | RowGroup]:
+        value = getattr(self, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, (RowFile, RowGroup)):
+                yield one
+
+
+class QueuePlan(Plan, ABC):
+    """A plan about one queue."""
+
+    queue: QueueName
+
+    @property
+    def subject(self) -> QueueName | None:
+        """The queue that the plan is about."""
+        return self.queue
+
+
+PlanT = TypeVar("PlanT", bound=Plan)
+
+
+def load_plan(context: StepContext, plan_type: type[PlanT]) -> PlanT:
+    """The plan of this run. Raises PlanRefused as `read_plan`."""
+    request = context.request
+    return read_plan(context.need("plan"), plan_type, request.run, request.reported_queue)
+
+
+def load_checked_plan(context: StepContext, plan_type: type[PlanT], max_age: timedelta) -> PlanT:
+    """As `load_plan`. Raises PlanRefused also when the gate did not pass it, or it is too old."""
+    plan, run, check = load_plan(context, plan_type), context.request.run, context.need("check")
+    if not check.get("success") or check.get("planDigest") != plan.digest:
+        raise PlanRefused(
+            f"run {run}: the gate did not pass this plan ({plan.digest}): check comes first"
+        )
+    age = context.clock() - plan.made_at
+    if age > max_age:
+        raise PlanRefused(
+            f"the plan of run {run} is {age / _HOUR:.1f} h old; allowed are "
+            f"{max_age / _HOUR:.0f} h: plan again"
+        )
+    return plan
+
+
+def read_plan(
+    summary: Mapping[str, Any], plan_type: type[PlanT], run: str, queue: str | None
+) -> PlanT:
+    """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed.
+
+    Its files are held against their digests by whoever reads them.
+    """
+    subject = _subject(run, queue)
+    try:
+        plan = plan_type.model_validate(summary.get("decided"))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise PlanRefused(
+            f"plan.json of {subject} cannot be read ({_problem(error)}): plan again"
+        ) from error
+    if plan.digest != summary.get("planDigest"):
+        raise PlanRefused(
+            f"plan.json of {subject} was changed: its digest is {plan.digest}, "
+            f"it says {summary.get('planDigest')}; plan again"
+        )
+    if (plan.run, plan.subject) != (run, queue):
+        raise PlanRefused(f"the plan is of {_subject(plan.run, plan.subject)}, not of {subject}")
+    return plan
+
+
+def digest_of(decided: Mapping[str, object]) -> str:
+    """SHA-256 of JSON values, whatever the order of names."""
+    text = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _problem(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'decided'}: {first['msg']}"
+
+
+def _subject(run: str, queue: str | None) -> str:
+    return f"run {run}" if queue is None else f"run {run} on queue {queue}"

@@ -1,0 +1,102 @@
+"""How far an apply has come, kept in the run's folder: for the report of a run that ends early, and for a second try of the same plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from mailslice.maintenance.result import PROGRESS, Result
+
+if TYPE_CHECKING:
+    from mailslice.maintenance.plan import Plan
+    from mailslice.maintenance.run import Run
+
+_SAVED_EACH, _NAMED = 100, 100
+
+
+class Progress:
+    """Counts what becomes of planned items. Saved when it begins, every 100 items, by `save`, at the end and on an error."""
+
+    def __init__(self, run: Run, plan: Plan, kinds: tuple[str, ...] = ()) -> None:
+        self.applied = self.failed = 0
+        self.skipped: Counter[str] = Counter()
+        self.failures: dict[str, str] = {}
+        self.kinds: Counter[str] = Counter(dict.fromkeys(kinds, 0))
+        self._run, self._plan = run, plan
+        self._unsaved = 0
+        kept = run.folder.read_json(PROGRESS) or {}
+        self.earlier: Mapping[str, Any] = kept if kept.get("planDigest") == plan.digest else {}
+        """What an earlier try of this very plan saved, as applied.json has it; empty in a first try.
+
+        Its counts are not taken over, for the duty finds out what became of each item. What it had
+        reported is reported again, until the duty says otherwise: a third try has it, too.
+        """
+        run.report(**Result.from_json(self.earlier, kinds).fields)
+
+    def done(self, kind: str | None = None, count: int = 1) -> None:
+        """Items were applied; `kind` is one of the duty's `kinds`."""
+        self.applied += count
+        if kind is not None:
+            self.kinds[kind] += count
+        self._counted(count)
+
+    def skip(self, reason: str, count: int = 1) -> None:
+        """Items stay as they are, because something changed since the plan."""
+        if count:
+            self.skipped[reason] += count
+            self._counted(count)
+
+    def fail(self, item: str, why: str, count: int = 1) -> None:
+        """An error kept items from being done. The first hundred are named."""
+        self.failed += count
+        if len(self.failures) < _NAMED:
+            self.failures[item] = why
+        self._counted(count)
+
+    def result(self) -> Result:
+        """As it is now; what was neither applied, skipped nor failed remains."""
+        planned = self._plan.planned
+        remaining = planned - self.applied - self.failed - self.skipped.total()
+        return Result(
+            self._plan.digest,
+            planned,
+            self.applied,
+            dict(self.skipped),
+            self.failed,
+            dict(self.failures),
+            remaining,
+            dict(self.kinds),
+            dict(self._run.fields),
+        )
+
+    def save(self) -> None:
+        """Write it down, with what `run.report` was told."""
+        self._run.folder.write_json(PROGRESS, self.result().as_json())
+        self._unsaved = 0
+
+    def __enter__(self) -> Self:
+        # Before anything is changed: a second try knows by this that items may be gone by its own
+        # doing. It saves nothing until it has got somewhere itself.
+        if not self.earlier:
+            self.save()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.save()
+        else:
+            with suppress(Exception):  # the error that ends the step is the one to tell of
+                self.save()
+
+    def _counted(self, count: int) -> None:
+        self._unsaved += count
+        if self._unsaved >= _SAVED_EACH:
+            self.save()

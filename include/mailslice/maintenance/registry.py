@@ -1,0 +1,61 @@
+"""Which duties there are: each package below `mailslice/duties` is one, found by its folder.
+
+Its module `duty` holds the constant `DUTY` (`duty.duty`). What must be known without loading that
+is in the package's `__init__`: the summary, NEEDS_QUEUE, SMALL_FIRST.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mailslice.maintenance.params import DutyParams
+from mailslice.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from mailslice.maintenance.duty import AnyDuty
+
+_DUTIES = "mailslice.duties"
+
+
+@dataclass(frozen=True, slots=True)
+class DutyEntry:
+    """One duty, as far as it is known without its logic: `duty list` must load no Spark and no gate."""
+
+    name: str
+    summary: str
+    params: type[DutyParams]
+    needs_queue: bool = True
+    """False for a duty that is not about one queue: `NEEDS_QUEUE = False` in its package."""
+    small_first: bool = False
+    """Whether small work is done in the process: `SMALL_FIRST = True` in its package."""
+
+    @property
+    def logic(self) -> AnyDuty:
+        """The duty itself, imported now."""
+        duty: AnyDuty = importlib.import_module(f"{_DUTIES}.{self.name}.duty").DUTY
+        return duty
+
+
+def names() -> list[str]:
+    """The names of all duties, sorted."""
+    package = importlib.import_module(_DUTIES)
+    return sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
+
+
+def load(name: str) -> DutyEntry:
+    """The duty of that name. Raises BadInput naming the known ones."""
+    known = names()
+    if name not in known:
+        raise BadInput(f"duty {name!r} is not known; known: {', '.join(known)}")
+    package = importlib.import_module(f"{_DUTIES}.{name}")
+    params: type[DutyParams] = importlib.import_module(f"{_DUTIES}.{name}.params").Params
+    return DutyEntry(
+        name,
+        (package.__doc__ or name).strip().splitlines()[0],
+        params,
+        getattr(package, "NEEDS_QUEUE", True),
+        getattr(package, "SMALL_FIRST", False),
+    )

@@ -1,0 +1,77 @@
+"""The report of a run: one shape for all duties, kept as report.json and as a ledger row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mailslice.maintenance.artifacts import RunFolder
+from mailslice.maintenance.context import FILES
+from mailslice.maintenance.params import DutyParams
+from mailslice.maintenance.run_request import RunRequest
+
+DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING = (
+    "done",
+    "nothing to do",
+    "dry run",
+    "refused",
+    "failed",
+    "running",
+)
+STATUSES = (DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING)
+
+Report = dict[str, Any]
+
+
+def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> Report:
+    """The fields that every report has, with zeros; integers count rows of the view, times are ISO 8601 UTC."""
+    return {
+        "run": request.run,
+        "dagRun": request.dag_run,
+        "duty": request.duty,
+        "queue": request.reported_queue,
+        "who": request.who,
+        "reason": params.reason,
+        "params": params.as_json(),
+        "started": None,
+        "finished": None,
+        "status": RUNNING,
+        "message": "",
+        "planDigest": None,
+        "planned": 0,
+        "applied": 0,
+        "skipped": 0,
+        "failed": 0,
+        "skippedBy": {},
+        "bytes": 0,
+        "before": None,
+        "after": None,
+        "seconds": {},
+        "artifacts": folder.uri,
+        "dataDocs": None,
+        "alerts": [],
+    }
+
+
+def with_steps(report: Report, summaries: Mapping[str, Mapping[str, Any] | None]) -> Report:
+    """The report with what the steps' files say of time and gates: started, finished, seconds a step, the link to Data Docs."""
+    done = {step: summary for step, summary in summaries.items() if summary is not None}
+    seconds = {step: summary["seconds"] for step, summary in done.items() if "seconds" in summary}
+    started = min(
+        (str(summary["started"]) for summary in done.values() if summary.get("started")),
+        default=report["started"],
+    )
+    docs = [summary["dataDocs"] for summary in done.values() if summary.get("dataDocs")]
+    return {
+        **report,
+        "seconds": seconds,
+        "started": started,
+        "dataDocs": docs[-1] if docs else report["dataDocs"],
+    }
+
+
+def read_summaries(
+    folder: RunFolder, steps: tuple[str, ...]
+) -> dict[str, Mapping[str, Any] | None]:
+    """The summaries of those steps, None where a step did not run."""
+    return {step: folder.read_json(FILES[step]) for step in steps}

@@ -1,0 +1,72 @@
+"""Old runs, and what Data Docs keep of them, are pruned by the report step; the ledger's rows go by their own TTL."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import PurePosixPath
+
+from mailslice.checks.data_docs import ENTRIES, FOLDER, GATES, VALIDATIONS
+from mailslice.maintenance.artifacts import Artifacts, queue_folder
+
+_PRUNED = "pruned.txt"
+"""Beside the runs, and beside Data Docs: when they were last looked through."""
+_PARTS = 90
+_AT_ONCE = 8
+
+
+def prune_sometimes(
+    place: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta
+) -> list[str]:
+    """As `prune`, a ninetieth of the retention after the last time at the earliest: a duty that runs every 15 minutes has thousands of folders to look at.
+
+    Data Docs, which all duties share, are pruned by whoever comes first. Gives the runs that were removed.
+    """
+    gone: list[str] = []
+    runs = queue_folder(duty, queue)
+    if _is_time(place, runs, now, retention):
+        gone = prune(place, duty, queue, now - retention)
+        _looked_through(place, runs, now)
+    if _is_time(place, FOLDER, now, retention):
+        prune_docs(place, now - retention)
+        _looked_through(place, FOLDER, now)
+    return gone
+
+
+def prune(place: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
+    """Remove the folders of this duty's runs on this queue whose files are all older than `before`; the runs removed."""
+    parent = queue_folder(duty, queue)
+    gone = []
+    for run in place.folders(parent):
+        times = place.times(f"{parent}/{run}").values()
+        if times and max(times) < before:
+            place.remove_folder(f"{parent}/{run}")
+            gone.append(run)
+    return gone
+
+
+def prune_docs(place: Artifacts, before: datetime) -> None:
+    """Remove what Data Docs keep of gates of days before that of `before`: their pages, their entries for the index, Great Expectations' pages of their runs.
+
+    Several may do so at once, and beside gates that add pages. What is of no run (styles, pages of suites) stays.
+    """
+    day = before.replace(hour=0, minute=0, second=0, microsecond=0)
+    newest: defaultdict[str, list[datetime]] = defaultdict(list)
+    for name, written in place.times(VALIDATIONS).items():
+        newest[str(PurePosixPath(name).parents[1])].append(written)
+    folders = [f"{ENTRIES}/{name}" for name in place.folders(ENTRIES) if name < f"{day:%Y-%m-%d}"]
+    folders += [run for run, times in newest.items() if max(times) < day]
+    pages = [name for name, written in place.times(GATES).items() if written < day]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for removed in (pool.map(place.remove_folder, folders), pool.map(place.remove, pages)):
+            list(removed)  # raises what a removal raised
+
+
+def _is_time(place: Artifacts, folder: str, now: datetime, retention: timedelta) -> bool:
+    last = place.read(f"{folder}/{_PRUNED}")
+    return last is None or now - datetime.fromisoformat(last.decode()) >= retention / _PARTS
+
+
+def _looked_through(place: Artifacts, folder: str, now: datetime) -> None:
+    place.write(f"{folder}/{_PRUNED}", now.isoformat().encode())

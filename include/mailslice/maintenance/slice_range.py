@@ -1,0 +1,63 @@
+"""Params of duties that work slice by slice: a run may be held to some slices, as a backfill is to its data interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from mailslice.maintenance.params import DutyParams
+
+
+class SlicedParams(DutyParams):
+    """What every duty takes, and a range of slices."""
+
+    slices_from: datetime | None = Field(
+        None,
+        description="first slice of a backfill, ISO 8601; a run that is held to slices moves no start",
+    )
+    slices_before: datetime | None = Field(
+        None, description="end of a backfill, not included, ISO 8601"
+    )
+
+    @field_validator("slices_from", "slices_before")
+    @classmethod
+    def _utc(cls, value: datetime | None) -> datetime | None:
+        return in_utc(value)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.slices_from and self.slices_before and self.slices_from >= self.slices_before:
+            raise ValueError(
+                f"slices_from {self.slices_from} is not before slices_before {self.slices_before}"
+            )
+        return self
+
+    @property
+    def ranged(self) -> bool:
+        """Whether the run is held to a range of slices."""
+        return self.slices_from is not None or self.slices_before is not None
+
+    def covers(self, slice_start: datetime) -> bool:
+        """Whether a slice is in the run's range."""
+        return (self.slices_from is None or slice_start >= self.slices_from) and (
+            self.slices_before is None or slice_start < self.slices_before
+        )
+
+
+def held_to_slices(report: Mapping[str, Any]) -> bool:
+    """Whether a report is one of a run that was held to a range of slices: what it counts is a part of the queue."""
+    params = report.get("params") or {}
+    return bool(params.get("slices_from") or params.get("slices_before"))
+
+
+def in_utc(value: datetime | None) -> datetime | None:
+    """The moment in UTC; one without a zone is taken for UTC."""
+    if value is None:
+        return None
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("it is before the year 1 or after the year 9999 in UTC") from None

@@ -1,0 +1,81 @@
+"""What a file in jobs/ does: parse the arguments of one step and take the road. The last line on stdout is the step's summary as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from mailslice.maintenance.artifacts import plain
+from mailslice.maintenance.run_request import NO_QUEUE, STEPS, RunRequest, subject
+from mailslice.maintenance.runner import run_step
+from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.settings import load_settings
+
+_SHOWN = 4000
+
+
+def main(duty: str, argv: Sequence[str]) -> int:
+    """Run one step; the exit code, as the command line's. An error is a line or two on stderr."""
+    given = _parser(duty).parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    _end_with_parent()
+    try:
+        request = RunRequest(
+            duty, subject(given.queue), given.run, given.dag_run, given.who, _params(given.params)
+        )
+        summary = run_step(given.step, request, load_settings())
+    except MailsliceError as error:
+        print(f"{duty} {given.step}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return error.exit_code
+    shown = {
+        name: value
+        for name, value in summary.items()
+        if len(json.dumps(value, default=plain)) < _SHOWN
+    }
+    print(json.dumps(shown, default=plain), flush=True)  # noqa: T201
+    return 0
+
+
+def _parser(duty: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=duty, description=f"One step of {duty}.")
+    parser.add_argument("step", choices=STEPS)
+    parser.add_argument(
+        "--queue", default=NO_QUEUE, help="none for a duty that is not about one queue"
+    )
+    parser.add_argument("--run", required=True, help="run id, the same for all steps of a run")
+    parser.add_argument("--dag-run", default=None, help="Airflow's run id")
+    parser.add_argument("--who", default="unknown", help="who asked for it")
+    parser.add_argument("--params", default="{}", help="the duty's params as a JSON object")
+    return parser
+
+
+def _params(text: str) -> dict[str, object]:
+    try:
+        params = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"--params {text[:80]!r} is not JSON: {error}") from None
+    if not isinstance(params, dict):
+        raise BadInput(f"--params {text[:80]!r}: allowed is a JSON object")
+    return params
+
+
+def _end_with_parent() -> None:
+    """Under spark-submit this process is the JVM's child: when the JVM is killed, nothing may go on deleting."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(137)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()

@@ -1,0 +1,39 @@
+"""How much a duty usually does to a queue, by the ledger; a plan of far more is looked at by a person."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.report import DONE
+
+_RUNS, _LEAST_RUNS, _READ = 10, 3, 50
+"""The median is of the last ten runs that changed something; fewer than three say nothing."""
+
+
+def usual(context: StepContext) -> float | None:
+    """What runs of this duty on this queue have changed lately, each; None: too few of them have."""
+    request = context.request
+    reports = Ledger(context.stores, context.settings).list(request.duty, request.queue, _READ)
+    applied = [
+        int(report["applied"])
+        for report in reports
+        if report["status"] == DONE and report["run"] != request.run and report.get("applied")
+    ]
+    return median(applied[:_RUNS]) if len(applied) >= _LEAST_RUNS else None
+
+
+def usual_frames(context: StepContext, planned: int, least: int, *, unusual: bool) -> list[Frame]:
+    """What a gate expects of the planned items; `least` are never too many. None if unknown."""
+    known = None if unusual else usual(context)
+    if known is None:
+        return []
+    factor = context.settings.duty.usual_factor
+    sentence = (
+        f"The plan is at most {factor:g} times what the last runs did "
+        "(MAILSLICE_DUTY_USUAL_FACTOR; --unusual and a reason let it pass)."
+    )
+    expect = [Expectation.between("planned", 0, max(least, factor * known), sentence)]
+    return [Frame("usual", [{"planned": planned}], expect)]

@@ -1,0 +1,214 @@
+"""The books of one queue: what callers were told, what handlers were handed, and whether the stores agree with both (invariants I1, I2 and I6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pika.exceptions import ChannelClosedByBroker
+
+from mailslice.codec import message
+from mailslice.model.errors import Undecodable
+from mailslice.model.mail import EnqueueId, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.held import dead_letters
+from mailslice.stores.rabbitmq.publishing import ready_messages
+from mailslice.testing.faults.operations import RECIPIENTS, content_of
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import DelayedMail
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the stores hold of one queue. `letters` are the bodies of dead letters; `ready` is messages by RabbitMQ queue, of those that are not empty."""
+
+    rows: Mapping[EnqueueId, ViewRow]
+    marks: frozenset[EnqueueId]
+    blobs: frozenset[str]
+    delayed: Mapping[EnqueueId, DelayedMail]
+    letters: tuple[bytes, ...]
+    ready: Mapping[str, int]
+
+    @staticmethod
+    def read(stores: Stores, queue: QueueName) -> State:
+        """All of it, while nobody works on the queue."""
+        written = stores.tables.written
+        rows = [row for place in written.places(queue) for row in written.rows(queue, place)]
+        return State(
+            rows={row.enqueue_id: row for row in rows},
+            marks=frozenset(stores.tables.deleted.ids(queue)),
+            blobs=frozenset(blob.key for blob in stores.blobs.list()),
+            delayed={
+                row.enqueue_id: row
+                for row in stores.own.delayed_mails.rows(queue)
+                if not row.published
+            },
+            letters=tuple(dead_letters(stores.settings, queue)),
+            ready=ready(stores, queue),
+        )
+
+    def live(self) -> Iterable[ViewRow]:
+        """Rows without a mark."""
+        return (row for enqueue_id, row in self.rows.items() if enqueue_id not in self.marks)
+
+    def has_content(self, item: QueuedMail) -> bool:
+        """Whether both blobs are there."""
+        return {item.header_blob_id, item.body_blob_id} <= self.blobs
+
+
+def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
+    """Ready messages by RabbitMQ queue, dead letters and empty queues left out.
+
+    At once, unlike the figures of the management API.
+    """
+    names, delays = RabbitNames(queue), stores.management.delay_queues(queue)
+    counts: dict[str, int] = {}
+    with blocking_connection(stores.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        # A queue that never delayed anything has neither hop nor levels.
+        with suppress(ChannelClosedByBroker):
+            for name in (names.work_queue, names.hop_queue, names.park_queue, *delays):
+                counts[name] = ready_messages(channel, name)
+    return {name: count for name, count in counts.items() if count}
+
+
+@dataclass(slots=True)
+class Books:
+    """Filled by what callers and handlers say, in the order of time. `wrong` has a sentence for each entry that does not balance.
+
+    `strict`: whoever was refused is not delivered, either (a mark could always be written).
+    """
+
+    strict: bool = True
+    accepted: set[EnqueueId] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    ended: dict[EnqueueId, float] = field(default_factory=dict)
+    """Since when, by the monotonic clock, a mail is completed or deleted for good."""
+    narrowed: dict[EnqueueId, float] = field(default_factory=dict)
+    bare: set[EnqueueId] = field(default_factory=set)
+    junk: set[bytes] = field(default_factory=set)
+    drained: dict[EnqueueId, QueuedMail] = field(default_factory=dict)
+    """Completed at the end, when nothing was taken from anybody any more: of these nothing may be left."""
+    deliveries: Counter[EnqueueId] = field(default_factory=Counter)
+    sent: Counter[tuple[EnqueueId, str]] = field(default_factory=Counter)
+    """How often each recipient of a mail with stage marks was sent to."""
+    set_aside: dict[EnqueueId, str] = field(default_factory=dict)
+    """Mails that were put into quarantine, and their names."""
+    wrong: list[str] = field(default_factory=list)
+
+    def hand(
+        self,
+        item: QueuedMail,
+        arrived: float,
+        content: bytes,
+        recipients: tuple[str, ...] | None = None,
+    ) -> None:
+        """A handler has it; the broker gave it at `arrived`, so its deleted check began later. `recipients`: who is left, where that is known."""
+        one = item.enqueue_id
+        self.deliveries[one] += 1
+        late = arrived - self.ended.get(one, arrived)
+        self._expect(late <= 0, f"{one} was handed out {late:.2f} s after its end (I2)")
+        refused = self.strict and item.mail.name in self.refused
+        self._expect(not refused, f"{one} was handed out, though its enqueue had failed")
+        begin = max(0, content.find(b"Subject: "))
+        name = content[begin + 9 :].partition(b"\r\n")[0].decode(errors="replace")
+        whole = content[begin:] == content_of(name)
+        self._expect(whole, f"{one} was handed out with the content {content!r}")
+        if recipients is not None and self.narrowed.get(one, arrived) < arrived:
+            self._expect(
+                item.mail.recipients == recipients,
+                f"{one} was handed out to {len(item.mail.recipients)} recipients after a retry "
+                f"for {len(recipients)}",
+            )
+
+    def _expect(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self.wrong.append(otherwise)
+
+    def send(self, enqueue_id: EnqueueId, recipient: str) -> None:
+        """A handler sends the mail to this recipient, by the rules of stage marks."""
+        self.sent[enqueue_id, recipient] += 1
+        once = self.sent[enqueue_id, recipient] == 1
+        self._expect(once, f"{enqueue_id} was sent to {recipient} twice")
+
+    def end(self, ids: Iterable[EnqueueId], at: float) -> None:
+        """They are completed or deleted since `at`, durably."""
+        for enqueue_id in ids:
+            self.ended.setdefault(enqueue_id, at)
+
+    def check_live(self, state: State) -> None:
+        """I1 and I6 in between: what was accepted and has no end yet is live, with its content."""
+        dead = {_id_of(body) for body in state.letters}
+        for enqueue_id in self.accepted - self.ended.keys() - state.marks - dead:
+            row = state.rows.get(enqueue_id)
+            if row is None:
+                self.wrong.append(f"{enqueue_id} was accepted and has no row (I1)")
+            elif enqueue_id not in self.bare and not state.has_content(row.item):
+                self.wrong.append(f"{enqueue_id} is live and has lost its content (I6)")
+
+    def check_end(self, state: State, far: Iterable[str] = ()) -> None:
+        """When everything was consumed. `far`: RabbitMQ queues in which late copies may still wait."""
+        letters = {_id_of(body) for body in state.letters}
+        for one in self.accepted - state.marks - letters:
+            self.wrong.append(
+                f"{one} was accepted, and is neither completed nor deleted nor a dead letter (I1)"
+            )
+        for row in state.live():
+            whole = row.enqueue_id in self.bare or state.has_content(row.item)
+            self._expect(whole, f"{row.enqueue_id} is live and has lost its content (I6)")
+        for body in self.junk - set(state.letters):
+            self.wrong.append(f"a message that is no mail is gone: {body!r}")
+        for one in state.delayed.keys() & self.accepted - state.marks - letters:
+            self.wrong.append(f"{one} is still delayed")
+        for name in state.ready.keys() - set(far):
+            self.wrong.append(f"{state.ready[name]} messages are left in {name}")
+        for item in self.drained.values():
+            blobs = len({item.header_blob_id, item.body_blob_id} & state.blobs)
+            self._expect(
+                not blobs, f"{item.enqueue_id} was completed in peace and left {blobs} blobs"
+            )
+
+    def check_sent(self, state: State, failed: Iterable[QueuedMail]) -> None:
+        """With stage marks, at the end: each recipient was sent to, or is in doubt.
+
+        `failed`: the mails in quarantine, with the recipients in doubt alone.
+        """
+        doubtful = {(item.enqueue_id, one) for item in failed for one in item.mail.recipients}
+        every = {(one, to) for one in self.accepted & state.rows.keys() for to in RECIPIENTS}
+        for one, recipient in sorted(every - doubtful - self.sent.keys()):
+            self.wrong.append(f"{one} was neither sent to {recipient} nor set aside as in doubt")
+
+    def check_told(self, names: Iterable[str], reported: Collection[str]) -> None:
+        """The senders of the mails of these names were told: there is a report of each."""
+        self.wrong += [
+            f"{name} failed, and its sender was told nothing"
+            for name in names
+            if name not in reported
+        ]
+
+    def check_released(self, state: State) -> None:
+        """What was set aside was released once each, under another id, and delivered."""
+        names = Counter(item.mail.name for item in self.drained.values())
+        for one, name in self.set_aside.items():
+            text = f"{one} was set aside, and its release was delivered {names[name]} times"
+            self._expect(names[name] == 1, text)
+        self.wrong += [
+            f"{row.enqueue_id} is live after all releases were delivered" for row in state.live()
+        ]
+
+    def lost(self, state: State) -> set[EnqueueId]:
+        """Live mails without any message, when everything was consumed: what queue_audit is to find. None of them was accepted."""
+        return {row.enqueue_id for row in state.live()} - {_id_of(body) for body in state.letters}
+
+
+def _id_of(body: bytes) -> EnqueueId | None:
+    try:
+        return message.decode(body).enqueue_id
+    except Undecodable:
+        return None

@@ -1,0 +1,495 @@
+"""An operation stopped at its points, one child after the other on one queue, and the books of that queue.
+
+Each child is killed, or has a store taken from it, at one point; the next one finds what it left. At the end everything is consumed, and balanced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import re
+import smtplib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager as AsyncContext
+from contextlib import ExitStack, aclosing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.admin.queues import create
+from mailslice.codec import message
+from mailslice.model.clock import system_clock
+from mailslice.model.delay_levels import DELAY_LEVELS
+from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import load_settings
+from mailslice.model.stages import MailStage, Stage
+from mailslice.stores import Stores
+from mailslice.stores.rabbitmq.publishing import publish_confirmed
+from mailslice.testing.faults.books import Books, State, ready
+from mailslice.testing.faults.child import Said, Stop, run
+from mailslice.testing.faults.operations import (
+    OPERATIONS,
+    RECIPIENTS,
+    Operation,
+    Seeds,
+    new_mail,
+    reports_of,
+    send_to_each,
+)
+from mailslice.testing.faults.proxy import Proxy
+from mailslice.testing.faults.restarts import Restarts
+from mailslice.worker.process.consuming import following
+from mailslice.worker.queue_worker import QueueWorker, open_worker, worker_of
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from mailslice.worker.dequeue.delivery import Delivery
+    from mailslice.worker.dequeue.dequeuer import Deliveries
+
+_LONGEST = 90.0
+"""Seconds that a child may take."""
+_FORK = multiprocessing.get_context("forkserver")
+_FORK.set_forkserver_preload(["mailslice.testing.faults.child"])
+_DELAYS = {
+    Seeds.DUE: timedelta(seconds=1),
+    Seeds.DUE_DELETED: timedelta(seconds=1),
+    Seeds.LATER: timedelta(seconds=2.5),
+    Seeds.FAR: timedelta(hours=1),
+}
+_IDLE = timedelta(seconds=0.3)
+_ACCEPTED = 250
+_GONE = "worker-that-is-gone"
+_NAME = re.compile(r"m-[0-9a-f-]{36}")
+
+
+class Break(StrEnum):
+    """What happens to the connections of a store."""
+
+    REFUSE = "refuse"
+    """They are closed, and new ones refused: what a restart is to clients, but the server forgets nothing."""
+    STALL = "stall"
+    """Nothing passes, and goes on afterwards: a machine that froze."""
+    MID_FRAME = "mid-frame"
+    """They are closed in the middle of what the worker sends next; new ones pass."""
+    RESTART = "restart"
+    """The server itself ends and begins again (`Place.restarts`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A store (`rabbitmq`, `cassandra`, `s3`) that breaks at a point, for `seconds`; `after`: bytes that still pass before it breaks off in mid-frame."""
+
+    store: str
+    how: Break
+    seconds: float = 1.0
+    after: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One child: where it stops, and for what. Without a stop nothing happens to it, and it tells which points it comes to."""
+
+    stop: Stop | None = None
+    fault: Fault | None = None
+
+
+@dataclass
+class Outcome:
+    """What became of a lane. `points`: those that an undisturbed child came to, each as often as it did; `missed`: cases that did not come to their stop."""
+
+    books: Books
+    points: list[str] = field(default_factory=list)
+    stopped: list[Case] = field(default_factory=list)
+    missed: list[Case] = field(default_factory=list)
+    end: State | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where lanes run: the stores, open, and the environment that names them to children."""
+
+    stores: Stores
+    env: Mapping[str, str]
+    restarts: Restarts | None = None
+    """Of the server that `Break.RESTART` is about: one that nobody else uses."""
+
+    def lane(
+        self,
+        operation: str,
+        queue: str,
+        cases: Callable[[Sequence[str]], Sequence[Case]],
+        *,
+        strict: bool = True,
+    ) -> Outcome:
+        """A child that nothing happens to, then one for each of the cases that are made of its points, all on a new queue of this name; then the balance."""
+        with nullcontext() if self.restarts is None else self.restarts.lane():
+            lane = _Lane(self, operation, create(self.stores, queue), Outcome(Books(strict=strict)))
+            if lane.spec.reported:
+                create(self.stores, reports_of(lane.queue))
+            return lane.run(cases)
+
+    @contextmanager
+    def behind(self, fault: Fault | None) -> Iterator[tuple[Mapping[str, str], Proxy | None]]:
+        """The environment in which the fault's store is behind a proxy."""
+        if fault is None or fault.how is Break.RESTART:
+            yield {**self.env, **(_timeouts(fault.store) if fault else {})}, None
+            return
+        variable, target = self._address(fault.store)
+        proxy = Proxy(target)
+        try:
+            yield {**self.env, **_timeouts(fault.store), **variable(proxy.port)}, proxy
+        finally:
+            proxy.close()
+
+    def _address(self, store: str) -> tuple[Callable[[int], Mapping[str, str]], tuple[str, int]]:
+        """What names a port of this machine as the store, and where the store itself is."""
+        if store == "cassandra":
+            points, port = "MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_CASSANDRA_PORT"
+            host = self.env[points].split(",")[0]
+            return lambda own: {points: "127.0.0.1", port: str(own)}, (host, int(self.env[port]))
+        name = {"rabbitmq": "MAILSLICE_RABBITMQ_URL", "s3": "MAILSLICE_S3_ENDPOINT"}[store]
+        url = urlsplit(self.env[name])
+        login = f"{url.username}:{url.password}@" if url.username else ""
+        target = (url.hostname or "", url.port or 0)
+        return lambda own: {name: url._replace(netloc=f"{login}127.0.0.1:{own}").geturl()}, target
+
+
+def _timeouts(store: str) -> dict[str, str]:
+    """Short ones, so that what hangs is given up while it hangs."""
+    return {f"MAILSLICE_{store.upper()}_TIMEOUT": "2s"}
+
+
+@dataclass
+class _Lane:
+    place: Place
+    operation: str
+    queue: QueueName
+    outcome: Outcome
+    _clients: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def books(self) -> Books:
+        return self.outcome.books
+
+    @property
+    def spec(self) -> Operation:
+        return OPERATIONS[self.operation]
+
+    def run(self, cases: Callable[[Sequence[str]], Sequence[Case]]) -> Outcome:
+        self._child(Case())
+        for case in cases(self.outcome.points):
+            self._child(case)
+        self.books.check_live(State.read(self.place.stores, self.queue))
+        before = set(self.books.ended)
+        self._release_all()
+        asyncio.run(self._drain())
+        end = self.outcome.end = State.read(self.place.stores, self.queue)
+        self.books.check_end(end, self._far)
+        self._check_more(end, before)
+        return self.outcome
+
+    def _release_all(self) -> None:
+        """What was set aside: a release that was cut off is asked for again, and what is to be tidied is. Who released last may have the lease for a while."""
+        if self.spec.seeds is not Seeds.SET_ASIDE:
+            return
+        for mail in list(self._quarantine.mails()):
+            if not self._quarantine.tidy(mail):
+                self.books.accepted.add(self._quarantine.release(mail))
+
+    def _check_more(self, end: State, before: set[EnqueueId]) -> None:
+        """What only some operations promise. `before`: what children have ended."""
+        kept = list(self._quarantine.mails())
+        failed = [message.decode(mail.message) for mail in kept]
+        if self.spec.staged:
+            self.books.check_sent(end, failed)
+        if self.spec.reported:
+            ended = (
+                failed
+                if self.spec.staged
+                else [end.rows[one].item for one in before & self.books.accepted]
+            )
+            self.books.check_told((item.mail.name for item in ended), asyncio.run(self._reported()))
+        if self.spec.seeds is Seeds.SET_ASIDE:
+            if self.operation == "release":
+                self.books.check_released(end)
+            if left := len(kept) + sum(
+                1 for _ in self.place.stores.own_blobs.list(f"quarantine/{self.queue}/")
+            ):
+                self.books.wrong.append(f"{left} rows and contents are left in quarantine")
+
+    async def _reported(self) -> set[str]:
+        """Names of the mails of which reports are in their queue."""
+        found: set[str] = set()
+        async with (
+            worker_of(self.place.stores, QueueName(reports_of(self.queue))) as worker,
+            aclosing(worker.deliveries(16)) as deliveries,
+        ):
+            while (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
+                found.update(_NAME.findall(delivery.content.decode()))
+                await delivery.complete()
+        return found
+
+    @property
+    def _far(self) -> frozenset[str]:
+        """Where late copies of flushed mails wait for their time, to be dropped then."""
+        return (
+            frozenset(RabbitNames(self.queue).delay_queue(level) for level in DELAY_LEVELS)
+            if self.spec.seeds is Seeds.FAR
+            else frozenset()
+        )
+
+    async def _seed(self, count: int) -> None:
+        seeds = self.spec.seeds
+        if seeds is Seeds.NONE:
+            return
+        if seeds is Seeds.JUNK:
+            for number in range(count):
+                body = json.dumps({"no": "mail", "number": number}).encode()
+                exchange = RabbitNames(self.queue).exchange
+                publish_confirmed(self.place.stores.settings.rabbitmq, exchange, body, {}, None)
+                self.books.junk.add(body)
+            return
+        async with worker_of(self.place.stores, self.queue) as worker:
+            items = await asyncio.gather(
+                *(worker.enqueue(*new_mail(), delay=_DELAYS.get(seeds)) for _ in range(count))
+            )
+        ids = [item.enqueue_id for item in items]
+        self.books.accepted.update(ids)
+        if seeds in (Seeds.DELETED, Seeds.DUE_DELETED):
+            self.place.stores.tables.deleted.mark_many(self.queue, ids)
+            self.books.end(ids, time.monotonic())
+        elif seeds is Seeds.BEGUN:
+            self.place.stores.own.mail_stages.prepare()
+            for item in items:
+                nobody = MailStage(item.enqueue_id, _GONE, 1, 0, item.mail.recipients)
+                self.place.stores.own.mail_stages.advance(
+                    self.queue,
+                    None,
+                    nobody.moved(RECIPIENTS[:1], Stage.SENDING, by=_GONE, now=system_clock()),
+                )
+        elif seeds is Seeds.SET_ASIDE:
+            for item in items:
+                self._set_aside(item)
+        elif seeds is Seeds.BARE:
+            self.place.stores.blobs.delete_many(
+                [blob for item in items for blob in (item.header_blob_id, item.body_blob_id)]
+            )
+            self.books.bare.update(ids)
+
+    def _set_aside(self, item: QueuedMail) -> None:
+        quarantine = self._quarantine
+        holder = Holder(_GONE, Stage.LOADED.value, system_clock(), timedelta(minutes=11))
+        kept = quarantine.keep(
+            item, holder, Decided("closed", "it was held for too long", "test kit")
+        )
+        self.place.stores.tables.deleted.mark_many(self.queue, [item.enqueue_id])
+        quarantine.settle(kept)
+        self.books.set_aside[item.enqueue_id] = item.mail.name
+        self.books.end([item.enqueue_id], time.monotonic())
+
+    @property
+    def _quarantine(self) -> Quarantine:
+        return Quarantine(self.place.stores, self.queue, system_clock)
+
+    def _note_marks(self) -> None:
+        """Whatever is marked now was ended by a child that is gone: from now on nobody is handed it."""
+        self.books.end(self.place.stores.tables.deleted.ids(self.queue), time.monotonic())
+
+    def _child(self, case: Case) -> None:
+        asyncio.run(self._seed(self.spec.each))
+        with ExitStack() as stack:
+            env, proxy = stack.enter_context(self.place.behind(case.fault))
+            line, theirs = _FORK.Pipe()
+            env = {**env, **self.spec.settings(self.queue)}
+            process = _FORK.Process(
+                target=run, args=(self.operation, env, self.queue, theirs, case.stop), daemon=True
+            )
+            process.start()
+            theirs.close()
+            try:
+                stopped = self._follow(line, case, proxy)
+            finally:
+                if process.is_alive() and not case.stop:
+                    process.join(5)
+                process.kill()
+                process.join()
+                line.close()
+        while self._clients:
+            self._clients.pop().join(_LONGEST)
+        if case.stop is not None:
+            (self.outcome.stopped if stopped else self.outcome.missed).append(case)
+        if self.place.restarts is not None:
+            self.place.restarts.up()
+        self._note_marks()
+
+    def _break(self, fault: Fault, proxy: Proxy | None) -> None:
+        if proxy is not None:
+            _break(proxy, fault)
+        elif self.place.restarts is not None:
+            self.place.restarts.down()
+
+    def _follow(self, line: Connection, case: Case, proxy: Proxy | None) -> bool:
+        """Hears the child to its end; whether it was stopped where it should."""
+        stopped, ended = False, False
+        until = time.monotonic() + _LONGEST
+        with suppress(EOFError, ConnectionResetError):
+            while True:
+                if not line.poll(max(0.0, until - time.monotonic())):
+                    self.books.wrong.append(f"{self.operation} at {case}: it hangs")
+                    return stopped
+                said: Said = line.recv()
+                ended = ended or said.kind in ("ended", "broken")
+                if said.kind == "stopped":
+                    stopped = True
+                    if case.fault is not None:
+                        self._break(case.fault, proxy)
+                        line.send("go on")
+                        until = time.monotonic() + _LONGEST
+                else:
+                    self._hear(said, case)
+        if not ended and not (stopped and case.fault is None):
+            self.books.wrong.append(f"{self.operation} at {case}: it ended without a word")
+        return stopped
+
+    def _hear(self, said: Said, case: Case) -> None:  # noqa: C901 - one line a word
+        books = self.books
+        match said.kind:
+            case "reached":
+                self.outcome.points.append(said.what)
+            case "accepted":
+                books.accepted.add(said.what.enqueue_id)
+            case "refused":
+                books.refused.add(said.what)
+            case "handed":
+                item, arrived, content = said.what
+                books.hand(item, arrived, content)
+            case "sent-to":
+                books.send(*said.what)
+            case "released":
+                books.accepted.add(said.what)
+            case "completed":
+                books.end([said.what], said.at)
+            case "narrowed" if case.fault is None:
+                books.narrowed[said.what] = said.at
+            case "listening":
+                client = threading.Thread(target=self._client, args=(said.what,), daemon=True)
+                client.start()
+                self._clients.append(client)
+            case "deleted":
+                self._check_deleted()
+            case "broken":
+                books.wrong.append(f"{self.operation} at {case}:\n{said.what}")
+
+    def _check_deleted(self) -> None:
+        """A deletion that returned has marked all that was there."""
+        marks = set(self.place.stores.tables.deleted.ids(self.queue))
+        for enqueue_id in self.books.accepted - marks:
+            self.books.wrong.append(f"{enqueue_id} is not marked, and its deletion has returned")
+
+    def _client(self, port: int) -> None:
+        """A mail server that sends one mail, again for as long as it is told to, and while there is somebody to send to."""
+        with suppress(OSError, smtplib.SMTPException):
+            while True:
+                mail, content = new_mail()
+                with smtplib.SMTP("127.0.0.1", port, "client.example", timeout=_LONGEST) as smtp:
+                    smtp.ehlo()
+                    smtp.mail(str(mail.sender))
+                    for recipient in mail.recipients:
+                        smtp.rcpt(recipient)
+                    code, answer = smtp.data(content)
+                    if code == _ACCEPTED:
+                        self.books.accepted.add(EnqueueId(UUID(answer.rsplit(b" ", 1)[1].decode())))
+                        return
+                time.sleep(0.2)
+
+    async def _drain(self) -> None:
+        """Consumes and completes all there is and all that is still to come, as the next process would."""
+        async with self._last_worker() as worker:
+            if self.spec.seeds is Seeds.FAR:
+                await worker.flush()
+            try:
+                async with asyncio.timeout(_LONGEST):
+                    await self._consume(worker)
+            except TimeoutError:
+                self.books.wrong.append(
+                    f"{self.operation}: the queue does not become empty: {ready(self.place.stores, self.queue)}"
+                )
+
+    def _last_worker(self) -> AsyncContext[QueueWorker]:
+        """On the stores that are open, where the queue has no settings of its own."""
+        more = self.spec.settings(self.queue)
+        if not more:
+            return worker_of(self.place.stores, self.queue)
+        settings = load_settings({**self.place.env, **more}, state_file=Path("/nonexistent"))
+        return open_worker(settings, self.queue)
+
+    async def _consume(self, worker: QueueWorker) -> None:
+        expected = RECIPIENTS[1:] if self.books.narrowed else None
+        async with aclosing(worker.deliveries(16)) as deliveries:
+            while (delivery := await self._next(deliveries)) is not None:
+                item = delivery.item
+                self.books.hand(item, delivery.arrived, delivery.content, expected)
+                if not self.spec.staged:
+                    await delivery.complete()
+                elif not await send_to_each(delivery, partial(self.books.send, item.enqueue_id)):
+                    continue
+                self.books.end([item.enqueue_id], time.monotonic())
+                self.books.drained[item.enqueue_id] = item
+
+    async def _next(self, deliveries: Deliveries) -> Delivery | None:
+        while True:
+            if (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
+                return delivery
+            # What the last look found nowhere was given to us meanwhile, or is nowhere: a busy machine takes seconds to bring a delayed mail up.
+            surfacing = deliveries.surfacing
+            more = await asyncio.to_thread(self._more_to_come)
+            if (
+                not (more or surfacing or deliveries.surfacing)
+                and deliveries.idle_seconds >= _IDLE.total_seconds()
+            ):
+                return None
+
+    def _more_to_come(self) -> bool:
+        """Delayed, which the hop consumer may hold until it is due; or then in a RabbitMQ queue, as a mail that is no longer delayed was published before."""
+        late = system_clock() - timedelta(seconds=2)
+        rows = self.place.stores.own.delayed_mails.rows(self.queue)
+        return any(row.due is not None and row.due > late for row in rows) or bool(
+            ready(self.place.stores, self.queue).keys() - self._far
+        )
+
+
+def _break(proxy: Proxy, fault: Fault) -> None:
+    if fault.how is Break.REFUSE:
+        proxy.cut()
+    elif fault.how is Break.STALL:
+        proxy.stall()
+    else:
+        proxy.break_off(fault.after)
+    timer = threading.Timer(fault.seconds, proxy.mend)
+    timer.daemon = True
+    timer.start()
+
+
+def kills(points: Sequence[str], most: int = 1) -> list[Case]:
+    """A kill at each of the points that an undisturbed child came to, at the first `most` times that it did."""
+    return [
+        Case(Stop(point, time))
+        for point in dict.fromkeys(points)
+        for time in range(1, min(most, points.count(point)) + 1)
+    ]
+
+
+def faults(points: Sequence[str], fault: Fault) -> list[Case]:
+    """The same fault at each of the points."""
+    return [Case(Stop(point, kill=False), fault) for point in dict.fromkeys(points)]

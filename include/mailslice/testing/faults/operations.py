@@ -1,0 +1,389 @@
+"""What a child does to a queue, one thing each, as a careful caller does it: what a store refuses is asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.quarantine import Quarantine
+from mailslice.codec.reports import Failure
+from mailslice.model import crash
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable, TakenOver
+from mailslice.model.mail import Mail, QueuedMail, QueueName
+from mailslice.stores.cassandra.own.quarantine import State
+from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.dequeue.dequeuer import Deliveries
+from mailslice.worker.process.consuming import following
+from mailslice.worker.queue_worker import QueueWorker
+from mailslice.worker.smtp_server.metrics import SmtpMetrics
+from mailslice.worker.smtp_server.policy import policy_of
+from mailslice.worker.smtp_server.server import serve
+
+RECIPIENTS = ("first@example.net", "second@example.net")
+REFUSED = tuple(Failure(recipient, "5.1.1", "there is no such user") for recipient in RECIPIENTS)
+_PATIENCE = 60.0
+_PAUSE = 0.2
+_QUIET = timedelta(seconds=0.3)
+_ROOM = 250
+"""What a child fetches ahead: more than those before it can have left, whose mails it passes over and keeps in hand, with their doubles behind them."""
+_SOON = timedelta(seconds=1)
+_OURS = MailFilter(sender="sender@example.org")
+
+
+class Seeds(Enum):
+    """What must be on the queue before each child."""
+
+    NONE = auto()
+    WAITING = auto()
+    DELETED = auto()
+    """Waiting, and marked as deleted."""
+    JUNK = auto()
+    """Messages that are no mail."""
+    BARE = auto()
+    """Waiting, without their blobs."""
+    DUE = auto()
+    """Delayed by a second: they surface while the child runs."""
+    DUE_DELETED = auto()
+    LATER = auto()
+    """Delayed by two seconds and a half: they go round once more first."""
+    FAR = auto()
+    """Delayed by an hour."""
+    BEGUN = auto()
+    """Waiting, and the first recipient was being sent to by a worker that is gone."""
+    SET_ASIDE = auto()
+    """In quarantine, and marked as deleted."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What an operation works with. `arm` once, from where on points count, but those with these beginnings, which come by chance."""
+
+    worker: QueueWorker
+    say: Callable[..., None]
+    arm: Callable[..., None]
+
+    def hand(self, delivery: Delivery) -> None:
+        """A handler has it."""
+        self.say("handed", (delivery.item, delivery.arrived, delivery.content))
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """That of the queue."""
+        return Quarantine(self.worker.wiring.stores, self.worker.queue, system_clock)
+
+    @property
+    def view(self) -> MailQueue:
+        """The queue as an operator sees it."""
+        return MailQueue(self.worker.wiring.stores, self.worker.queue, system_clock)
+
+
+def reports_of(queue: QueueName) -> str:
+    """The queue that gets the reports to the senders of this one."""
+    return f"{queue}-reports"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation, and how many seeds of which kind a child takes.
+
+    `reported`: senders get reports. `staged`: its queue has stage marks, so nobody is sent to
+    twice, and records so often that a worker that was killed soon counts as dead.
+    """
+
+    run: Callable[[Session], Awaitable[None]]
+    seeds: Seeds = Seeds.NONE
+    each: int = 1
+    reported: bool = False
+    staged: bool = False
+
+    def settings(self, queue: QueueName) -> Mapping[str, str]:
+        """What its queue has on top of the environment."""
+        reports = {"MAILSLICE_WORKER_BOUNCE_QUEUE": reports_of(queue)}
+        marks = {"MAILSLICE_QUEUE_STAGE_MARKS": queue, "MAILSLICE_WORKER_RECORD_EVERY": "100ms"}
+        return {**(reports if self.reported else {}), **(marks if self.staged else {})}
+
+
+def new_mail() -> tuple[Mail, bytes]:
+    """A mail and its content, which tells which mail it is of."""
+    name = f"m-{uuid4()}"
+    return Mail(name, _OURS.sender, RECIPIENTS), content_of(name)
+
+
+def content_of(name: str) -> bytes:
+    """The content of the mail of this name."""
+    return f"Subject: {name}\r\n\r\n{name}\r\n".encode()
+
+
+async def _insisting(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Asks until no store refuses, as long as a careful caller would."""
+    async with asyncio.timeout(_PATIENCE):
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                await asyncio.sleep(_PAUSE)
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    return await _insisting(partial(asyncio.to_thread, work))
+
+
+async def _enqueue(session: Session, delay: timedelta | None = None) -> None:
+    session.arm()
+
+    async def once() -> None:
+        mail, content = new_mail()
+        try:
+            session.say("accepted", await session.worker.enqueue(mail, content, delay=delay))
+        except StoreUnavailable:
+            session.say("refused", mail.name)
+            raise
+
+    await _insisting(once)
+
+
+async def _enqueue_undone(session: Session) -> None:
+    """The broker has the message, and its confirm never comes."""
+    publisher = session.worker.wiring.publisher
+    publish = publisher.publish
+
+    async def unconfirmed(*given: Any, **named: Any) -> None:
+        await publish(*given, **named)
+        raise StoreUnavailable("the confirm was lost")
+
+    publisher.publish = unconfirmed  # type: ignore[method-assign]
+    mail, content = new_mail()
+    session.arm()
+    try:
+        await session.worker.enqueue(mail, content)
+    except StoreUnavailable:
+        session.say("refused", mail.name)
+    publisher.publish = publish  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The worker behind the SMTP server: some time after it took a mail the server may end."""
+
+    worker: QueueWorker
+    stop: asyncio.Event
+
+    async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail:
+        item = await self.worker.enqueue(mail, content)
+        asyncio.get_running_loop().call_later(_QUIET.total_seconds(), self.stop.set)
+        return item
+
+
+async def _smtp(session: Session) -> None:
+    """Serves until a mail is enqueued; the parent is the client."""
+    settings = session.worker.wiring.settings
+    smtp_in = settings.smtp_in.model_copy(
+        update={"host": "127.0.0.1", "port": 0, "hostname": "kit.example"}
+    )
+    settings = settings.model_copy(update={"smtp_in": smtp_in})
+    stop = asyncio.Event()
+    session.arm()
+    server = _Server(session.worker, stop)
+    await serve(
+        settings,
+        policy_of(smtp_in),
+        server,
+        stop,
+        clock=system_clock,
+        metrics=SmtpMetrics(session.worker.wiring.queue),
+        on_listening=lambda _, port: session.say("listening", port),
+    )
+
+
+async def _next(session: Session, deliveries: Deliveries) -> Delivery:
+    try:
+        delivery = await asyncio.wait_for(anext(deliveries), _PATIENCE)
+    except TimeoutError as error:
+        in_hand, behind = len(session.worker.context.in_hand), sum(1 for _ in deliveries.received())
+        raise TimeoutError(
+            f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others are held"
+        ) from error
+    session.hand(delivery)
+    return delivery
+
+
+async def _settle(
+    session: Session, kind: str, how: Callable[[Delivery], Awaitable[object]]
+) -> None:
+    """One mail is taken, one that has all of its recipients still, and settled."""
+    async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
+        delivery = await _next(session, deliveries)
+        while delivery.item.mail.recipients != RECIPIENTS:
+            delivery = await _next(session, deliveries)
+        session.arm("dequeue:", "hop:")
+        await _insisting(lambda: how(delivery))
+        session.say(kind, delivery.item.enqueue_id)
+    await session.worker.settle()
+
+
+async def _taken(session: Session) -> None:
+    """One mail comes as far as into a handler's hands, and goes back."""
+    session.arm()
+    async with aclosing(session.worker.deliveries(1)) as deliveries:
+        await _next(session, deliveries)
+
+
+async def _idle(session: Session) -> None:
+    """The queue is consumed until it is empty, and nobody is handed anything."""
+    session.arm()
+    async with aclosing(session.worker.deliveries(4)) as deliveries:
+        if (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
+            session.hand(delivery)
+    await session.worker.settle()
+
+
+async def _surfaced(session: Session) -> None:
+    """The queue is consumed until nothing is delayed any more, and what the way of the delayed leaves behind is done."""
+    session.arm()
+    async with aclosing(session.worker.deliveries(1)) as deliveries:
+        first = asyncio.ensure_future(anext(deliveries))
+        async with asyncio.timeout(_PATIENCE):
+            while await _in_thread(partial(_delayed, session.worker)):
+                if first.done():
+                    first.result()  # what ended the deliveries is told, not waited out
+                await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_QUIET.total_seconds())
+        if first.done():
+            delivery = first.result()
+            session.hand(delivery)
+        first.cancel()
+    await session.worker.settle()
+
+
+def _delayed(worker: QueueWorker) -> bool:
+    return any(
+        not row.published for row in worker.wiring.stores.own.delayed_mails.rows(worker.queue)
+    )
+
+
+async def send_to_each(
+    delivery: Delivery, sent: Callable[[str], None], *, then_retry: bool = False
+) -> bool:
+    """A handler with stage marks: each recipient in turn. The last one's `sent` is left to the completion; `then_retry`: a second one is left to the next
+    attempt. Whether the mail was completed: not so when it is another one's, or is tried again.
+    """
+    stage = delivery.stage_for_coroutine()
+    recipients = delivery.item.mail.recipients
+    again = then_retry and len(recipients) > 1
+    try:
+        for recipient in recipients[:1] if again else recipients:
+            await _insisting(partial(stage.sending, [recipient]))
+            sent(recipient)
+            crash.point("handler:sent-to")
+            if again or recipient != recipients[-1]:
+                await stage.sent([recipient])
+    except TakenOver:
+        await delivery.give_back()
+        return False
+    await _insisting(partial(delivery.retry, recipients[1:]) if again else delivery.complete)
+    return not again
+
+
+async def _served(session: Session, *, then_retry: bool = False) -> None:
+    """All mails there are, those of the children before included, and those that wait until a sender is known to be dead."""
+    session.arm("hop:")
+    async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
+        while (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
+            enqueue_id = delivery.item.enqueue_id
+            session.hand(delivery)
+            if await send_to_each(
+                delivery,
+                lambda recipient, of=enqueue_id: session.say(  # type: ignore[misc]
+                    "sent-to", (of, recipient)
+                ),
+                then_retry=then_retry,
+            ):
+                session.say("completed", enqueue_id)
+    await session.worker.settle()
+
+
+async def _release(session: Session) -> None:
+    """Whatever nobody has begun to release."""
+    mails = await asyncio.to_thread(lambda: list(session.quarantine.mails()))
+    session.arm()
+    for mail in mails:
+        if mail.state is State.KEPT:
+            session.say("released", await _in_thread(partial(session.quarantine.release, mail)))
+
+
+async def _discard(session: Session) -> None:
+    def all_of_them() -> None:
+        for mail in session.quarantine.mails():
+            if mail.state in {State.KEPT, State.DISCARDING}:
+                session.quarantine.discard(mail)
+
+    session.arm()
+    await _in_thread(all_of_them)
+
+
+async def _flush(session: Session) -> None:
+    session.arm()
+    await _insisting(session.worker.flush)
+    session.say("flushed")
+
+
+async def _delete(session: Session, mails: MailFilter | None = None) -> None:
+    session.arm()
+    await _in_thread(partial(session.view.delete, mails) if mails else session.view.clear)
+    session.say("deleted")
+
+
+def _settling(
+    kind: str, how: Callable[..., Awaitable[object]], **given: object
+) -> Callable[[Session], Awaitable[None]]:
+    """One mail is taken and settled by a method of Delivery."""
+    return partial(_settle, kind=kind, how=partial(how, **given))
+
+
+OPERATIONS = {
+    "enqueue": Operation(_enqueue),
+    "enqueue-later": Operation(partial(_enqueue, delay=_SOON)),
+    "enqueue-undone": Operation(_enqueue_undone),
+    "smtp": Operation(_smtp),
+    "dequeue": Operation(_taken, Seeds.WAITING),
+    "drop": Operation(_idle, Seeds.DELETED),
+    "junk": Operation(_idle, Seeds.JUNK),
+    "bare": Operation(_idle, Seeds.BARE),
+    "complete": Operation(_settling("completed", Delivery.complete), Seeds.WAITING),
+    "retry": Operation(_settling("retried", Delivery.retry), Seeds.WAITING),
+    "retry-fewer": Operation(
+        _settling("narrowed", Delivery.retry, recipients=RECIPIENTS[1:]), Seeds.WAITING
+    ),
+    "retry-later": Operation(
+        _settling("narrowed", Delivery.retry, recipients=RECIPIENTS[1:], after=_SOON), Seeds.WAITING
+    ),
+    "reject": Operation(_settling("rejected", Delivery.reject, reason="refused"), Seeds.WAITING),
+    "bounce": Operation(
+        _settling("completed", Delivery.bounce, reason="refused", failures=REFUSED),
+        Seeds.WAITING,
+        reported=True,
+    ),
+    "stages": Operation(_served, Seeds.WAITING, reported=True, staged=True),
+    "stages-retry": Operation(
+        partial(_served, then_retry=True), Seeds.WAITING, reported=True, staged=True
+    ),
+    "stages-doubt": Operation(_served, Seeds.BEGUN, reported=True, staged=True),
+    "release": Operation(_release, Seeds.SET_ASIDE),
+    "discard": Operation(_discard, Seeds.SET_ASIDE),
+    "surface": Operation(_surfaced, Seeds.DUE),
+    "surface-deleted": Operation(_surfaced, Seeds.DUE_DELETED),
+    "round": Operation(_surfaced, Seeds.LATER),
+    "flush": Operation(_flush, Seeds.FAR, each=2),
+    "delete": Operation(partial(_delete, mails=_OURS), Seeds.WAITING, each=3),
+    "clear": Operation(_delete, Seeds.WAITING, each=3),
+}

@@ -1,0 +1,475 @@
+"""One mail in the hands of a handler, and what may become of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from mailslice.codec import message as codec
+from mailslice.codec.headers import deaths, failures_in, headers_of, place_in
+from mailslice.codec.reports import Failure
+from mailslice.model import crash
+from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
+from mailslice.model.mail import EnqueueId, Place, QueuedMail, ViewRow
+from mailslice.model.names import (
+    HEADER_BUCKET,
+    HEADER_DIED,
+    HEADER_FAILURES,
+    HEADER_REASON,
+    HEADER_SLICE,
+    HEADER_THROTTLED,
+)
+from mailslice.model.stages import MailStage, Stage
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker.dequeue.in_doubt import InDoubt
+from mailslice.worker.dequeue.lease import Lease
+from mailslice.worker.enqueue.bounce_reports import Reporter
+from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
+from mailslice.worker.io.content_loader import Hold
+from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.copies import Copy, own_headers
+from mailslice.worker.io.deleted_check import is_open, row_of
+from mailslice.worker.io.destination_throttle import BlockingThrottle, Throttle
+from mailslice.worker.outcome import Disposition
+from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
+from mailslice.worker.stages.stage_log import Marks
+
+log = logging.getLogger(__name__)
+_LOOKS_FOR_PLACE = 64
+"""Reads for the row of a delayed mail, newest slice first. Not found, it names no place."""
+
+
+@dataclass(slots=True)
+class DeliveryContext:
+    """What the deliveries of one queue share in one worker."""
+
+    wiring: Wiring
+    delays: Delays
+    in_doubt: InDoubt | None = None
+    """Only where the queue has stage marks."""
+    throttle: Throttle | None = None
+    """Only where destinations have limits."""
+    reporter: Reporter | None = None
+    """Only where senders are told of recipients that fail."""
+    in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
+    """Mails that are ready to be handed out here, or were, and are not settled."""
+    handler_marks: bool = False
+    """Whether the handler takes the stage of its mails. One that does not may have sent what has no record."""
+    is_condemned: Callable[[EnqueueId], bool] = lambda _enqueue_id: False
+    """Whether its process died at the mail too often (`strikes`)."""
+    on_buried: Callable[[EnqueueId], None] = lambda _enqueue_id: None
+    """Called when a condemned mail is a dead letter."""
+
+
+class Delivery:
+    """A mail with its content. Settle it once, by `complete`, `retry`, `reject` or `bounce`, which
+    give what became of it; until then the broker keeps it. Each may raise StoreUnavailable: ask
+    again.
+
+    With stage marks `item` names only recipients that nobody has begun, and a mail that another one
+    has taken is given back, whatever it is settled by. After a lost connection it does what it can
+    without the broker, which hands the mail out again; a completed one is dropped by the deleted
+    check.
+    """
+
+    def __init__(
+        self,
+        context: DeliveryContext,
+        message: Message,
+        item: QueuedMail,
+        *,
+        content: bytes,
+        hold: Hold,
+        record: MailStage | None = None,
+        left: tuple[str, ...] | None = None,
+    ) -> None:
+        """`left`: the message's recipients but for those who were served since it was published."""
+        self._context = context
+        self._wiring = context.wiring
+        self._delays = context.delays
+        self.lease = Lease(context.wiring, context.delays, message, item.enqueue_id)
+        self._hold = hold
+        self._message_recipients = item.mail.recipients
+        self._marks: Marks | None = None
+        if context.in_doubt is not None and record is not None:
+            self._marks = Marks(context.in_doubt.stages, record, self._staged, self._late)
+            item = _narrowed(item, record.remaining)
+        elif left is not None:
+            item = _narrowed(item, left)
+        self._item = item
+        self._content = content
+        self.settled = asyncio.Event()
+        """Set when this worker has let go of the mail."""
+        self.handed: float | None = None
+        """When it was handed out, by the event loop's clock."""
+        self.stage = "received"
+        self.failures = failures_in(message.headers)
+        """Attempts that failed so far, by what every counted retry has written into the message."""
+        self.attempt = self.failures + 1 if record is None else record.attempt
+        self._told = False
+        self._disposition: Disposition | None = None
+        context.in_hand[item.enqueue_id] = self
+
+    @property
+    def item(self) -> QueuedMail:
+        """The mail, its enqueue id, its blob ids."""
+        return self._item
+
+    @property
+    def content(self) -> bytes:
+        """Header and body, byte for byte as they were enqueued."""
+        return self._content
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the broker has handed it out before; after its restart it may say so of any mail."""
+        return self.message.redelivered
+
+    @property
+    def message(self) -> Message:
+        """What the broker delivered last for it."""
+        return self.lease.message
+
+    @property
+    def arrived(self) -> float:
+        """When the broker handed it out, by the event loop's clock."""
+        return self.message.arrived
+
+    def extend_when_due(self) -> None:
+        """No message is left unacknowledged for long: begins to replace it, where it is time."""
+        if self.handed is not None:
+            self.lease.extend_when_due()
+
+    def hand_out(self) -> None:
+        """From now on it is a handler's."""
+        self.handed = asyncio.get_running_loop().time()
+        self.stage = "loaded"
+
+    @property
+    def age(self) -> timedelta | None:
+        """Since the enqueue, to the second; None for a message of James that was never retried."""
+        return (
+            None
+            if self.message.timestamp is None
+            else self._wiring.clock() - self.message.timestamp
+        )
+
+    def stage_for_thread(self) -> BlockingStage:
+        """What a plain handler marks its progress with."""
+        self._context.handler_marks = True
+        return BlockingStage(
+            self._marks, max(self.attempt, self.failures + 1), self.age, asyncio.get_running_loop()
+        )
+
+    def stage_for_coroutine(self) -> AsyncStage:
+        """What an async handler marks its progress with."""
+        self._context.handler_marks = True
+        return AsyncStage(self._marks, max(self.attempt, self.failures + 1), self.age)
+
+    def throttle_for_thread(self) -> BlockingThrottle:
+        """What a plain handler asks before it sends."""
+        return BlockingThrottle(
+            self._context.throttle, waited=self.throttled, loop=asyncio.get_running_loop()
+        )
+
+    async def complete(self) -> Disposition:
+        """The mail is done: deleted mark, ack, then its blobs if their ids are random."""
+        return await self._settled(lambda: self._finish(Stage.SENT, Disposition.COMPLETED))
+
+    @property
+    def throttled(self) -> bool:
+        """Whether it was put off the last time because a destination took no more."""
+        return bool(self.message.headers.get(HEADER_THROTTLED))
+
+    async def retry(
+        self,
+        recipients: Sequence[str] | None = None,
+        after: timedelta | None = None,
+        *,
+        counted: bool = True,
+        throttled: bool = False,
+    ) -> Disposition:
+        """Hand it out again, at once or `after` up to 30 days, to the `recipients` that remain.
+
+        A delayed one is a failed attempt unless `counted` is False; `throttled`: it waits for a
+        destination. Without recipients the mail is complete. At once and with the same recipients
+        it is a requeue, as in James; else a new message is confirmed before the old one is
+        acknowledged, and a crash in between leaves both. A mail that was deleted meanwhile is
+        dropped. With stage marks the record of the next attempt comes first; a recipient that was
+        begun and never answered for is failed.
+        """
+        delay = checked_delay(after)
+        left = self._item.mail.recipients if recipients is None else tuple(recipients)
+        if not left:
+            return await self.complete()
+        if unknown := set(left) - set(self._item.mail.recipients):
+            raise BadInput(
+                f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} does not have"
+            )
+        return await self._settled(
+            lambda: self._retry(left, delay, counted=counted, throttled=throttled)
+        )
+
+    async def _retry(
+        self, left: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
+    ) -> Disposition:
+        again = await self._begun_again(left)
+        if isinstance(again, Disposition):
+            return again
+        if again == self._message_recipients and delay is None and not self.lease.is_closed:
+            return await self._give_back(Disposition.RETRIED)
+        if self.lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id):
+            return await self._end(self.lease.ack, Disposition.DROPPED)
+        counts = counted and delay is not None and not throttled
+        await self._publish_again(
+            again, delay, self._again_headers(counted=counts, throttled=throttled)
+        )
+        if delay is None:
+            await self.lease.end()
+        return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
+
+    async def reject(self, reason: str) -> Disposition:
+        """To the dead letter queue, with the recipients that remain. The reason goes to the log: no address in it."""
+        return await self._settled(lambda: self._reject(reason))
+
+    async def _reject(self, reason: str) -> Disposition:
+        if await self._is_closed():
+            return await self._end(self.lease.ack, Disposition.DROPPED)
+        left = await self._begun_again(self._item.mail.recipients)
+        if isinstance(left, Disposition):
+            return left
+        message = self.message
+        if message.redelivered and not self.lease.is_out:  # else that copy is all there is yet
+            await self._delays.forget(self._item.enqueue_id)
+        if left != self._message_recipients:
+            message = replace(message, body=codec.encode(_narrowed(self._item, left)))
+        await dead_letter(
+            self._wiring,
+            message,
+            reason,
+            str(self._item.enqueue_id),
+            settle=lambda: self._settle(self.lease.ack, Disposition.REJECTED),
+        )
+        await self.lease.end()
+        return Disposition.REJECTED
+
+    async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
+        """The sender is told that these recipients (all the mail still has) failed; it is done.
+
+        Rejected where nobody can be told: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, no report.
+        """
+        return await self._settled(lambda: self._bounce(reason, failures))
+
+    async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
+        marks, reporter = self._marks, self._context.reporter
+        if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
+            return await self._reject(reason)
+        if not self._told and not await reporter.report(self._item, failures, self._content):
+            return await self._reject(
+                f"{reason}; no report could be made" if self._item.mail.sender else reason
+            )
+        self._told = True
+        log.info(
+            "mail %s bounced: %s",
+            self._item.enqueue_id,
+            reason,
+            extra={"action": "bounced", "enqueue_id": str(self._item.enqueue_id)},
+        )
+        return await self._finish(Stage.FAILED, Disposition.BOUNCED)
+
+    async def give_back(self) -> Disposition:
+        """Back to the broker at once, as it came: nothing was done to it here."""
+        return await self._settled(lambda: self._give_back(Disposition.GIVEN_BACK))
+
+    async def _give_back(self, disposition: Disposition) -> Disposition:
+        await self.lease.bring_back()
+        return await self._end(self.lease.give_back, disposition)
+
+    async def _settled(self, settle: Callable[[], Awaitable[Disposition]]) -> Disposition:
+        """Once: whoever asks beside it, or after it, learns what became of the mail."""
+        async with self.lease.settling():
+            return self._disposition or await settle()
+
+    async def _is_closed(self) -> bool:
+        """Whether it was deleted, or closed for being stuck, meanwhile. Not known counts as no."""
+        try:
+            return self.lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id)
+        except StoreUnavailable:
+            return False
+
+    def abandon(self) -> None:
+        """It was never handed out, and its message is another's: only what it holds here is let go."""
+        self._disposition = Disposition.GIVEN_BACK
+        self._release()
+
+    async def _finish(self, stage: Stage, disposition: Disposition) -> Disposition:
+        if self._marks is not None:
+            try:
+                await self._marks.finish(stage)
+            except TakenOver:
+                return await self._give_back(Disposition.GIVEN_BACK)
+        return await self._done(disposition)
+
+    async def _done(self, disposition: Disposition) -> Disposition:
+        await self._wiring.mark(self._item.enqueue_id)
+        crash.point("complete:marked")
+        self._wiring.doings.done(self._item.enqueue_id, self._seconds())
+        await self._end(self.lease.ack, disposition)
+        await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
+        return disposition
+
+    async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | Disposition:
+        """Those of `left` whom the next attempt serves, durably; or what became of the mail."""
+        marks, in_doubt = self._marks, self._context.in_doubt
+        if marks is None or in_doubt is None:
+            return left
+        try:
+            if marks.begun_again is None and not marks.taken:
+                await in_doubt.tell(self._item, marks.known, marks.doubtful, self._content)
+            again = (await marks.begin_again(left)).remaining
+        except TakenOver:
+            return await self._give_back(Disposition.GIVEN_BACK)
+        if left and not again:
+            return await self._done(Disposition.COMPLETED)
+        return again if set(again) != set(left) else left
+
+    async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
+        if self._context.in_doubt is not None:
+            await self._context.in_doubt.sent_after_all(self._item, record, recipients)
+
+    def _staged(self, stage: Stage) -> None:
+        self.stage = stage.value
+
+    def _again_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
+        """The headers of the next attempt's message."""
+        headers = own_headers(self.message.headers)
+        headers.pop(HEADER_THROTTLED, None)
+        if counted:
+            headers[HEADER_FAILURES] = self.failures + 1
+        return headers | ({HEADER_THROTTLED: 1} if throttled else {})
+
+    async def _publish_again(
+        self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]
+    ) -> None:
+        """A delayed mail names the place of its row: when it is due that tells whether it was
+        deleted and cleaned. One without a row gets it back while nobody can have cleaned it; else
+        it names no place, and is delivered on a shared queue, and found cleaned on one of ours.
+        """
+        narrowed = recipients != self._message_recipients
+        place = place_in(self.message.headers)
+        if narrowed or after is not None:
+            most = None if narrowed else _LOOKS_FOR_PLACE
+            row = await row_of(self._wiring, self._item, place, most=most)
+            if row is not None:
+                headers |= headers_of(row.place)
+                if narrowed:
+                    await self._rewrite_row(row, recipients)
+            elif after is not None and place is not None and not self._may_be_cleaned(place):
+                await self._add_row(place, recipients)
+            elif after is not None:
+                headers.pop(HEADER_SLICE, None)
+                headers.pop(HEADER_BUCKET, None)
+        now = self._wiring.clock()
+        # A mail of James has no time of its own: its age counts from its first retry.
+        timestamp = self.message.timestamp or now
+        copy = Copy(codec.encode(_narrowed(self._item, recipients)), headers, timestamp)
+        if after is None:
+            await self._wiring.publish(copy)
+        else:
+            await self._delays.schedule(
+                self._item.enqueue_id, copy, now + after, held=not self.lease.is_out
+            )
+
+    def _may_be_cleaned(self, place: Place) -> bool:
+        return self._wiring.settings.queue.shared or not is_open(self._wiring, place)
+
+    async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:
+        """Its row, as it would be in the view if it had not been lost, or never written."""
+        item = _narrowed(self._item, recipients)
+        row = ViewRow(
+            self._wiring.queue, place, self.message.timestamp or self._wiring.clock(), item
+        )
+        await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
+
+    async def _rewrite_row(self, row: ViewRow, recipients: tuple[str, ...]) -> None:
+        """The view shows who remains. A row that is gone is not written: it was cleaned."""
+        fewer = replace(row, item=_narrowed(row.item, recipients))
+        for table in self._wiring.tables.existing:
+            await self._wiring.bridge.rows(table.replace_future(fewer))
+            crash.point("retry:row-written")
+
+    def _seconds(self) -> float:
+        return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
+
+    async def _end(
+        self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
+    ) -> Disposition:
+        self._settle(settle, disposition, put_off=put_off)
+        await self.message.link.flushed()
+        crash.point("delivery:settled")
+        return disposition
+
+    def _settle(
+        self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
+    ) -> None:
+        """`put_off`: nothing was tried, so it says nothing of how long mails take."""
+        self._disposition = disposition
+        if self.handed is not None and not put_off:
+            self._wiring.doings.ended(self._seconds())
+        if not settle():
+            log.info(
+                "the broker hands a settled mail out again: its connection is gone",
+                extra={"action": "stale_tag", "enqueue_id": str(self._item.enqueue_id)},
+            )
+        self._release()
+
+    def _release(self) -> None:
+        self._hold.release()
+        self._marks = (
+            None  # they know us, too: the content would stay until the garbage collector comes by
+        )
+        if self._context.in_hand.get(self._item.enqueue_id) is self:
+            del self._context.in_hand[self._item.enqueue_id]
+        self.settled.set()
+
+
+def _narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
+    return (
+        item
+        if recipients == item.mail.recipients
+        else replace(item, mail=replace(item.mail, recipients=recipients))
+    )
+
+
+async def dead_letter(
+    wiring: Wiring,
+    message: Message,
+    reason: str,
+    what: str = "a message that is no mail",
+    *,
+    settle: Callable[[], object] | None = None,
+) -> None:
+    """A confirmed copy to the dead letter exchange, and then the ack: a reject gets no answer, and
+    the broker drops in silence what it cannot route.
+
+    `settle` does more than the ack, in its place, as soon as the copy is confirmed. Raises
+    StoreUnavailable: the message is still held, then.
+    """
+    log.warning(
+        "dead letter: %s: %s",
+        what,
+        reason,
+        extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue},
+    )
+    # A header that cannot be written would keep the mail here for ever.
+    readable = reason.encode("utf-8", "replace").decode()
+    now = wiring.clock()
+    death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}
+    await wiring.publish_dead_letter(Copy.of(message).but({**deaths(wiring.names, now), **death}))
+    crash.point("dead-letter:copied")
+    (settle or message.ack)()
+    await message.link.flushed()
+    crash.point("dead-letter:sent")

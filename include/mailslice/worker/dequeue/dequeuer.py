@@ -1,0 +1,181 @@
+"""Deliveries: messages, fetched ahead, prepared (`preparing`) and handed out (`slots`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+from mailslice.model import crash
+from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import QueuedMail
+from mailslice.stores.rabbitmq.consumer import Consumer, Message
+from mailslice.stores.rabbitmq.link import Link
+from mailslice.worker.dequeue.delivery import Delivery, DeliveryContext
+from mailslice.worker.dequeue.hop_consumer import HopConsumer
+from mailslice.worker.dequeue.prefetch_window import Slots
+from mailslice.worker.dequeue.preparer import Preparer
+
+_TICK = 0.5
+_TICKS_A_LOOK = 10
+"""Between two looks for what has been in the window for too long."""
+
+
+class Deliveries:
+    """An async iterator of `Delivery`, for one task to iterate; cancelling an `anext` loses nothing."""
+
+    def __init__(
+        self,
+        context: DeliveryContext,
+        prefetch: int,
+        give_up_after: timedelta | None,
+        *,
+        on_disconnected: Callable[[Deliveries], None] = lambda _deliveries: None,
+    ) -> None:
+        wiring = context.wiring
+        self._in_hand = context.in_hand
+        self._on_disconnected = on_disconnected
+        self._give_up_after = give_up_after
+        self._slots = Slots()
+        self._preparer = Preparer(
+            context,
+            self._slots,
+            prefetch,
+            on_trouble=self._troubled,
+            on_fine=self._fine,
+        )
+        self._stopped = False
+        self._connected = False
+        self._trouble: tuple[float, MailsliceError] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._hop = HopConsumer(wiring, context.delays)
+        self._consumer = Consumer(
+            wiring.settings.rabbitmq,
+            wiring.names.work_queue,
+            prefetch,
+            on_message=self._arrived,
+            on_lost=self._lost,
+            on_ready=self._ready,
+        )
+
+    def __aiter__(self) -> Deliveries:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """The next mail. Raises StopAsyncIteration after `aclose`, BadSetting when the broker
+        refuses us, StoreUnavailable after `give_up_after` without a store.
+        """
+        if self._ticking is None and not self._stopped:
+            self._start()
+        while True:
+            if self._stopped:  # what is ready goes back: nothing new is begun
+                raise StopAsyncIteration
+            if (delivery := self._slots.next_ready()) is not None:
+                delivery.hand_out()
+                crash.point("dequeue:handed-out")
+                return delivery
+            self._raise_trouble()
+            self._slots.changed.clear()
+            await self._slots.changed.wait()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Since the broker gave something; 0 while it is unconnected, or something is held here."""
+        if self._slots or not self._connected or self._preparer.park.is_expecting:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._slots.last_moved
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker gives us mail now; False while it is being connected to, at first or again."""
+        return self._connected
+
+    @property
+    def surfacing(self) -> bool:
+        """Whether a delayed mail is between its delay and its delivery: no RabbitMQ queue counts it as ready, and it is not here yet."""
+        return self._hop.busy
+
+    def received(self) -> Iterator[tuple[QueuedMail, Message]]:
+        """What the broker delivered and is still being loaded, or waits for a store or for room. Those that wait for an older delivery are left out."""
+        return (
+            (slot.item, slot.message)
+            for slot in list(self._slots)
+            if slot.item is not None and slot.item.enqueue_id not in self._in_hand
+        )
+
+    async def aclose(self) -> None:
+        """No more deliveries: what was not handed out goes back; the rest can still be settled.
+
+        It ends also when its caller is cancelled: half of it would keep mails and room for good.
+        """
+        self._stopped = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="deliveries-close")
+        await asyncio.wait({self._closing})
+        if not self._closing.cancelled():
+            self._closing.result()
+
+    async def _close(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await self._hop.close()
+            await self._consumer.stop()
+        await self._slots.give_back()
+        self._slots.changed.set()
+
+    async def disconnect(self) -> None:
+        """Closes the connection, after which nothing in hand can be acknowledged."""
+        await self.aclose()
+        await self._consumer.close()
+        self._slots.lose(
+            self._consumer.link
+        )  # whatever came after all: it would hold its place in `in_hand`, and room, for good
+        self._on_disconnected(self)
+
+    def _start(self) -> None:
+        self._slots.touch()
+        self._ticking = asyncio.create_task(self._tick(), name="deliveries-tick")
+        self._consumer.start()
+        self._hop.start()
+
+    async def _tick(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(_TICK)
+            self._slots.changed.set()
+            ticks += 1
+            if ticks % _TICKS_A_LOOK == 0:
+                self._preparer.clear_out()
+
+    def _raise_trouble(self) -> None:
+        for error in (self._consumer.error, self._hop.error):
+            if error is not None:
+                raise error
+        if self._trouble is not None and self._give_up_after is not None:
+            since, why = self._trouble
+            if asyncio.get_running_loop().time() - since >= self._give_up_after.total_seconds():
+                raise why
+
+    def _troubled(self, why: MailsliceError) -> None:
+        since = self._trouble[0] if self._trouble is not None else asyncio.get_running_loop().time()
+        self._trouble = (since, why)
+
+    def _fine(self) -> None:
+        self._trouble = None
+
+    def _ready(self) -> None:
+        self._connected = True
+        self._fine()
+        self._slots.touch()
+
+    def _lost(self, link: Link | None, why: MailsliceError) -> None:
+        """What was not handed out is forgotten: the broker hands it out again, under new tags."""
+        self._connected = False
+        self._troubled(why)
+        self._slots.lose(link)
+
+    def _arrived(self, message: Message) -> None:
+        crash.point("dequeue:arrived")
+        slot = self._slots.arrived(message)
+        slot.task = asyncio.create_task(self._preparer.prepare(slot))

@@ -1,0 +1,152 @@
+"""Consumes the hop queue, where copies of delayed mails surface. Runs inside every worker that consumes the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from mailslice.model.errors import (
+    MailsliceError,
+    QueueMissing,
+    StoreUnavailable,
+    TryAgain,
+    Undecodable,
+)
+from mailslice.model.names import HEADER_DELAY_TOKEN
+from mailslice.stores.rabbitmq.consumer import Consumer, Message
+from mailslice.stores.rabbitmq.link import Link
+from mailslice.worker.dequeue.delivery import dead_letter
+from mailslice.worker.dequeue.park import (
+    FAULT_ROUNDS,
+    LONGEST_UNACKNOWLEDGED,
+    FaultRounds,
+    Park,
+    Patience,
+    Trial,
+    is_counted,
+)
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.io.context import Wiring
+
+log = logging.getLogger(__name__)
+_PREFETCH = 512
+"""Twice what may wait here for its last stretch (`Delays`)."""
+_LEVEL = 30
+"""Seconds of the delay level to which a copy goes that no store answers for."""
+
+
+class HopConsumer:
+    """Holds a copy for half a minute while a store is down, and then puts it into a delay level again."""
+
+    def __init__(self, wiring: Wiring, delays: Delays) -> None:
+        self._wiring = wiring
+        self._delays = delays
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._park = Park(wiring, delays)
+        self._rounds = FaultRounds(wiring.doings)
+        self._consumer = Consumer(
+            wiring.settings.rabbitmq,
+            wiring.names.hop_queue,
+            _PREFETCH,
+            on_message=self._arrived,
+            on_lost=self._lost,
+            prepare=self._declare,
+        )
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended it for good (a setting that is wrong), if anything did."""
+        return self._consumer.error
+
+    @property
+    def busy(self) -> bool:
+        """Whether it holds a copy."""
+        return bool(self._tasks)
+
+    def start(self) -> None:
+        """Consumes, in a task, what it declares first where it is missing."""
+        self._consumer.start()
+
+    async def close(self) -> None:
+        """Ends; what is not published yet goes back to the hop queue."""
+        await self._consumer.stop()
+        await self._delays.settled()
+        self._cancel_all()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._delays.settled()  # what began meanwhile
+        await self._consumer.close()
+
+    async def _declare(self) -> None:
+        try:
+            await self._delays.declare()
+        except TryAgain:
+            raise
+        except MailsliceError as error:
+            # The work queue's consumer says so too, and ends where nothing else helps; a queue of another kind is mended by a person, while mail goes on.
+            raise StoreUnavailable(f"delayed mails wait: {error}") from error
+
+    def _arrived(self, message: Message) -> None:
+        task = asyncio.create_task(self._surface(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _lost(self, _link: Link | None, why: MailsliceError) -> None:
+        if isinstance(why, QueueMissing):
+            self._delays.missing()
+        self._cancel_all()
+
+    def _cancel_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _surface(self, message: Message) -> None:
+        trial, patience, since = Trial(), None, 0.0
+        with suppress(asyncio.CancelledError):
+            while why := await self._rounds.tried(trial, self._surface_once(message)):
+                if patience is None:
+                    patience, since = Patience(), asyncio.get_running_loop().time()
+                    log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
+                over = patience.is_over or is_counted(message)
+                if over and await self._put_aside(message, why, trial, since):
+                    return
+                await asyncio.sleep(patience.pause())
+            self._rounds.through += 1
+
+    async def _put_aside(
+        self, message: Message, why: MailsliceError, trial: Trial, since: float
+    ) -> bool:
+        """Whether it is out of our hands: in a delay level, which gives it back here, or a dead letter.
+
+        `since`: when its trouble began. A copy that was published here, and whose row is open
+        still, is held for as long as may be: another worker would publish it again.
+        """
+        held = asyncio.get_running_loop().time() - since
+        if self._delays.has_published(message) and held < LONGEST_UNACKNOWLEDGED:
+            return False
+        faults = self._rounds.after(message, trial)
+        if faults >= FAULT_ROUNDS:
+            return await self._given_up(
+                message, f"cannot be looked at after its delay: {trial.fault}"
+            )
+        token = message.headers.get(HEADER_DELAY_TOKEN)
+        headers = {HEADER_DELAY_TOKEN: token} if isinstance(token, str) else {}
+        return await self._park.put(message, why, faults=faults, headers=headers, level=_LEVEL)
+
+    async def _given_up(self, message: Message, reason: str) -> bool:
+        try:
+            await dead_letter(self._wiring, message, reason)
+        except MailsliceError as error:
+            log.warning(
+                "a delayed mail cannot be dead-lettered: %s", error, extra={"action": "hop_held"}
+            )
+            return False
+        return True
+
+    async def _surface_once(self, message: Message) -> None:
+        try:
+            await self._delays.surfaced(message)
+        except Undecodable as error:
+            # The hop queue has no dead letter exchange: a reject would drop it.
+            await dead_letter(self._wiring, message, f"not a mail, in the hop queue: {error}")

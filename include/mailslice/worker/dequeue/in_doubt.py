@@ -1,0 +1,153 @@
+"""Recipients of whom nobody can say whether they have the mail: told, then written down as failed.
+
+They are never tried again. A crash before the record is written tells again: nobody fails in
+silence. The mail with these recipients is in quarantine before that, for a person to judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.codec.reports import in_doubt
+from mailslice.model import crash
+from mailslice.model.mail import EnqueueId, QueuedMail
+from mailslice.model.stages import Decision, MailStage, Stage
+from mailslice.stores.cassandra.own import DecisionRow
+from mailslice.worker.enqueue.bounce_reports import Reporter
+from mailslice.worker.io.context import Wiring
+from mailslice.worker.stages.stage_log import Stages
+
+log = logging.getLogger(__name__)
+
+WHY = "who was sending it ended before the answer was written down"
+_SENT_AFTER_ALL = (
+    "its sender was slow, not dead: the mail had gone out, and these recipients were sent to"
+)
+
+
+class InDoubt:
+    """The recipients in doubt of one queue with stage marks."""
+
+    def __init__(self, wiring: Wiring, stages: Stages, reporter: Reporter | None) -> None:
+        self._wiring = wiring
+        self._reporter = reporter
+        self._told: deque[tuple[EnqueueId, int]] = deque(maxlen=1000)
+        """The last mails and attempts that were told: asked again, they are not told again."""
+        self.stages = stages
+
+    async def tell(
+        self,
+        item: QueuedMail,
+        record: MailStage,
+        failed: Sequence[str],
+        content: bytes | None = None,
+    ) -> None:
+        """The operator (quarantine, decision, log, figures) and, where that is set, the sender.
+
+        `record` says that they were being sent to. A sender of whose mail no report can be made is
+        not told. Raises StoreUnavailable: then nobody may be written down as failed.
+        """
+        key = (item.enqueue_id, record.attempt)
+        if not failed or key in self._told:
+            return
+        doubtful = replace(item, mail=replace(item.mail, recipients=tuple(failed)))
+        await asyncio.to_thread(self._set_aside, doubtful, record)
+        crash.point("fail:set-aside")
+        if self._reporter is not None:
+            await self._reporter.report(doubtful, [in_doubt(one) for one in failed], content)
+        log.error(
+            "mail %s: %d recipients failed in attempt %d: %s: %s",
+            item.enqueue_id,
+            len(failed),
+            record.attempt,
+            WHY,
+            record.owner,
+            extra={
+                "action": "stage_failed",
+                "enqueue_id": str(item.enqueue_id),
+                "recipients": len(failed),
+                "worker": record.owner,
+                "queue": self._wiring.queue,
+            },
+        )
+        self._wiring.doings.in_doubt += len(failed)
+        self._told.append(key)
+
+    async def fail(self, item: QueuedMail, decision: Decision) -> bool:
+        """Tells of the decision's failed recipients and writes the record after it.
+
+        False when another one was faster. Raises StoreUnavailable.
+        """
+        now = await self.stages.read(item.enqueue_id)
+        if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
+            return False  # nobody is to be told of what has ended well since it was read
+        await self.tell(item, decision.record, decision.failed)
+        crash.point("fail:told")
+        if await self.stages.advance(decision.record, decision.after):
+            crash.point("fail:recorded")
+            return True
+        now = await self.stages.read(item.enqueue_id)
+        if now is not None and any(
+            now.recipients.get(recipient) is Stage.SENT for recipient in decision.failed
+        ):
+            await self.sent_after_all(item, decision.record, decision.failed)
+        return False
+
+    async def sent_after_all(
+        self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
+    ) -> None:
+        """Recipients that were told as failed have the mail: quarantine and decisions say so."""
+        log.warning(
+            "mail %s: %d recipients that were failed were sent to after all",
+            item.enqueue_id,
+            len(recipients),
+            extra={
+                "action": "sent_after_failed",
+                "enqueue_id": str(item.enqueue_id),
+                "recipients": len(recipients),
+                "queue": self._wiring.queue,
+            },
+        )
+        await asyncio.to_thread(self._correct, item, record)
+
+    def _set_aside(self, item: QueuedMail, record: MailStage) -> None:
+        now = self._wiring.clock()
+        since = record.updated or now
+        age = max(timedelta(0), now - since)
+        holder = Holder(record.owner, Stage.SENDING.value, since, age, record.attempt)
+        self._quarantine.keep_failed(item, holder, Decided("failed", WHY, self._wiring.worker))
+        self._decide(item, record, "failed", WHY)
+
+    def _correct(self, item: QueuedMail, record: MailStage) -> None:
+        table, queue = self._wiring.stores.own.quarantine, self._wiring.queue
+        row = table.read(queue, item.enqueue_id, record.attempt)
+        if row is not None:
+            self._quarantine.finished(row, self._wiring.clock())
+        self._decide(item, record, "sent", _SENT_AFTER_ALL)
+
+    @property
+    def _quarantine(self) -> Quarantine:
+        return Quarantine(self._wiring.stores, self._wiring.queue, self._wiring.clock)
+
+    def _decide(self, item: QueuedMail, record: MailStage, action: str, why: str) -> None:
+        wiring, now = self._wiring, self._wiring.clock()
+        row = DecisionRow(
+            enqueue_id=item.enqueue_id,
+            name=item.mail.name,
+            stage=Stage.SENDING.value,
+            worker=record.owner,
+            age=max(timedelta(0), now - (record.updated or now)),
+            verdict="in doubt",
+            action=action,
+            why=why,
+            decided=now,
+            who=wiring.worker,
+            attempt=record.attempt,
+        )
+        wiring.stores.own.decisions.save(wiring.queue, row, wiring.settings.duty.retention)

@@ -1,0 +1,153 @@
+"""What stands for a mail with the broker while a handler has it: its message, or a copy due later.
+
+RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long. So the
+message of a mail that is long in a handler is replaced by a lease: a delayed copy, due in ten
+minutes, with a row in delayed_mails. It is renewed while the handler is at work, dropped by the
+deleted mark, made void by a retry, and surfaces when the process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from mailslice.model import crash
+from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import EnqueueId
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker.dequeue.park import IN_PLACE, LONGEST_UNACKNOWLEDGED, Park, is_counted
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.copies import Copy
+
+log = logging.getLogger(__name__)
+LENGTH = timedelta(minutes=10)
+"""The wait of a mail whose process died under a long handler. Renewed at half of it."""
+LAST_RESORT = 900.0
+"""Seconds until a message that can have no lease, for Cassandra is away, is parked: its mail may be
+handled twice. (Into a delay level it may not go: without the row's token it would be dropped.)
+"""
+
+
+class Lease:
+    """Of one delivery. `message` is what the broker delivered last for it."""
+
+    def __init__(
+        self, wiring: Wiring, delays: Delays, message: Message, enqueue_id: EnqueueId
+    ) -> None:
+        self._wiring = wiring
+        self._delays = delays
+        self._enqueue_id = enqueue_id
+        self._due = message.arrived + LONGEST_UNACKNOWLEDGED
+        self._extending: asyncio.Task[None] | None = None
+        self._settling = asyncio.Lock()
+        self._has_row = False
+        self.message = message
+        self.is_out = False
+        """Whether a copy stands for the mail, and the message is acknowledged."""
+        self.is_closed = False
+        """Whether the mail was found marked while its handler had it. Nothing of it is with the broker since, and a cleanup may drop row and mark."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the broker has the mail back, and hands it out again."""
+        return not self.is_out and not self.message.link.is_open
+
+    def adopt(self, message: Message) -> bool:
+        """Whether this message of the mail takes the place of the lost one, or of the copy."""
+        if message.body != self.message.body or not (
+            self.is_out or (self.is_lost and message.redelivered)
+        ):
+            return False
+        self.message, self.is_out = message, False
+        self._due = message.arrived + (0 if is_counted(message) else LONGEST_UNACKNOWLEDGED)
+        self.extend_when_due()  # at once, where the broker counts: its limit may be one return away
+        return True
+
+    @asynccontextmanager
+    async def settling(self) -> AsyncIterator[None]:
+        """For one settlement at a time; meanwhile nothing is replaced."""
+        async with self._settling:
+            if self._extending is not None:
+                await asyncio.wait({self._extending})
+            yield
+
+    def ack(self) -> bool:
+        """Nothing more comes of the message; False when its connection is gone."""
+        return self.is_out or self.message.ack()
+
+    def give_back(self) -> bool:
+        """Back to the broker, unless a copy is out."""
+        return self.is_out or self.message.give_back()
+
+    async def end(self) -> None:
+        """A copy that is out is not to be delivered. A store that is away leaves a double."""
+        if self._has_row:
+            try:
+                await self._delays.forget(self._enqueue_id)
+            except MailsliceError as error:
+                self._tell("a mail may be delivered again when its lease is over: %s", error)
+
+    async def bring_back(self) -> None:
+        """A mail whose copy is out is published now; a store that is away leaves it to the copy."""
+        if self.is_closed:
+            return
+        try:
+            if self.is_out:
+                await self._wiring.publish(Copy.of(self.message))
+        except MailsliceError as error:
+            self._tell("a mail comes back when its lease is over: %s", error)
+        else:
+            await self.end()
+
+    def extend_when_due(self) -> None:
+        """Begins to replace the message, or to renew the copy, where it is time."""
+        if (
+            asyncio.get_running_loop().time() >= self._due
+            and not self._settling.locked()
+            and self._extending is None
+            and not self.is_lost
+        ):
+            self._extending = asyncio.create_task(self._extend(), name="lease")
+            self._extending.add_done_callback(self._extended)
+
+    def _extended(self, task: asyncio.Task[None]) -> None:
+        self._extending = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._tell("a mail has no lease, by a fault of mailslice: %s", error)
+        self.extend_when_due()  # a message that was adopted meanwhile may be due
+
+    async def _extend(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + IN_PLACE
+        try:
+            if await self._wiring.is_marked(self._enqueue_id):
+                self._due = math.inf  # closed meanwhile: its message is not needed any more
+                self.is_closed = True
+            else:
+                self._has_row = True
+                await self._delays.schedule(
+                    self._enqueue_id,
+                    Copy.of(self.message),
+                    self._wiring.clock() + LENGTH,
+                    leased=True,
+                    held=not self.is_out,
+                )
+                self._due = loop.time() + LENGTH.total_seconds() / 2
+            crash.point("lease:copied")
+        except MailsliceError as error:
+            self._tell("a mail is long in its handler, and has no lease yet: %s", error)
+            if self.is_out or loop.time() - self.message.arrived < LAST_RESORT:
+                return
+            self.is_out = await Park(self._wiring, self._delays).put(self.message, error)
+            return
+        if not self.is_out:
+            self.is_out = True
+            self.message.ack()
+
+    def _tell(self, text: str, error: BaseException) -> None:
+        log.warning(text, error, extra={"action": "lease", "enqueue_id": str(self._enqueue_id)})

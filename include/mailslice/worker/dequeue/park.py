@@ -1,0 +1,179 @@
+"""Parking of what a store does not answer for: a confirmed copy into the park queue, then the ack.
+
+A held message takes a place of the prefetch window, and RabbitMQ closes the channel of a consumer
+that holds it for too long. So it is tried in place for half a minute and then parked; at once when
+the broker counts its returns, or others have no room. The park queue has a TTL and dead-letters
+into the mail exchange. While a broker in alarm takes no copy the message is held on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+
+from mailslice.codec.headers import count_in
+from mailslice.model import crash
+from mailslice.model.errors import MailsliceError, StoreUnavailable
+from mailslice.model.names import (
+    HEADER_DELIVERY_COUNT,
+    HEADER_FAULTS,
+    HEADER_PARKED,
+    PARK_SECONDS,
+)
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.operations import Doings
+
+log = logging.getLogger(__name__)
+IN_PLACE = 30.0
+"""Seconds for which what a store does not answer for is tried in place, and between two attempts to park it."""
+LONGEST_UNACKNOWLEDGED = 240.0
+"""Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
+FAULT_ROUNDS = 5
+"""A mail at which as many rounds ended in a fault, while others could be prepared, is a dead letter."""
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 5.0
+_ON_ITS_WAY = 5.0
+"""Seconds for which a parked mail may be late."""
+
+
+class Patience:
+    """Of one message, for the time in place: pauses that double from half a second to five, with jitter."""
+
+    def __init__(self) -> None:
+        self._next = FIRST_PAUSE
+        self._until = asyncio.get_running_loop().time() + IN_PLACE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been tried in place for long enough."""
+        return asyncio.get_running_loop().time() >= self._until
+
+    def pause(self) -> float:
+        """Seconds to wait now."""
+        longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
+        return longest * random.uniform(0.7, 1.0)
+
+
+def end_if_cancelled() -> None:
+    """Raises CancelledError in a task that was cancelled, though it ended with another error.
+
+    A gather that fails as it is cancelled ends with the failure: a retry would go on for good.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def is_counted(message: Message) -> bool:
+    """Whether a quorum queue counts its returns, and would drop it in the end."""
+    return count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
+
+
+@dataclass(slots=True)
+class Trial:
+    """What is known of one message that is tried in place."""
+
+    fault: str = ""
+    """The type of the fault of ours that ended the last try that had one."""
+    through_before: int | None = None
+    """Messages prepared before the first of the faults that end its tries now; None: none does."""
+    retry_at: float = 0.0
+    """When it may next be tried to park it."""
+
+    def may_park(self) -> bool:
+        """Whether it may be tried now. A copy that is not confirmed may be parked all the same."""
+        now = asyncio.get_running_loop().time()
+        if now < self.retry_at:
+            return False
+        self.retry_at = now + IN_PLACE
+        return True
+
+
+class FaultRounds:
+    """Tells a fault that is a message's own from one that hits everything: others get through."""
+
+    def __init__(self, doings: Doings) -> None:
+        self._doings = doings
+        self.through = 0
+        """Messages that were prepared."""
+
+    async def tried(self, trial: Trial, attempt: Awaitable[None]) -> MailsliceError | None:
+        """Why the message has to wait; None when the attempt ended well."""
+        try:
+            await attempt
+        except MailsliceError as error:
+            end_if_cancelled()
+            trial.through_before = None
+            return error
+        except Exception as error:
+            end_if_cancelled()
+            self._doings.faults += 1
+            first = trial.through_before is None
+            extra = {"action": "prepare_fault"}
+            log.exception("a message could not be prepared", exc_info=first, extra=extra)
+            if first:
+                trial.through_before = self.through
+            trial.fault = type(error).__name__
+            return StoreUnavailable(f"a message could not be prepared: {trial.fault}: {error}")
+        trial.through_before = None
+        return None
+
+    def after(self, message: Message, trial: Trial) -> int:
+        """The rounds of the message that ended in a fault of its own, with this one."""
+        before = trial.through_before
+        counts = before is not None and self.through > before
+        return count_in(message.headers, HEADER_FAULTS) + counts
+
+
+class Park:
+    """Parks the messages of one queue."""
+
+    def __init__(self, wiring: Wiring, delays: Delays) -> None:
+        self._wiring = wiring
+        self._delays = delays
+        self._back = 0.0
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether something that was parked here has yet to come back to the work queue."""
+        return asyncio.get_running_loop().time() < self._back
+
+    async def put(
+        self,
+        message: Message,
+        why: object,
+        *,
+        faults: int = 0,
+        headers: Mapping[str, object] | None = None,
+        level: int | None = None,
+    ) -> bool:
+        """Whether a copy has taken the place of the message, which is acknowledged; else it is
+        held.
+
+        It goes to the park queue or, from the hop queue, to a delay level, with `headers` on top.
+        """
+        rounds = count_in(message.headers, HEADER_PARKED) + 1
+        counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}
+        try:
+            await self._delays.put(Copy.of(message).but({**(headers or {}), **counts}), level)
+        except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being parked
+            end_if_cancelled()
+            log.warning(
+                "a mail cannot be parked now, and is held: %s",
+                error,
+                extra={"action": "not_parked"},
+            )
+            return False
+        crash.point("park:copied")
+        message.ack()
+        if level is None:
+            self._back = asyncio.get_running_loop().time() + PARK_SECONDS + _ON_ITS_WAY
+        self._wiring.doings.parked += 1
+        log.info("a mail is parked, round %d: %s", rounds, why, extra={"action": "parked"})
+        return True

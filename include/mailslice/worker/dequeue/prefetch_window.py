@@ -1,0 +1,120 @@
+"""The prefetch window: what the broker has delivered and nobody has taken yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mailslice.model.mail import QueuedMail
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.stores.rabbitmq.link import Link
+from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.dequeue.park import Trial
+from mailslice.worker.stages.stage_log import Doubt
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One message of the window."""
+
+    message: Message
+    item: QueuedMail | None = None
+    ready: Delivery | None = None
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+    doubt: Doubt | None = None
+    trial: Trial = field(default_factory=Trial)
+
+
+class Slots:
+    """Handed out in the order in which they became ready: one that waits for a store holds up no other.
+
+    `changed` is set whenever there may be something to hand out.
+    """
+
+    def __init__(self) -> None:
+        self._slots: set[Slot] = set()
+        self._ready: deque[Slot] = deque()
+        self.changed = asyncio.Event()
+        self.last_moved = 0.0
+        """When a message last came or went, by the event loop's clock."""
+
+    def __bool__(self) -> bool:
+        return bool(self._slots)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots)
+
+    def __contains__(self, slot: Slot) -> bool:
+        return slot in self._slots
+
+    def arrived(self, message: Message) -> Slot:
+        """A slot for a new message."""
+        slot = Slot(message)
+        self._slots.add(slot)
+        self.touch()
+        return slot
+
+    def make_ready(self, slot: Slot, delivery: Delivery) -> None:
+        """It may be handed out."""
+        slot.ready = delivery
+        self._ready.append(slot)
+        self.changed.set()
+
+    def withhold(self, slot: Slot) -> None:
+        """It is not to be handed out for now."""
+        if slot in self._ready:
+            self._ready.remove(slot)
+
+    def next_ready(self) -> Delivery | None:
+        """Takes out the one that became ready first."""
+        if not self._ready:
+            return None
+        slot = self._ready.popleft()
+        self._slots.remove(slot)
+        return slot.ready
+
+    def remove(self, slot: Slot) -> None:
+        """It will not be handed out."""
+        self.withhold(slot)
+        self._slots.discard(slot)
+        self.touch()
+        self.changed.set()
+
+    def ack(self, slot: Slot) -> None:
+        """Nothing more comes of it."""
+        slot.message.ack()
+        self.remove(slot)
+
+    def lose(self, link: Link | None) -> None:
+        """Forgets what came by a connection that is gone: the broker hands it out again, under new tags."""
+        for slot in [slot for slot in self._slots if slot.message.link is link]:
+            if slot.task is not None:
+                slot.task.cancel()
+            if slot.ready is not None:
+                slot.ready.abandon()
+            self.remove(slot)
+
+    async def give_back(self) -> None:
+        """Empties the window: all that is in it goes back to the broker."""
+        slots = list(self._slots)
+        tasks = [slot.task for slot in slots if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for slot in slots:
+            if slot not in self._slots:
+                continue  # settled by its task as that ended
+            self.remove(slot)
+            if slot.ready is not None:
+                await slot.ready.give_back()
+            else:
+                slot.message.give_back()
+        if slots:
+            await slots[0].message.link.flushed()
+
+    def touch(self) -> None:
+        """Something moved, now."""
+        self.last_moved = asyncio.get_running_loop().time()

@@ -1,0 +1,299 @@
+"""What a message goes through before it is handed out: decode -> deleted check -> content.
+
+Bad JSON and missing content are dead letters. What a store does not answer for is tried in place
+and then parked (`park`): a requeue would be a hot loop. The memory budget bounds what is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from mailslice.codec import message as codec
+from mailslice.codec.headers import count_in, place_in
+from mailslice.model import crash
+from mailslice.model.errors import ContentMissing, MailsliceError, Undecodable
+from mailslice.model.mail import EnqueueId, QueuedMail
+from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED
+from mailslice.model.stages import Decision, MailStage, Verdict
+from mailslice.worker.dequeue import strikes
+from mailslice.worker.dequeue.delivery import Delivery, DeliveryContext, dead_letter
+from mailslice.worker.dequeue.lease import LAST_RESORT
+from mailslice.worker.dequeue.park import (
+    FAULT_ROUNDS,
+    LONGEST_UNACKNOWLEDGED,
+    FaultRounds,
+    Park,
+    Patience,
+    is_counted,
+)
+from mailslice.worker.dequeue.prefetch_window import Slot, Slots
+from mailslice.worker.io.deleted_check import REASON, Standing, row_of, standing
+from mailslice.worker.stages.stage_log import WAIT_SECONDS, Doubt
+
+log = logging.getLogger(__name__)
+
+
+def _longest(slot: Slot) -> float:
+    """Seconds in the window: more in each round for a content that takes long to load."""
+    rounds = count_in(slot.message.headers, HEADER_PARKED) if slot.ready is None else 0
+    return min((1 + rounds) * LONGEST_UNACKNOWLEDGED, LAST_RESORT)
+
+
+class Preparer:
+    """Prepares the messages of one window. `on_trouble(why)` is called when a store was away, `on_fine()` when a message got through."""
+
+    def __init__(
+        self,
+        context: DeliveryContext,
+        slots: Slots,
+        prefetch: int,
+        *,
+        on_trouble: Callable[[MailsliceError], None],
+        on_fine: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._wiring = context.wiring
+        self._slots = slots
+        self._prefetch = prefetch
+        self._held = 0
+        self._on_trouble = on_trouble
+        self._on_fine = on_fine
+        self._rounds = FaultRounds(context.wiring.doings)
+        self._at_work: dict[EnqueueId, asyncio.Event] = {}
+        self.park = Park(context.wiring, context.delays)
+
+    async def prepare(self, slot: Slot) -> None:
+        """Until the message is ready or gone: handed to somebody, or parked."""
+        through = self._rounds.through
+        if (why := await self._tried(slot)) is None or slot not in self._slots:
+            return
+        log.warning("a mail is held: %s", why, extra={"action": "held"})
+        self._hold(1)
+        try:
+            patience = Patience()
+            while why is not None and slot in self._slots:
+                self._on_trouble(why)
+                over = patience.is_over or is_counted(slot.message) or self._is_in_the_way(through)
+                if over and slot.trial.may_park() and await self._put_aside(slot, why):
+                    return
+                await asyncio.sleep(patience.pause())
+                why = await self._tried(slot)
+        finally:
+            self._hold(-1)
+
+    def _hold(self, more: int) -> None:
+        self._held += more
+        self._wiring.doings.held += more
+
+    def _is_in_the_way(self, through: int) -> bool:
+        """Whether half of the window is held, while others that came later got through."""
+        return 2 * self._held >= self._prefetch and self._rounds.through > through
+
+    async def _tried(self, slot: Slot) -> MailsliceError | None:
+        """Why it has to wait; None when it is ready or gone."""
+        why = await self._rounds.tried(slot.trial, self._attempt(slot))
+        if why is None:
+            self._on_fine()
+            self._rounds.through += slot.ready is not None
+        return why
+
+    def clear_out(self) -> None:
+        """Parks what has been in the window for too long, whatever it waits for."""
+        now = asyncio.get_running_loop().time()
+        for slot in list(self._slots):
+            if now < slot.message.arrived + _longest(slot) or not slot.trial.may_park():
+                continue
+            before, slot.task = slot.task, asyncio.create_task(self._clear(slot, slot.task))
+            if before is not None:
+                before.cancel()
+
+    async def _clear(self, slot: Slot, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        if slot not in self._slots:
+            return
+        self._slots.withhold(slot)
+        if await self._put_aside(slot, "it was not handed out for long"):
+            if slot.ready is not None:
+                slot.ready.abandon()
+        elif slot.ready is not None:
+            self._slots.make_ready(slot, slot.ready)
+        else:
+            await self.prepare(slot)
+
+    async def _put_aside(self, slot: Slot, why: object) -> bool:
+        """Whether it is out of the window: parked or, where its fault is its own, in the dead letter queue."""
+        faults = self._rounds.after(slot.message, slot.trial)
+        if faults >= FAULT_ROUNDS:
+            return await self._given_up(slot, faults)
+        headers = {} if slot.doubt is None else {HEADER_DOUBT: slot.doubt.header}
+        if not await self.park.put(slot.message, why, faults=faults, headers=headers):
+            return False
+        self._slots.remove(slot)
+        return True
+
+    async def _given_up(self, slot: Slot, faults: int) -> bool:
+        """Whether it is a dead letter. A fault's text may hold an address: its type is named."""
+        what = "a message" if slot.item is None else str(slot.item.enqueue_id)
+        reason = (
+            f"cannot be prepared: {slot.trial.fault}, {faults} rounds, while other mails could be"
+        )
+        try:
+            await self._dead_letter(slot, reason, what)
+        except MailsliceError:
+            log.exception(
+                "it could not be dead-lettered either",
+                extra={"action": "prepare_fault", "enqueue_id": what},
+            )
+        return slot not in self._slots
+
+    async def _dead_letter(self, slot: Slot, reason: str, what: str) -> None:
+        settle = partial(self._slots.ack, slot)
+        await dead_letter(self._wiring, slot.message, reason, what, settle=settle)
+
+    async def _attempt(self, slot: Slot) -> None:
+        try:
+            item = codec.decode(slot.message.body)
+        except Undecodable as error:
+            await self._dead_letter(slot, f"not a mail: {error}", "a message that is no mail")
+            return
+        slot.item = item
+        if slot.doubt is None:
+            slot.doubt = Doubt.of(slot.message.headers.get(HEADER_DOUBT))
+        while not await self._in_turn(slot, item):
+            pass
+
+    async def _in_turn(self, slot: Slot, item: QueuedMail) -> bool:
+        """`_decide`, for one message of a mail at a time: what one of them ends in is what the next one finds."""
+        if (other := self._at_work.get(item.enqueue_id)) is not None:
+            await other.wait()
+            return False
+        ended = self._at_work[item.enqueue_id] = asyncio.Event()
+        try:
+            return await self._decide(slot, item)
+        finally:
+            del self._at_work[item.enqueue_id]
+            ended.set()
+
+    async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
+        """Whether it is ready or gone; False: look anew, another message of the mail was first."""
+        message = slot.message
+        if (older := self._context.in_hand.get(item.enqueue_id)) is not None:
+            # One that nobody has in hand goes with its connection, and would take this one along.
+            if older.handed is not None and older.lease.adopt(message):
+                self._slots.remove(slot)
+                return True
+            await older.settled.wait()
+            return False
+        now, decision = await self._looked_up(slot, item)
+        crash.point("dequeue:checked")
+        match now:
+            case Standing.DONE:
+                await self._drop(slot, item)
+            case Standing.CLEANED:
+                await self._dead_letter(slot, REASON, str(item.enqueue_id))
+            case Standing.LIVE:
+                return await self._live(slot, item, decision)
+        return True
+
+    async def _live(self, slot: Slot, item: QueuedMail, decision: Decision | None) -> bool:
+        """As `_decide`, of a mail without a deleted mark."""
+        message = slot.message
+        if self._context.is_condemned(item.enqueue_id):
+            await self._dead_letter(slot, strikes.REASON, str(item.enqueue_id))
+            self._context.on_buried(item.enqueue_id)
+            return True
+        if message.redelivered and await self._context.delays.is_overtaken(
+            item.enqueue_id, message
+        ):
+            self._slots.ack(slot)
+            return True
+        if decision is not None:
+            return await self._staged(slot, item, decision)
+        left = await self._recipients_left(slot, item) if message.redelivered else None
+        return await self._load(slot, item, left=left)
+
+    async def _recipients_left(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
+        """Those of its row, where they are fewer: a retry writes the row before its message."""
+        place = place_in(slot.message.headers)
+        row = None if place is None else await row_of(self._wiring, item, place)
+        if row is None or not set(row.item.mail.recipients) < set(item.mail.recipients):
+            return None
+        return row.item.mail.recipients or None
+
+    async def _looked_up(self, slot: Slot, item: QueuedMail) -> tuple[Standing, Decision | None]:
+        """The deleted check and, beside it, the stage."""
+        place, in_doubt = place_in(slot.message.headers), self._context.in_doubt
+        if in_doubt is None:
+            return await standing(self._wiring, item, place), None
+        stages = in_doubt.stages
+        reading = stages.ask(item.enqueue_id)
+        try:
+            now = await standing(self._wiring, item, place)
+            record = stages.told(item.enqueue_id, await reading)
+        finally:
+            if not reading.cancel() and not reading.cancelled():
+                reading.exception()  # looked at, also when the check beside it has failed first
+        if now is not Standing.LIVE:
+            return now, None
+        decision, slot.doubt = await stages.decide(item, record, slot.doubt)
+        return now, decision
+
+    async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
+        """As `_decide`, by the stage of the mail."""
+        if item.enqueue_id in self._context.in_hand:
+            return (
+                False  # what was read may be the doing of the delivery that is in hand here since
+            )
+        record = decision.record
+        match decision.verdict:
+            case Verdict.WAIT:
+                await asyncio.sleep(WAIT_SECONDS)
+                return False
+            case Verdict.FAIL:
+                in_doubt = self._context.in_doubt
+                if in_doubt is None or not await in_doubt.fail(item, decision):
+                    return False
+                record = decision.after
+        if decision.verdict is Verdict.COMPLETE or (decision.failed and not decision.left):
+            await self._wiring.mark(item.enqueue_id)
+            await self._drop(slot, item)
+            return True
+        return await self._load(slot, item, record)
+
+    async def _drop(self, slot: Slot, item: QueuedMail) -> None:
+        self._slots.ack(slot)
+        await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
+
+    async def _load(
+        self,
+        slot: Slot,
+        item: QueuedMail,
+        record: MailStage | None = None,
+        left: tuple[str, ...] | None = None,
+    ) -> bool:
+        try:
+            content, hold = await self._wiring.loader.load(item)
+        except ContentMissing as error:
+            if await self._wiring.is_marked(item.enqueue_id):
+                return False  # done meanwhile, by whoever had another copy: its blobs went with it
+            await self._dead_letter(slot, f"content missing: {error}", str(item.enqueue_id))
+            return True
+        if item.enqueue_id in self._context.in_hand:
+            hold.release()
+            return False  # another copy was quicker
+        crash.point("dequeue:loaded")
+        delivery = Delivery(
+            self._context,
+            slot.message,
+            item,
+            content=content,
+            hold=hold,
+            record=record,
+            left=left,
+        )
+        self._slots.make_ready(slot, delivery)
+        return True

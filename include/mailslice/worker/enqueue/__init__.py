@@ -1,0 +1,1 @@
+"""Mails on their way into the queue: now, later, and reports of failure."""

@@ -1,0 +1,106 @@
+"""Reports to senders (RFC 3464), enqueued like any mail into the queue of MAILSLICE_WORKER_BOUNCE_QUEUE."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mailslice.codec.reports import Failure, report_of
+from mailslice.model import crash
+from mailslice.model.errors import BadSetting, ContentMissing, TakenOver, TryAgain
+from mailslice.model.mail import QueuedMail, QueueName
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.enqueue.enqueuer import Enqueuer
+
+if TYPE_CHECKING:
+    from mailslice.worker.io.context import Wiring
+
+log = logging.getLogger(__name__)
+_FEW = 100
+
+
+class Reporter:
+    """Tells senders which of their recipients failed."""
+
+    def __init__(self, wiring: Wiring, queue: QueueName) -> None:
+        # The limit is for what others give us: a report of very many recipients would be refused however often it is tried.
+        unlimited = wiring.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
+        elsewhere = replace(
+            wiring,
+            queue=queue,
+            settings=wiring.settings.model_copy(update={"queue": unlimited}),
+            publisher=wiring.side_publisher,
+        )
+        self._blobs = wiring.blobs
+        self._clock = wiring.clock
+        self._enqueuer = Enqueuer(elsewhere, Delays(elsewhere))
+        self._name = wiring.settings.smtp_in.hostname or socket.getfqdn()
+
+    async def report(
+        self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None = None
+    ) -> bool:
+        """Enqueues one report of these recipients. `content` None: its header is loaded.
+
+        False when nobody can be told: null sender, or no report can be made of the mail (logged).
+        Raises StoreUnavailable, or BadSetting for a password that was changed: ask again. Killed
+        before it is written down, a sender is told twice rather than never.
+        """
+        try:
+            told = await self._enqueued(item, failures, content)
+        except (TryAgain, TakenOver, BadSetting):
+            raise
+        except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
+            extra = {"action": "report_failed", "enqueue_id": str(item.enqueue_id)}
+            log.warning(
+                "no report of %d recipients of %s can be made: %s",
+                len(failures),
+                item.enqueue_id,
+                type(error).__name__,
+                extra=extra,
+            )
+            log.debug("no report can be made", exc_info=error)  # it may name addresses
+            return False
+        if told is None:
+            return False
+        crash.point("report:enqueued")
+        log.info(
+            "the sender of %s is told of %d recipients by %s",
+            item.enqueue_id,
+            len(failures),
+            told.enqueue_id,
+            extra={
+                "action": "report",
+                "enqueue_id": str(item.enqueue_id),
+                "report": str(told.enqueue_id),
+            },
+        )
+        return True
+
+    async def close(self) -> None:
+        """Waits for what is being undone."""
+        await self._enqueuer.close()
+
+    async def _enqueued(
+        self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None
+    ) -> QueuedMail | None:
+        header = (
+            content if content is not None or not item.mail.sender else await self._header(item)
+        )
+        build = partial(
+            report_of, item.mail, failures, header, reporter=self._name, now=self._clock()
+        )
+        # A sixth of a millisecond a recipient: many of them must not stop the loop.
+        made = build() if len(failures) <= _FEW else await asyncio.to_thread(build)
+        return None if made is None else await self._enqueuer.enqueue(*made)
+
+    async def _header(self, item: QueuedMail) -> bytes | None:
+        try:
+            return await self._blobs.get(item.header_blob_id)
+        except ContentMissing:
+            return None

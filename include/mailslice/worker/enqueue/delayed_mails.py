@@ -1,0 +1,360 @@
+"""Mails that are delivered later: a copy waits in a delay level (a TTL queue) and surfaces in the
+hop queue, which mailslice alone consumes.
+
+The row in delayed_mails has the due time and the token of the true copies. Invariant: **a copy
+whose token is the row's exists** (in a level, in the hop queue, or unacknowledged), or the delivery
+that asked for the delay is unacknowledged (or has a lease: then the copy comes before its row). For
+a copy is acknowledged only when its successor with the same token is confirmed. So a copy with
+another token is dropped, and a double meets a closed row and is dropped.
+
+A row whose mail is published is closed (`published`) and stays for 30 days: a copy without a row
+means that the row was lost, and is delivered. A mail that has lost its row in the view is not
+delivered, for it was deleted and cleaned away (`cleaned.was_cleaned`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+from uuid import UUID, uuid4
+
+from mailslice.codec import message as codec
+from mailslice.codec.headers import count_in, failures_in, headers_of, place_in
+from mailslice.model import crash
+from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import BadInput, QueueMissing
+from mailslice.model.mail import EnqueueId, Place, QueuedMail
+from mailslice.model.names import (
+    HEADER_DELAY_TOKEN,
+    HEADER_DELIVERY_COUNT,
+    HEADER_FAILURES,
+    HEADER_PARKED,
+    HEADER_REDRIVE_COUNT,
+    HEADER_THROTTLED,
+)
+from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.deleted_check import was_cleaned
+from mailslice.worker.validation import check_span
+
+log = logging.getLogger(__name__)
+LONGEST_DELAY = timedelta(days=30)
+_FLUSHED_AT_ONCE = 200
+_REMEMBERED = 1000
+_WAITING_BYTES = 2 * 1024 * 1024
+_LEAST_BYTES = 8 * 1024
+"""The room for copies that wait here for their last stretch, and what a small one takes of it: 256 of those."""
+_LOOK_EVERY = 60.0
+_BEFORE_ITS_ROW = timedelta(seconds=60)
+"""The least delay of a copy that is published before its row: the row has to be there when it surfaces."""
+_NO_WAIT = timedelta(0)
+_LAST_WAIT = 2.0
+"""Seconds for rows that are being closed, when the worker ends."""
+
+
+def checked_delay(delay: timedelta | None) -> timedelta | None:
+    """The delay, None for none at all. Raises BadInput beyond 30 days, and for no timedelta."""
+    check_span("delay", delay)
+    if delay is None or delay <= timedelta(0):
+        return None
+    if delay > LONGEST_DELAY:
+        raise BadInput(f"delay {delay} is not allowed; at most {format_duration(LONGEST_DELAY)} is")
+    return delay
+
+
+def _copy_of(row: DelayedMail) -> Copy:
+    """Of a mail of which only the row is at hand."""
+    counts = {
+        HEADER_FAILURES: row.failures,
+        HEADER_REDRIVE_COUNT: row.redrives,
+        HEADER_THROTTLED: int(row.throttled),
+    }
+    headers = {**headers_of(row.place), **{name: value for name, value in counts.items() if value}}
+    return Copy(row.message, headers, row.enqueued)
+
+
+class Delays:
+    """The delayed mails of one queue."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._declared: set[int | None] = set()
+        self._lock = asyncio.Lock()
+        self._waiting_bytes = 0
+        self._table: DelayedMails | None = None
+        self._look_at = 0.0
+        self._published: dict[UUID, None] = {}
+        """The newest tokens of rows whose mails were published here: whoever read a row before it was closed does not publish it again."""
+        self._under_way: dict[UUID, asyncio.Task[None]] = {}
+        """By token: two copies of one mail, or a copy and a flush, publish it once."""
+
+    async def declare(self, level: int | None = None) -> None:
+        """The hop queue, and that level, once a process: most queues never see most of the levels."""
+        async with self._lock:
+            if level not in self._declared:
+                await asyncio.to_thread(
+                    self._wiring.stores.rabbitmq.declare_delays,
+                    self._wiring.queue,
+                    () if level is None else (level,),
+                )
+                self._declared |= {None, level}
+
+    def missing(self) -> None:
+        """Something of it is gone: the next `declare` looks again."""
+        self._declared.clear()
+
+    async def schedule(
+        self,
+        enqueue_id: EnqueueId,
+        copy: Copy,
+        due: datetime,
+        *,
+        leased: bool = False,
+        held: bool = True,
+    ) -> None:
+        """Row, then copy. The caller keeps its message, or its right to say that nothing was
+        enqueued, until this returns. The copy of an older row is dropped when it surfaces.
+
+        `leased`: a handler has the mail (`lease`). `held` False: the caller has no message any
+        more, and only the older row's copy stands for the mail: a copy comes before the row, too.
+        """
+        now = self._wiring.clock()
+        await self.declare(level_for(due - now))
+        token = uuid4()
+        first = due if held else max(due, now + _BEFORE_ITS_ROW)
+        if not held:
+            await self._publish_copy(copy, token, first)
+        before = await self._read(enqueue_id)
+        row = DelayedMail(
+            enqueue_id,
+            due,
+            token,
+            published=False,
+            place=place_in(copy.headers),
+            message=copy.body,
+            written_us=before.written_us if before else 0,
+            failures=failures_in(copy.headers),
+            redrives=count_in(copy.headers, HEADER_REDRIVE_COUNT),
+            enqueued=copy.timestamp,
+            throttled=bool(copy.headers.get(HEADER_THROTTLED)),
+            leased=leased,
+        )
+        await self._write(row)
+        if held or due < first:
+            await self._publish_copy(copy, token, due)
+
+    async def forget(self, enqueue_id: EnqueueId) -> None:
+        """The mail was dealt with otherwise (rejected): no copy of it is to be delivered."""
+        row = await self._read(enqueue_id)
+        if row is not None and not row.published:
+            await self._close(row)
+
+    async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
+        """Whether a later attempt waits for its time: then this older message is not delivered.
+
+        The row comes before its copy, so a copy with its token is published first. A row with as
+        many failures proves nothing: it may be the delay that this message ended, or a lease.
+        """
+        row = await self._read(enqueue_id) if await self._exists() else None
+        if row is None or row.published or row.due is None:
+            return False
+        if row.failures <= failures_in(message.headers) or row.due <= self._wiring.clock():
+            return False
+        await self._publish_copy(_copy_of(row), row.token, row.due)
+        return True
+
+    async def surfaced(self, message: Message) -> None:
+        """One copy in the hop queue is published, sent round again, or dropped; then acknowledged.
+
+        Raises Undecodable when it is no mail, StoreUnavailable when it is still held: try again.
+        """
+        item = codec.decode(message.body)
+        while wait := await self._wait_of(item, message):
+            await self._wait(wait, len(message.body))
+            # And look again: it may have been flushed or deleted meanwhile.
+        message.ack()
+        if wait is None:
+            await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
+
+    async def _wait_of(self, item: QueuedMail, message: Message) -> timedelta | None:
+        """How long this copy waits here for its time; zero when it is settled, None when its mail is deleted."""
+        row = await self._read(item.enqueue_id)
+        marked = await self._wiring.is_marked(item.enqueue_id)
+        crash.point("hop:checked")
+        copy = Copy.of(message)
+        if marked:
+            if row is not None and not row.published:
+                await self._close(row)
+            return None
+        if row is None:
+            # Without a row in the view, too: a store that lost both is likelier than a cleanup.
+            extra = {"action": "delay_row_lost", "enqueue_id": str(item.enqueue_id)}
+            log.warning("a delayed mail has no row; it is delivered now", extra=extra)
+            await self._deliver(copy)
+            return _NO_WAIT
+        is_true = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
+        if row.published or row.due is None or not is_true:
+            return _NO_WAIT
+        remaining = row.due - self._wiring.clock()
+        if remaining > self._longest_wait(message):
+            await self._publish_copy(replace(copy, body=row.message), row.token, row.due)
+        elif remaining > _NO_WAIT:
+            return remaining
+        elif await self._is_gone(item.enqueue_id, row.place, place_in(message.headers)):
+            await self._close(row)
+        else:
+            await self._release(row, copy)
+        return _NO_WAIT
+
+    def _longest_wait(self, message: Message) -> timedelta:
+        """For how long a copy may wait here, not in a level: the less, the more wait already.
+
+        One whose returns a quorum queue counts waits a second: the broker drops it past its limit.
+        """
+        is_counted = count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
+        free = 0.0 if is_counted else max(0.0, 1 - self._waiting_bytes / _WAITING_BYTES)
+        return max(timedelta(seconds=DELAY_LEVELS[0]), LONGEST_WAIT * free)
+
+    async def _wait(self, remaining: timedelta, size: int) -> None:
+        taken = max(size, _LEAST_BYTES)
+        self._waiting_bytes += taken
+        try:
+            await asyncio.sleep(remaining.total_seconds())
+        finally:
+            self._waiting_bytes -= taken
+
+    async def flush(self) -> int:
+        """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
+        rows = await asyncio.to_thread((await self._rows()).rows, self._wiring.queue)
+        flushed = 0
+        while batch := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
+            waiting = (row for row in batch if not (row.published or row.leased))
+            flushed += sum(await asyncio.gather(*map(self._flush_one, waiting)))
+        return flushed
+
+    async def _flush_one(self, row: DelayedMail) -> bool:
+        marked = await self._wiring.is_marked(row.enqueue_id)
+        now = await self._read(row.enqueue_id)
+        if now is None or now.published or now.token != row.token:
+            return False  # it came due, or was delayed anew, since the rows were listed
+        if marked or await self._is_gone(now.enqueue_id, now.place):
+            await self._close(now)
+            return False
+        await self._release(now, _copy_of(now))
+        return True
+
+    async def _is_gone(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
+        """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
+        gone = await was_cleaned(self._wiring, enqueue_id, *where)
+        if gone:
+            extra = {
+                "action": "delay_cleaned",
+                "enqueue_id": str(enqueue_id),
+                "queue": self._wiring.queue,
+            }
+            log.info(
+                "delayed mail %s is dropped: it has neither a row nor a deleted mark, so it was deleted and cleaned away",
+                enqueue_id,
+                extra=extra,
+            )
+        return gone
+
+    async def settled(self) -> None:
+        """Waits a little for rows that are being closed: open, the next worker would publish again."""
+        if self._under_way:
+            await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
+
+    def has_published(self, message: Message) -> bool:
+        """Whether the mail of this copy was published here, though its row may be open still."""
+        token = message.headers.get(HEADER_DELAY_TOKEN)
+        return any(str(each) == token for each in self._published)
+
+    async def _release(self, row: DelayedMail, copy: Copy) -> None:
+        """Publishes the mail and closes its row. It goes on, and ends, when its caller is cancelled."""
+        release = self._under_way.get(row.token)
+        if release is None:
+            release = asyncio.create_task(self._published_and_closed(row, copy))
+            self._under_way[row.token] = release
+            release.add_done_callback(partial(self._released, row.token))
+        await asyncio.shield(release)
+
+    def _released(self, token: UUID, release: asyncio.Task[None]) -> None:
+        del self._under_way[token]
+        if not release.cancelled():
+            release.exception()  # looked at: whoever waited for it may be gone
+
+    async def _published_and_closed(self, row: DelayedMail, copy: Copy) -> None:
+        if row.token not in self._published:
+            await self._deliver(replace(copy, body=row.message), leased=row.leased)
+            self._published[row.token] = None
+            if len(self._published) > _REMEMBERED:
+                del self._published[next(iter(self._published))]
+        await self._close(row)
+
+    async def _publish_copy(self, copy: Copy, token: UUID, due: datetime) -> None:
+        level = level_for(due - self._wiring.clock())
+        await self.put(copy.but({HEADER_DELAY_TOKEN: str(token)}), level)
+        self._wiring.doings.hops += 1
+
+    async def put(self, copy: Copy, level: int | None) -> None:
+        """Into a delay level, in seconds, or the park queue (None), which is declared where it is missing."""
+        await self.declare(level)
+        names = self._wiring.names
+        try:
+            await self._wiring.publish(
+                copy, names.park_queue if level is None else names.delay_queue(level)
+            )
+        except QueueMissing:
+            self.missing()  # who rebuilds a broker declares James' queues alone
+            raise
+
+    async def _deliver(self, copy: Copy, *, leased: bool = False) -> None:
+        """`leased`: the mail was in a handler, so it counts as redelivered."""
+        await self._wiring.publish(copy.but({HEADER_PARKED: 1} if leased else {}))
+
+    async def _exists(self) -> bool:
+        """Whether there is a table, or was none a minute ago: a redelivered message creates none."""
+        now = asyncio.get_running_loop().time()
+        if self._table is None and now >= self._look_at:
+            self._table = await asyncio.to_thread(
+                DelayedMails.existing, self._wiring.stores.cassandra, self._wiring.settings
+            )
+            self._look_at = now + _LOOK_EVERY  # a look that failed said nothing
+        return self._table is not None
+
+    async def _rows(self) -> DelayedMails:
+        """The table, made where it is missing: the own keyspace is touched only by who delays."""
+        if self._table is None:
+            self._table = await asyncio.to_thread(self._prepared)
+        return self._table
+
+    def _prepared(self) -> DelayedMails:
+        """Off the event loop: it may have to make the keyspace."""
+        table = self._wiring.stores.own.delayed_mails
+        table.prepare()
+        return table
+
+    async def _read(self, enqueue_id: EnqueueId) -> DelayedMail | None:
+        table = await self._rows()
+        rows = await self._wiring.bridge.rows(table.read_future(self._wiring.queue, enqueue_id))
+        return table.row(rows[0]) if rows else None
+
+    async def _write(self, row: DelayedMail) -> None:
+        table = await self._rows()
+        await self._wiring.bridge.rows(table.write_future(self._wiring.queue, row))
+        crash.point("delay:row-written")
+
+    async def _close(self, row: DelayedMail) -> None:
+        """At the write time of what was read, plus 1 us: the mail may have been delayed anew since."""
+        table, queue = await self._rows(), self._wiring.queue
+        await self._wiring.bridge.rows(
+            table.close_future(queue, row.enqueue_id, uuid4(), row.written_us)
+        )
+        crash.point("delay:row-closed")

@@ -1,0 +1,172 @@
+"""Enqueue: header and body blob together -> view row -> confirmed publish -> return.
+
+Row first: a message that RabbitMQ delivers before a failed insert could not be taken back. On
+failure: deleted mark, then this enqueue's own blobs (`undoing`). An error of the broker is not "not
+sent": the message may be delivered before its mark is written, and the error says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from mailslice.codec import message
+from mailslice.codec.content import split
+from mailslice.codec.headers import headers_of
+from mailslice.model import crash
+from mailslice.model.errors import BadInput, Unconfirmed
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.slices import bucket_of, slice_start
+from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
+from mailslice.worker.enqueue.undoing import Undoing
+from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.copies import Copy
+from mailslice.worker.validation import check_content
+
+if TYPE_CHECKING:
+    from mailslice.worker.io.content_loader import Hold
+
+_SMALL = 1024 * 1024
+
+
+class Enqueuer:
+    """Enqueues into one queue; any number of calls beside each other."""
+
+    def __init__(self, wiring: Wiring, delays: Delays) -> None:
+        self._wiring = wiring
+        self._delays = delays
+        self._starts_written = False
+        self._starts_lock = asyncio.Lock()
+        self._undoing = Undoing(wiring)
+
+    async def enqueue(
+        self, mail: Mail, content: bytes | Path, delay: timedelta | None = None
+    ) -> QueuedMail:
+        """Returns when the mail is durable. A Path is read when the memory budget has room for it.
+
+        Raises BadInput (too large, no recipients), StoreUnavailable (not enqueued), Unconfirmed
+        (nobody knows; mostly its deleted mark drops it), or what the file raises.
+        """
+        if not mail.recipients:
+            raise BadInput(f"mail {mail.name!r} has no recipients; at least one")
+        check_content(content)
+        delay = checked_delay(delay)
+        size = _size(content)
+        self._check_size(mail, size)
+        hold = self._wiring.enqueue_budget.try_acquire(
+            size
+        ) or await self._wiring.enqueue_budget.acquire(size)
+        try:
+            return await self._within(hold, mail, content, delay)
+        finally:
+            hold.release()
+
+    async def _within(
+        self, _hold: Hold, mail: Mail, content: bytes | Path, delay: timedelta | None
+    ) -> QueuedMail:
+        if isinstance(content, Path):
+            content = await asyncio.to_thread(content.read_bytes)
+            self._check_size(mail, len(content))
+        # Where the header ends, and hashes of deduplication, take a second of the largest mails: the loop must not stand still for that.
+        parted = (
+            self._parted(content)
+            if len(content) <= _SMALL
+            else await asyncio.to_thread(self._parted, content)
+        )
+        header, body, header_id, body_id = parted
+        item = QueuedMail(EnqueueId(uuid4()), mail, header_id, body_id)
+        encoded = message.encode(item)
+        try:
+            await _both(
+                self._wiring.blobs.put(item.header_blob_id, header),
+                self._wiring.blobs.put(item.body_blob_id, body),
+            )
+            crash.point("enqueue:blobs-put")
+            await self._record(item, encoded, delay)
+        except BaseException:
+            await self._undoing.take_back(item)
+            raise
+        crash.point("enqueue:durable")
+        return item
+
+    def _parted(self, content: bytes) -> tuple[memoryview, memoryview, BlobId, BlobId]:
+        header, body = split(content)
+        ids = self._wiring.blob_ids
+        return header, body, ids.new(header), ids.new(body)
+
+    async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
+        wiring = self._wiring
+        now = wiring.clock()
+        place = Place(
+            slice_start(now, wiring.shape.window),
+            bucket_of(item.mail.name, wiring.shape.bucket_counts[-1]),
+        )
+        if not self._starts_written:
+            await self._write_starts(place.slice_start)
+        row = ViewRow(wiring.queue, place, now, item)
+        await wiring.bridge.rows(wiring.tables.written.insert_future(row))
+        crash.point("enqueue:row-inserted")
+        try:
+            await self._publish(item, encoded, place, now, delay)
+        except Unconfirmed as error:
+            raise Unconfirmed(
+                f"{error}; the mail may be delivered all the same, mostly its deleted mark drops it"
+            ) from error
+
+    async def _publish(
+        self, item: QueuedMail, encoded: bytes, place: Place, now: datetime, delay: timedelta | None
+    ) -> None:
+        if delay is not None and delay > timedelta(0):
+            copy = Copy(encoded, headers_of(place), now)
+            await self._delays.schedule(item.enqueue_id, copy, now + delay)
+        else:
+            await self._wiring.publisher.publish(
+                self._wiring.names.exchange, encoded, headers_of(place), now
+            )
+
+    async def _write_starts(self, first: datetime) -> None:
+        """Both starts IF NOT EXISTS, before the first row, which else nobody would see; contentStart first, as it may never be the greater."""
+        async with self._starts_lock:
+            if not self._starts_written:
+                tables, queue = self._wiring.tables, self._wiring.queue
+                await asyncio.to_thread(tables.content_starts.insert_first, queue, first)
+                crash.point("enqueue:content-start-written")
+                await asyncio.to_thread(tables.browse_starts.insert_first, queue, first)
+                crash.point("enqueue:starts-written")
+                self._starts_written = True
+
+    def _check_size(self, mail: Mail, size: int) -> None:
+        most = self._wiring.settings.queue.max_mail_bytes
+        if size > most:
+            raise BadInput(
+                f"mail {mail.name!r} has {size} bytes; allowed are {most} (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
+            )
+
+    async def close(self) -> None:
+        """Waits a little for what is being undone."""
+        await self._undoing.close()
+
+
+def _size(content: bytes | Path) -> int:
+    return content.stat().st_size if isinstance(content, Path) else len(content)
+
+
+async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
+    """Both, beside each other, both to their end: what fails must not leave the other one running behind its undoing. Raises the first error."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks)
+        raise
+    errors = [error for task in tasks if (error := task.exception()) is not None]
+    if errors:
+        raise errors[0]

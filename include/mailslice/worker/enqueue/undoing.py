@@ -1,0 +1,146 @@
+"""What a failed enqueue left behind is taken back: first the deleted mark, then its blobs.
+
+The first try is waited for. The rest outlives the caller, until the stores answer or the worker
+closes. A mark is written whatever came of the row: an insert that timed out may have been applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mailslice.codec.blob_ids import is_random
+from mailslice.model import crash
+from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
+
+if TYPE_CHECKING:
+    from mailslice.worker.io.context import Wiring
+
+log = logging.getLogger(__name__)
+MOST_PENDING = 100_000
+"""Some 40 MB. Beyond it the oldest is given up: `queue_audit` and the weekly sweep find what it left."""
+CLOSE_SECONDS = 8.0
+_FIRST_SECONDS = 2.0
+"""For how long the caller waits. A store that refuses says so at once; one that hangs would hold the error back."""
+_AT_ONCE = 256
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What is to be done yet for one enqueue: its mark, and then these blobs."""
+
+    enqueue_id: EnqueueId
+    blobs: tuple[BlobId, ...]
+    marked: bool = False
+
+
+class Undoing:
+    """The failed enqueues of one queue."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._pending: deque[_Left] = deque()
+        self._first_tries: set[asyncio.Task[None]] = set()
+        self._again: asyncio.Task[None] | None = None
+        self._marks_fail = False
+
+    async def take_back(self, item: QueuedMail) -> None:
+        """Returns when it is done, or was tried in vain, or after two seconds; it goes on beside the caller, also when that is cancelled."""
+        blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
+        left = _Left(item.enqueue_id, blobs)
+        self._wiring.doings.undoing += 1
+        if self._marks_fail:
+            self._pending.append(left)
+            self._go_on()
+            return
+        first = asyncio.create_task(self._first_try(left), name=f"undo-{item.enqueue_id}")
+        self._first_tries.add(first)
+        first.add_done_callback(self._first_tries.discard)
+        await asyncio.wait({first}, timeout=_FIRST_SECONDS)
+
+    async def close(self) -> None:
+        """Waits for what is being taken back, 8 s at most, and gives up the rest."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLOSE_SECONDS
+        while (tasks := self._tasks()) and (left := deadline - loop.time()) > 0:
+            await asyncio.wait(tasks, timeout=left)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._give_up(len(self._pending))
+
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        again = {self._again} if self._again is not None and not self._again.done() else set()
+        return {*self._first_tries, *again}
+
+    async def _first_try(self, left: _Left) -> None:
+        await self._tried(left)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """With what is pending, if anything is."""
+        self._give_up(len(self._pending) - MOST_PENDING)
+        if self._pending and (self._again is None or self._again.done()):
+            self._again = asyncio.create_task(self._retry(), name="undo-again")
+
+    def _give_up(self, count: int) -> None:
+        """The oldest ones."""
+        if count <= 0:
+            return
+        some = [self._pending.popleft() for _ in range(count)]
+        doings = self._wiring.doings
+        doings.undoing -= count
+        doings.left_behind += count
+        log.warning(
+            "%d failed enqueues left something behind (row, message or blobs), the first: %s",
+            count,
+            some[0].enqueue_id,
+            extra={"action": "enqueue_failed", "enqueue_id": str(some[0].enqueue_id)},
+        )
+
+    async def _retry(self) -> None:
+        """Until nothing is left. A round that brings nothing forward is followed by a longer pause."""
+        pause = _SHORTEST_PAUSE
+        while self._pending:
+            await asyncio.sleep(pause)
+            some = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
+            forward = await asyncio.gather(*(self._tried(left) for left in some))
+            pause = _SHORTEST_PAUSE if any(forward) else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _tried(self, left: _Left) -> bool:
+        """Whether a try brought it forward. What is still to be done is pending then."""
+        before = left
+        try:
+            if not left.marked:
+                await self._mark(left.enqueue_id)
+                left = replace(left, marked=True)
+                crash.point("enqueue:undo-marked")
+            await self._wiring.blobs.delete_many(left.blobs)
+        except asyncio.CancelledError:
+            self._pending.append(left)
+            raise
+        except Exception as error:  # a fault of ours, too: it must not end this for the others
+            log.info(
+                "what a failed enqueue left is not taken back yet: %s",
+                error,
+                exc_info=not isinstance(error, MailsliceError),
+                extra={"action": "enqueue_undo", "enqueue_id": str(left.enqueue_id)},
+            )
+            self._pending.append(left)
+            return left is not before
+        self._wiring.doings.undoing -= 1
+        return True
+
+    async def _mark(self, enqueue_id: EnqueueId) -> None:
+        try:
+            await self._wiring.mark(enqueue_id)
+        except BaseException:
+            self._marks_fail = True
+            raise
+        self._marks_fail = False

@@ -1,0 +1,205 @@
+"""The worker's own record, one row: which mails it holds since when, what it did, and how fast.
+
+Written every few seconds by a task of its own. A store that is away costs a record, never a mail.
+Workers that live for a moment and complete nothing, and idle ones, do not write again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from itertools import chain, islice
+
+from mailslice.codec.headers import place_in
+from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.model.mail import QueuedMail
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker.dequeue.delivery import Delivery, DeliveryContext
+
+log = logging.getLogger(__name__)
+
+MOST_LISTED = 1000
+"""Mails of one record, those in handlers first."""
+_LONG = 1.0
+"""Seconds from which on a mail in hand is worth a record at once, and its message a place in it."""
+_MOST_MESSAGE_BYTES = 1024 * 1024
+_IDLE = 60.0
+"""Seconds between the heartbeats of a worker that holds nothing."""
+_LAST_WORD = 2.0
+_ONLY_WORD = 10.0
+"""Of a worker that wrote nothing yet: the table may have to be made first."""
+
+
+class Recorder:
+    """Writes the record of one worker on one queue. `received` gives what was delivered and not handed out yet."""
+
+    def __init__(
+        self,
+        context: DeliveryContext,
+        received: Callable[[], Iterable[tuple[QueuedMail, Message]]],
+    ) -> None:
+        self._context = context
+        self._wiring = wiring = context.wiring
+        self._received = received
+        self._every = wiring.settings.worker.record_every.total_seconds()
+        self._started = wiring.clock()
+        self._table: WorkerRecords | None = None
+        self._beat = 0
+        self._written = 0.0
+        self._told = (0, 0)
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins, unless it has begun or the setting says that there is no record."""
+        if self._running is None and self._every > 0:
+            self._running = asyncio.create_task(self._run(), name="worker-record")
+
+    async def close(self) -> None:
+        """Ends. Says, if the store lets it, what it did, and that it holds nothing any more."""
+        if self._running is None:
+            return
+        self._running.cancel()
+        await asyncio.wait({self._running})
+        doings = self._wiring.doings
+        if self._beat or doings.completed or doings.slow:
+            with suppress(TimeoutError, MailsliceError):
+                async with asyncio.timeout(_LAST_WORD if self._table is not None else _ONLY_WORD):
+                    await self._write(())
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._written = loop.time() - self._every * random.uniform(0, 0.5)
+        while True:
+            await asyncio.sleep(min(_LONG, self._every))
+            if not self._is_due(loop.time()):
+                continue
+            try:
+                await self._write(self._listed())
+            except Exception as error:
+                is_away, is_known = (isinstance(error, kind) for kind in (TryAgain, MailsliceError))
+                log.log(
+                    logging.INFO if is_away else logging.WARNING,
+                    "the worker's record was not written, again in %d s: %s",
+                    (self._every if is_away else _IDLE),
+                    error,
+                    exc_info=not is_known,
+                    extra={"action": "record_skipped", "queue": self._wiring.queue},
+                )
+                self._written = loop.time() + (0.0 if is_away else _IDLE)
+
+    def _is_due(self, now: float) -> bool:
+        """Every few seconds when there is news; at once for the first mail that takes long; else once a minute."""
+        quiet = now - self._written
+        if (
+            self._beat == 0
+            and quiet >= 0
+            and any(now - handed >= _LONG for handed in self._handed())
+        ):
+            return True
+        news = (
+            bool(self._context.in_hand)
+            or self._told != (0, self._wiring.doings.count)
+            or any(True for _ in self._received())
+        )
+        return quiet >= (self._every if news else max(_IDLE, self._every))
+
+    def _handed(self) -> Iterator[float]:
+        return (
+            delivery.handed
+            for delivery in self._context.in_hand.values()
+            if delivery.handed is not None
+        )
+
+    async def _write(self, in_flight: tuple[InFlightMail, ...]) -> None:
+        doings = self._wiring.doings
+        told = (len(in_flight), doings.count)
+        if self._table is None:
+            self._table = await asyncio.to_thread(self._opened)
+        self._beat += 1
+        record = WorkerRecord(
+            worker=self._wiring.worker,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=self._started,
+            every=timedelta(seconds=self._every),
+            beat=self._beat,
+            in_flight=in_flight,
+            done=(*doings.slow, *doings.completed),
+            times=doings.times,
+            settled=doings.count,
+            completed=doings.finished,
+            hops=doings.hops,
+            undoing=doings.undoing,
+            left_behind=doings.left_behind,
+            stage_marks=self._context.in_doubt is not None and self._context.handler_marks,
+            shared=self._wiring.settings.queue.shared,
+        )
+        await self._wiring.bridge.rows(self._table.save_future(self._wiring.queue, record))
+        self._written = asyncio.get_running_loop().time()
+        self._told = told
+
+    def _opened(self) -> WorkerRecords:
+        return WorkerRecords.created(self._wiring.stores.cassandra, self._wiring.settings)
+
+    def _listed(self) -> tuple[InFlightMail, ...]:
+        """Mails in handlers first, the oldest of them first; then those that wait for one."""
+        now = asyncio.get_running_loop().time()
+        in_hand = self._context.in_hand.values()
+        begun = sorted(
+            (each for each in in_hand if each.handed is not None),
+            key=lambda each: each.handed or now,
+        )
+        waiting = (each for each in in_hand if each.handed is None)
+        mails = chain(
+            (_of_delivery(each, now) for each in chain(begun, waiting)),
+            (_of_message(item, message, now) for item, message in self._received()),
+        )
+        return tuple(_lightened(islice(mails, MOST_LISTED)))
+
+
+def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
+    begun = delivery.handed is not None
+    message = delivery.message
+    held = now - (message.arrived if delivery.handed is None else delivery.handed)
+    return InFlightMail(
+        enqueue_id=delivery.item.enqueue_id,
+        name=delivery.item.mail.name,
+        held=timedelta(seconds=max(0.0, held)),
+        stage=delivery.stage,
+        attempt=delivery.attempt,
+        begun=begun,
+        returned=delivery.lease.is_lost,
+        place=place_in(message.headers),
+        message=message.body if begun and held >= _LONG else None,
+    )
+
+
+def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
+    held = timedelta(seconds=max(0.0, now - message.arrived))
+    returned = not message.link.is_open
+    return InFlightMail(
+        item.enqueue_id,
+        item.mail.name,
+        held,
+        "received",
+        1,
+        begun=False,
+        returned=returned,
+        place=place_in(message.headers),
+    )
+
+
+def _lightened(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:
+    """Without the messages beyond a mebibyte: who needs one of those reads the mail's row."""
+    room = _MOST_MESSAGE_BYTES
+    for mail in mails:
+        room -= len(mail.message or b"")
+        yield mail if room >= 0 else replace(mail, message=None)

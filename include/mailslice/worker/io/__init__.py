@@ -1,0 +1,1 @@
+"""What the worker asks of the stores, for all mails together."""

@@ -1,0 +1,85 @@
+"""The open stores of one queue on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mailslice.codec.blob_ids import BlobIds
+from mailslice.model.clock import Clock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import ROUTING_KEY, RabbitNames
+from mailslice.model.settings import Settings
+from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.cassandra.tables import QueueTables
+from mailslice.stores.rabbitmq.publisher import Publisher
+from mailslice.view.configuration import Shape
+from mailslice.worker.io.blob_deleter import BlobDiscarder
+from mailslice.worker.io.cassandra_bridge import Bridge, DeletedChecks
+from mailslice.worker.io.content_loader import ContentBudget, Loader
+from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.operations import Doings, worker_name
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+
+@dataclass(slots=True)
+class Wiring:
+    """Open things."""
+
+    settings: Settings
+    queue: QueueName
+    clock: Clock
+    shape: Shape
+    stores: Stores
+    tables: QueueTables
+    bridge: Bridge
+    publisher: Publisher
+    side_publisher: Publisher
+    """For dead letters and reports: a publish to an exchange that is gone costs the connection."""
+    blobs: HotBlobs
+    blob_ids: BlobIds
+    discarder: BlobDiscarder
+    enqueue_budget: ContentBudget
+    loader: Loader
+    worker: str = field(default_factory=worker_name)
+    """The identity of this worker, in its record and wherever it owns something."""
+    doings: Doings = field(default_factory=Doings)
+    checks: DeletedChecks = field(init=False)
+
+    def __post_init__(self) -> None:
+        deleted, queue, rows = self.tables.deleted, self.queue, self.bridge.rows
+        self.checks = DeletedChecks(
+            lambda one: rows(deleted.is_marked_future(queue, one)),
+            lambda some: rows(deleted.are_marked_future(queue, some)),
+        )
+
+    @property
+    def names(self) -> RabbitNames:
+        """RabbitMQ's names of the queue."""
+        return RabbitNames(self.queue)
+
+    async def publish(self, copy: Copy, queue: str | None = None) -> None:
+        """To the work queue, or to this queue of ours. Returns when the broker has confirmed it."""
+        exchange, key = (self.names.exchange, ROUTING_KEY) if queue is None else ("", queue)
+        await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
+
+    async def publish_dead_letter(self, copy: Copy) -> None:
+        """Returns when confirmed. Declares anew, once, what was deleted. Raises StoreUnavailable."""
+        letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)
+        try:
+            await self.side_publisher.publish(*letter)
+        except StoreUnavailable:
+            await asyncio.to_thread(self.stores.rabbitmq.declare_dead_letter, self.queue)
+            await self.side_publisher.publish(*letter)
+
+    async def is_marked(self, enqueue_id: EnqueueId) -> bool:
+        """Whether the mail is deleted or done, at the settings' consistency."""
+        return await self.checks.is_marked(enqueue_id)
+
+    async def mark(self, enqueue_id: EnqueueId) -> None:
+        """Writes the deleted mark."""
+        await self.bridge.rows(self.tables.deleted.mark_future(self.queue, enqueue_id))

@@ -1,0 +1,147 @@
+"""The status of a mail at its delivery: live, done (marked), or cleaned away.
+
+On queues that are mailslice's alone (MAILSLICE_QUEUE_SHARED=false) a cleanup drops deleted marks
+with their rows. A message that is delivered after that has neither, at quorum, and is a dead
+letter, "cleaned". On queues that James shares marks stay until the broker was seen drained.
+
+Delayed mails are checked before they are published, on every queue (`was_cleaned`): James' own
+cleanup drops rows and marks whatever waits in our delay levels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from enum import Enum
+from itertools import islice
+
+from mailslice.model.mail import EnqueueId, Place, QueuedMail, ViewRow
+from mailslice.model.slices import bucket_of, slices_between
+from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+from mailslice.worker.io.context import Wiring
+
+REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
+_OLD = (0.0, 1.5)
+_RECENT = (0.0, 1.5, 3.0, 6.0)
+"""Seconds before each look for an absent row: workers of earlier releases write row and message beside each other, and the row may take its whole time-out."""
+_RECENTLY = timedelta(seconds=30)
+_LATELY = timedelta(minutes=10)
+"""As `_RECENTLY`, where nothing is kept of a mail whose row is absent: also the clock of the row's writer may be behind."""
+_IN_FLIGHT = 32
+
+
+class Standing(Enum):
+    """What becomes of a delivery."""
+
+    LIVE = "handle it"
+    DONE = "drop it"
+    CLEANED = "dead letter"
+
+
+async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Standing:
+    """The deleted check and, where marks may have been dropped, a search for the row.
+
+    There is none while the message's slice is open by today's window: after a change of the window
+    a cleanup goes by that once all workers were restarted (`--restarted`). Workers that were not
+    may write into the slice until it is over by the largest window: till then a row is waited for
+    longer.
+    """
+    if await wiring.is_marked(item.enqueue_id):
+        return Standing.DONE
+    if wiring.settings.queue.shared:
+        return Standing.LIVE
+    if place is not None and is_open(wiring, place):
+        return Standing.LIVE
+    is_recent = place is not None and _over_for(wiring, place) < _RECENTLY
+    for pause in _RECENT if is_recent else _OLD:
+        await asyncio.sleep(pause)
+        if await row_of(wiring, item, place) is not None:
+            return Standing.LIVE
+    return Standing.DONE if await wiring.is_marked(item.enqueue_id) else Standing.CLEANED
+
+
+def is_open(wiring: Wiring, place: Place) -> bool:
+    """Whether no cleanup can have cleaned the place yet: its slice is not over even by today's window, the smallest there was."""
+    return wiring.clock() < place.slice_start + wiring.shape.window
+
+
+def _over_for(wiring: Wiring, place: Place) -> timedelta:
+    """Since when its slice is over, by the largest window that any node may still use; negative while it is open."""
+    return wiring.clock() - (place.slice_start + wiring.shape.largest_window)
+
+
+async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | None) -> bool:
+    """Whether an unmarked mail has no row in the places of its message and its delay: cleaned away.
+
+    Look for the mark first, for cleanups delete rows first. False in doubt: no place is known (a
+    message of James), or its slice is open by the largest window (ADR 35). A row before browseStart
+    counts: James' clear moves browseStart first. Raises StoreUnavailable.
+    """
+    places = {place for place in where if place is not None}
+    if not places:
+        return False
+    ended = _over_for(wiring, max(places, key=lambda place: place.slice_start))
+    if ended < timedelta(0):
+        return False
+    for pause in _RECENT if ended < _LATELY else _OLD:
+        await asyncio.sleep(pause)
+        # A migration may have made the other table since this worker began; that is asked for only when there is no row in what is known.
+        tables = (
+            await asyncio.to_thread(wiring.tables.existing_now) if pause else wiring.tables.existing
+        )
+        if await _is_in_one(wiring, tables, places, enqueue_id):
+            return False
+    return True
+
+
+async def _is_in_one(
+    wiring: Wiring, tables: Iterable[EnqueuedMails], places: Iterable[Place], enqueue_id: EnqueueId
+) -> bool:
+    """By the id alone: a row that cannot be read is one, too."""
+
+    def found(rows: EnqueuedMails) -> bool:
+        return any(
+            page
+            for _, page in rows.some_ids(wiring.queue, [(place, [enqueue_id]) for place in places])
+        )
+
+    return any(await asyncio.gather(*(asyncio.to_thread(found, rows) for rows in tables)))
+
+
+async def row_of(
+    wiring: Wiring, item: QueuedMail, place: Place | None, *, most: int | None = None
+) -> ViewRow | None:
+    """The mail's row, in V3 or V4, by at most `most` reads (None: as many as it takes).
+
+    Without a place: slices from browseStart to now, newest first, in the bucket of its name.
+    """
+    places = (
+        [place] if place is not None else await asyncio.to_thread(_possible_places, wiring, item)
+    )
+    looked = islice(((rows, at) for at in places for rows in wiring.tables.existing), most)
+    at_once = 2
+    while some := list(islice(looked, at_once)):
+        at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
+        found = await asyncio.gather(
+            *(asyncio.to_thread(rows.read, wiring.queue, at, item.enqueue_id) for rows, at in some)
+        )
+        if (row := _first(found)) is not None:
+            return row
+    return None
+
+
+def _possible_places(wiring: Wiring, item: QueuedMail) -> Iterable[Place]:
+    start = wiring.tables.browse_starts.read(wiring.queue)
+    return list(_places(wiring, item, start.value)) if start is not None else []
+
+
+def _places(wiring: Wiring, item: QueuedMail, first: datetime) -> Iterator[Place]:
+    """The newest slice first, where most mails are; the name's bucket by every count that ever was."""
+    buckets = {bucket_of(item.mail.name, count) for count in wiring.shape.bucket_counts}
+    starts = list(slices_between(first, wiring.clock(), wiring.shape.window))
+    return (Place(start, bucket) for start in reversed(starts) for bucket in buckets)
+
+
+def _first(rows: Iterable[ViewRow | None]) -> ViewRow | None:
+    return next((row for row in rows if row is not None), None)

@@ -1,0 +1,256 @@
+"""Throttling by destination: the workers of a queue keep one book a domain (`model.throttling`).
+
+A handler asks before it connects: `with throttle.entering(domains) as waits:`. What `waits` names
+is not sent to now, and waits in the delay levels by `Retry(after=..., throttled=True)`. What one
+process asks and ends at once is one conditional write; domains without a limit cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from mailslice.model.errors import MailsliceError, StoreUnavailable
+from mailslice.model.throttling import LEASE, Ask, Book, Freed, Limit, Limits, decide, destination
+from mailslice.stores.cassandra.own import Destinations
+
+if TYPE_CHECKING:
+    from mailslice.worker.io.context import Wiring
+
+log = logging.getLogger(__name__)
+_MOST_DESKS = 1000
+_MOST_TURNS = 100
+"""Conditional writes that others may win before a store that is this busy counts as away."""
+_DOMAINS_AT_ONCE = 64
+
+
+class Throttle:
+    """The destinations of one queue, for one worker on one event loop."""
+
+    def __init__(self, wiring: Wiring, limits: Limits) -> None:
+        self._wiring = wiring
+        self._limits = limits
+        self._table: Destinations | None = None
+        self._opening = asyncio.Lock()
+        self._desks: OrderedDict[str, _Desk] = OrderedDict()
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def enter(
+        self, connection: str, domains: Collection[str], *, waited: bool
+    ) -> dict[str, timedelta]:
+        """Asks for one mail to each domain: how long those have to wait that take none now.
+
+        Domains are named by `destination`. `leave` follows always. Raises StoreUnavailable: do not
+        send.
+        """
+        limited = {
+            domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None
+        }
+        places = asyncio.Semaphore(_DOMAINS_AT_ONCE)
+
+        async def asked(domain: str, limit: Limit) -> int | None:
+            async with places:
+                return await (await self._desk(domain, limit)).ask(Ask(connection, waited))
+
+        answers = await asyncio.gather(
+            *(asked(domain, limit) for domain, limit in limited.items()), return_exceptions=True
+        )
+        waits: dict[str, timedelta] = {}
+        for (domain, limit), answer in zip(limited.items(), answers, strict=True):
+            if isinstance(answer, BaseException):
+                self.leave(connection, domains)
+                raise answer
+            verdict = "granted" if answer is None else "throttled"
+            self._wiring.doings.destinations[limit.rule, verdict] += 1
+            if answer is not None:
+                waits[domain] = timedelta(microseconds=answer)
+        if self._renewing is None and any(limit.connections for limit in limited.values()):
+            self._renewing = asyncio.create_task(self._renew(), name="throttle-renew")
+        return waits
+
+    def leave(self, connection: str, domains: Collection[str]) -> None:
+        """The connection is closed; told to the others without waiting. What is never told lapses after a minute."""
+        for domain in domains:
+            if (desk := self._desks.get(domain)) is not None:
+                desk.free(connection)
+
+    async def close(self) -> None:
+        """Ends; what is still to be told is."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
+        await asyncio.gather(*(desk.close() for desk in self._desks.values()))
+
+    async def _desk(self, domain: str, limit: Limit) -> _Desk:
+        async with self._opening:
+            if self._table is None:
+                self._table = await asyncio.to_thread(
+                    Destinations.created, self._wiring.stores.cassandra, self._wiring.settings
+                )
+        desk = self._desks.pop(domain, None) or _Desk(self._wiring, self._table, domain, limit)
+        self._desks[domain] = desk
+        if len(self._desks) > _MOST_DESKS:
+            idle = next(
+                (name for name, each in self._desks.items() if each.idle and name != domain), None
+            )
+            if idle is not None:
+                del self._desks[idle]
+        return desk
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE.total_seconds() / 3)
+            for desk in list(self._desks.values()):
+                desk.keep()
+
+
+class _Desk:
+    """One destination. Asks and news gather while a write is under way, and are the next one."""
+
+    def __init__(self, wiring: Wiring, table: Destinations, domain: str, limit: Limit) -> None:
+        self._wiring = wiring
+        self._table = table
+        self._domain = domain
+        self._limit = limit
+        self._book: Book | None = None
+        self._asks: list[tuple[Ask, asyncio.Future[int | None]]] = []
+        self._freed: list[Freed] = []
+        self._since: dict[str, float] = {}
+        self._keeping = False
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing hangs on it."""
+        return self._serving is None and not self._since
+
+    async def ask(self, ask: Ask) -> int | None:
+        """None (granted), or the microseconds after which to come again. Raises StoreUnavailable."""
+        answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._asks.append((ask, answer))
+        self._serve()
+        waits = await answer
+        if waits is None and self._limit.connections:
+            self._since[ask.connection] = time.monotonic()
+        return waits
+
+    def free(self, connection: str) -> None:
+        """Gives back what a granted ask has taken; nothing when there is none."""
+        if (since := self._since.pop(connection, None)) is not None:
+            self._freed.append(Freed(connection, int((time.monotonic() - since) * 1e6)))
+            self._serve()
+
+    def keep(self) -> None:
+        """Says of the connections that are in use that they are."""
+        if self._since:
+            self._keeping = True
+            self._serve()
+
+    async def close(self) -> None:
+        """Waits for what is being told."""
+        if self._serving is not None:
+            await asyncio.wait({self._serving}, timeout=2)
+
+    def _serve(self) -> None:
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._served(), name="throttle-desk")
+
+    async def _served(self) -> None:
+        while self._asks or self._freed or self._keeping:
+            asks, self._asks = self._asks, []
+            freed, self._freed = self._freed, []
+            self._keeping = False
+            try:
+                answers = await self._agreed([ask for ask, _ in asks], freed)
+            except Exception as error:
+                self._book = None
+                if not isinstance(error, MailsliceError):
+                    extra = {"action": "throttle_fault"}
+                    log.exception("a throttle could not be asked", extra=extra)
+                    error = StoreUnavailable(f"a throttle could not be asked: {error}")
+                for _, answer in asks:
+                    if not answer.done():
+                        answer.set_exception(error)
+            else:
+                for (_, answer), waits in zip(asks, answers, strict=True):
+                    if not answer.done():
+                        answer.set_result(waits)
+        self._serving = None
+
+    async def _agreed(self, asks: list[Ask], freed: list[Freed]) -> list[int | None]:
+        bridge, queue = self._wiring.bridge, self._wiring.queue
+        for lost in range(_MOST_TURNS):
+            before = self._book or self._table.book(
+                await bridge.rows(self._table.read_future(queue, self._domain))
+            )
+            now_us = int(self._wiring.clock().timestamp() * 1e6)
+            after, answers = decide(
+                before,
+                self._limit,
+                now_us,
+                asks,
+                freed=freed,
+                kept=tuple(self._since),
+                chance=random.random(),
+            )
+            if self._table.applied(
+                await bridge.rows(self._table.advance_future(queue, self._domain, before, after))
+            ):
+                self._book = after
+                return answers
+            self._book = None
+            await asyncio.sleep(random.uniform(0, 0.002 * min(lost + 1, 20)))
+        raise StoreUnavailable(
+            f"a destination of queue {queue!r} changes faster than it can be asked: {_MOST_TURNS} conditional writes were lost to others"
+        )
+
+
+class BlockingThrottle:
+    """For one delivery and a thread: what a plain handler gets for the keyword `throttle`. Without limits in the settings nothing ever waits."""
+
+    def __init__(
+        self,
+        throttle: Throttle | None = None,
+        *,
+        waited: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._throttle = throttle
+        self._waited = waited
+        self._loop = loop
+
+    @contextmanager
+    def entering(self, domains: Collection[str]) -> Iterator[Mapping[str, timedelta]]:
+        """While a connection carries a mail for `domains`: how long those wait that take none now.
+
+        Forms of one domain share its book. Raises StoreUnavailable: then nothing may be sent.
+        """
+        throttle, loop = self._throttle, self._loop
+        if throttle is None or loop is None:
+            yield {}
+            return
+        connection = str(uuid4())
+        books = {domain: destination(domain) for domain in domains}
+        asked = set(books.values())
+        waits = asyncio.run_coroutine_threadsafe(
+            throttle.enter(connection, asked, waited=self._waited), loop
+        ).result()
+        try:
+            yield {domain: waits[book] for domain, book in books.items() if book in waits}
+        finally:
+            with suppress(
+                RuntimeError
+            ):  # the loop is gone, and with it the worker: the place lapses
+                loop.call_soon_threadsafe(throttle.leave, connection, asked)
+
+
+UNTHROTTLED = BlockingThrottle()
+"""For a handler that is called without a delivery."""

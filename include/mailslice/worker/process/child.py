@@ -1,0 +1,250 @@
+"""One consuming process: queue -> handlers, until a signal or until the parent is gone.
+
+When a store is lost the mails go back to the broker, and the process connects anew with back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, MutableSequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import EnqueueId
+from mailslice.worker.dequeue.strikes import InHandlers, Isolation, Struck
+from mailslice.worker.health import ProcessHealth
+from mailslice.worker.process.consumer import ConsumerTask
+
+if TYPE_CHECKING:
+    from mailslice.worker.dequeue.delivery import Delivery
+    from mailslice.worker.dequeue.dequeuer import Deliveries
+    from mailslice.worker.metrics import ConsumerMetrics
+    from mailslice.worker.process.task import Handling
+    from mailslice.worker.queue_worker import QueueWorker
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY = 1.0
+_EXIT_WITHIN = 5.0
+
+
+class Link:
+    """The thread that speaks with the parent, so that a stuck event loop cannot hide.
+
+    It ends the process when the parent is gone. It sends its health every second, the error that
+    kept it from starting, and ids of condemned mails that are dead letters now; it gets `Struck`.
+    """
+
+    def __init__(self, pipe: Connection, drain: float) -> None:
+        self._pipe = pipe
+        self._drain = drain
+        self._sending = threading.Lock()
+        self.turned: float | None = None
+        """When the event loop turned last; None while it has yet to: a handler takes as long to build, and the stores to open, as it takes."""
+        self.health = ProcessHealth(
+            connected=False, loop_lag=0.0, in_flight=0, reaches_cassandra=False
+        )
+        self.struck = Struck()
+        self.buried: deque[EnqueueId] = deque()
+        """Condemned mails that are dead letters now."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        """Begins to report; `stop` is set when the parent's end of the pipe closes."""
+        threading.Thread(target=self._run, args=(loop, stop), name="link", daemon=True).start()
+
+    @property
+    def lag(self) -> float:
+        """Seconds since the event loop last turned."""
+        return 0.0 if self.turned is None else time.monotonic() - self.turned
+
+    def send(self, news: ProcessHealth | MailsliceError | EnqueueId) -> None:
+        """To the parent; from any thread."""
+        with self._sending:
+            self._pipe.send(news)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        try:
+            while True:
+                self.send(replace(self.health, loop_lag=self.lag))
+                while self.buried:
+                    self.send(self.buried.popleft())
+                if self._pipe.poll(REPORT_EVERY):
+                    self.struck = self._pipe.recv()
+        except (EOFError, OSError):
+            with suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(stop.set)
+            # A handler that never gives the loop back must not outlive its command.
+            time.sleep(self._drain + 5)
+            os._exit(1)
+
+
+def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: Struck) -> None:
+    """Entry point of the process. Ends it with 0 after draining; a failed start goes to the parent.
+
+    `cells` and `struck`: as in `strikes`.
+    """
+    logging.basicConfig(
+        level=task.log_level, format="%(asctime)s %(levelname)s %(name)s [%(process)d] %(message)s"
+    )
+    for chatty in ("cassandra", "pika", "botocore", "urllib3"):
+        logging.getLogger(chatty).setLevel(max(task.log_level, logging.WARNING))
+    # What handlers print is seen at once, and is not lost with a process that is killed.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    import uvloop
+
+    from mailslice.stores.cassandra.lean import without_numpy
+
+    without_numpy()
+    link = Link(pipe, task.drain.total_seconds())
+    link.struck = struck
+    in_handlers = InHandlers(cells)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            left = runner.run(_consume(task, link, in_handlers))
+        in_handlers.clear()
+    except MailsliceError as error:
+        in_handlers.clear()
+        link.send(error)
+        _end_soon(1)
+        sys.exit(1)
+    if left:
+        # Python would wait for threads that still run a handler.
+        _exit_now()
+    _end_soon(0)
+
+
+def _end_soon(code: int) -> None:
+    """The end of the interpreter runs what handlers registered for it, and waits for their threads; it must not hang there."""
+    guard = threading.Timer(_EXIT_WITHIN, _exit_now, (code,))
+    guard.daemon = True
+    guard.start()
+
+
+def _exit_now(code: int = 0) -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> int:
+    """Until told to stop; the number of handlers that did not end in time."""
+    # Late: prometheus-client looks at its environment when it is imported, and the parent needs neither it nor the drivers.
+    from mailslice.worker.metrics import ConsumerMetrics
+    from mailslice.worker.process.handler_spec import load_handler
+    from mailslice.worker.process.task import Handling, policy_of
+    from mailslice.worker.queue_worker import open_worker
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    link.start(loop, stop)
+    metrics = ConsumerMetrics(task.queue)
+    handler = load_handler(task.handler, task.settings)
+    isolation = Isolation(in_handlers, lambda: link.struck)
+    handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
+    # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
+    async with open_worker(task.settings, task.queue) as worker:
+        worker.context.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
+        worker.context.on_buried = link.buried.append
+        deliveries = worker.deliveries(task.prefetch)
+        turning = asyncio.create_task(_turn(link, worker, deliveries, handling, metrics))
+        _log_start(task, handler.takes, has_marks=worker.context.in_doubt is not None)
+        try:
+            try:
+                await hand_out(deliveries, handling, stop)
+            except MailsliceError:
+                # The broker refuses us now (a password was changed). What runs in handlers can still be told to the view, lest it is handled again.
+                await _drain(deliveries, handling, task.drain)
+                raise
+            return await _drain(deliveries, handling, task.drain)
+        finally:
+            turning.cancel()
+            metrics.observe(worker.wiring.doings)
+
+
+def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) -> None:
+    queue, name = task.queue, task.handler
+    log.info(
+        "consuming %s with %s%s, %d at once",
+        queue,
+        name,
+        " and stage marks" if has_marks else "",
+        task.concurrency,
+        extra={"action": "consume", "queue": queue},
+    )
+    if has_marks and "stage" not in takes:
+        text = (
+            "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice"
+        )
+        log.warning(text, queue, name, extra={"action": "unmarked_handler", "queue": queue})
+    if name == "relay" and not has_marks:
+        text = (
+            "queue %s has no stage marks: what a relay was sending when it is killed is sent "
+            "again; with MAILSLICE_QUEUE_STAGE_MARKS=%s it is not"
+        )
+        log.info(text, queue, queue, extra={"action": "unmarked_relay", "queue": queue})
+
+
+async def _turn(
+    link: Link,
+    worker: QueueWorker,
+    deliveries: Deliveries,
+    handling: Handling,
+    metrics: ConsumerMetrics,
+) -> None:
+    while True:
+        metrics.observe(worker.wiring.doings)
+        link.turned = time.monotonic()
+        link.health = ProcessHealth(
+            deliveries.connected, 0.0, handling.in_flight, worker.reaches_cassandra
+        )
+        await asyncio.sleep(REPORT_EVERY / 2)
+
+
+async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta) -> int:
+    """What was delivered and not begun goes back at once; what runs has its time. The number of those that took longer."""
+    log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
+    _, left = await asyncio.gather(deliveries.aclose(), handling.drain(longest.total_seconds()))
+    if left:
+        log.warning(
+            "%d handlers did not end within %s; the broker hands their mails out again",
+            left,
+            longest,
+            extra={"action": "drain_timeout"},
+        )
+    return left
+
+
+async def hand_out(
+    deliveries: AsyncIterator[Delivery], handling: Handling, stop: asyncio.Event
+) -> None:
+    """Starts a handler for each delivery until `stop` is set; raises what the iterator raises."""
+    serving = asyncio.create_task(_serve(deliveries, handling))
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+    for task in (serving, stopped):
+        task.cancel()
+    await asyncio.wait((serving, stopped))
+    if not serving.cancelled():
+        serving.result()
+
+
+async def _serve(deliveries: AsyncIterator[Delivery], handling: Handling) -> None:
+    """A delivery is taken when there is a place for it: one that is handed out counts as begun,
+    and stuck_mails closes it when it stays so. To be cancelled where it waits.
+    """
+    while True:
+        await handling.room()
+        await handling.start(await anext(deliveries))

@@ -1,0 +1,170 @@
+"""Consume a queue with a function, on the event loop that is there: until stopped, idle, or so many mails are handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from weakref import WeakSet
+
+from mailslice.model.errors import MailsliceError
+from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.dequeue.dequeuer import Deliveries
+from mailslice.worker.outcome import Disposition
+from mailslice.worker.process.handler_spec import loaded
+from mailslice.worker.process.task import DRAIN_SECONDS, Handling, policy_of
+from mailslice.worker.queue_worker import QueueWorker
+from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
+
+_LEAST_WAIT = 0.05
+
+
+@dataclass(slots=True)
+class Consumed:
+    """What became of the mails that were handed to a handler.
+
+    `given_back`: another one had taken the mail (stage marks). `dropped`: it was deleted, or closed, meanwhile.
+    `failures`: attempts that ended in an exception; those mails are among the retried.
+    """
+
+    completed: int = 0
+    retried: int = 0
+    rejected: int = 0
+    bounced: int = 0
+    given_back: int = 0
+    dropped: int = 0
+    failures: int = 0
+
+    @property
+    def total(self) -> int:
+        """Mails whose outcome is stored."""
+        return sum(getattr(self, disposition.value) for disposition in Disposition)
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """A mail is in a handler."""
+        yield
+
+    def settled(self, outcome: Disposition, _seconds: float) -> None:
+        """An outcome is stored, of the name of a field above."""
+        setattr(self, outcome.value, getattr(self, outcome.value) + 1)
+
+    def handler_failed(self) -> None:
+        """A handler ended in an exception."""
+        self.failures += 1
+
+    def store_failed(self) -> None:
+        """A store did not take an outcome; it is told again."""
+
+
+async def consume(
+    worker: QueueWorker,
+    handler: Callable[..., Any],
+    *,
+    prefetch: int = 16,
+    concurrency: int = 8,
+    most: int | None = None,
+    idle: timedelta | None = None,
+    stop: asyncio.Event | None = None,
+    give_up_after: timedelta | None = None,
+) -> Consumed:
+    """Calls `handler(mail, content)` for each mail, at most `concurrency` at once, and settles each
+    by the `Outcome` it gives (None: `Complete()`). Async handlers run on this loop, others in
+    threads.
+
+    An exception is a retry with a growing pause (MAILSLICE_WORKER_BACK_OFF_*), and after
+    MAILSLICE_WORKER_ATTEMPTS the end of the mail; a `DeadLetter` is a reject. Ends when `stop` is
+    set, when the queue gave nothing for `idle`, or after `most` mails: handlers may finish, and an
+    outcome that no store takes for 30 s is given up, so that its mail is handed out again.
+    Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or
+    StoreUnavailable after `give_up_after` without a store (handlers have 30 s before that).
+    """
+    if most is not None:
+        check_count("most", most)
+    check_count("prefetch", prefetch, MOST_PREFETCH)
+    check_count("concurrency", concurrency)
+    check_span("idle", idle)
+    consumed = Consumed()
+    handling = Handling(loaded(handler), concurrency, consumed, policy_of(worker.wiring.settings))
+    deliveries = worker.deliveries(
+        prefetch if most is None else min(prefetch, most), give_up_after=give_up_after
+    )
+    handed: WeakSet[Delivery] = (
+        WeakSet()
+    )  # the worker keeps those that are not settled; the contents of the others are to go
+    begun = 0
+    stopping = (
+        asyncio.create_task(stopped(stop, deliveries, handling.hurry)) if stop is not None else None
+    )
+    longest: float | None = 0.0
+    try:
+        while begun != most and (
+            delivery := await following(deliveries, idle, lambda: handling.in_flight > 0)
+        ):
+            begun += 1
+            handed.add(delivery)
+            await handling.start(delivery)
+            del delivery
+            if begun != most:
+                await handling.room()
+        longest = None
+    except Exception:
+        longest = DRAIN_SECONDS  # nothing more comes. What handlers have done can still be told to the view, lest it is done again
+        raise
+    finally:
+        try:
+            if stop is not None and stopping is not None:
+                await unwatched(stopping, stop)
+            await deliveries.aclose()
+            await handling.drain(longest)
+        finally:
+            await handling.drain(0.0)  # of what is left when that was cancelled
+            await _let_go(deliveries, handed)
+    return consumed
+
+
+async def following(
+    deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
+) -> Delivery | None:
+    """The next delivery; None when there are no more, or when nothing came for `idle` while the caller was not `busy`."""
+    if idle is None:
+        return await anext(deliveries, None)
+    longest = idle.total_seconds()
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(_LEAST_WAIT, longest - deliveries.idle_seconds)):
+                return await anext(deliveries, None)
+        if not busy() and deliveries.idle_seconds >= longest:
+            return None
+
+
+async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
+    """The end of a `stopped` that is not needed any more. One that has begun to close is waited for: what was fetched ahead goes back there."""
+    if not stop.is_set():
+        stopping.cancel()
+    await asyncio.wait({stopping})
+
+
+async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
+    """The end of deliveries of which only `handed` may still be in hand: those go back, and then the connection is closed."""
+    await asyncio.gather(
+        *(_given_back(delivery) for delivery in [*handed] if not delivery.settled.is_set())
+    )
+    await deliveries.disconnect()
+
+
+async def _given_back(delivery: Delivery) -> None:
+    with suppress(MailsliceError):  # the broker takes it back with the connection
+        await delivery.retry()
+
+
+async def stopped(
+    stop: asyncio.Event, deliveries: Deliveries, told: Callable[[], None] = lambda: None
+) -> None:
+    """When `stop` is set it calls `told` and closes the deliveries: whoever waits for the next one then learns that there is none."""
+    await stop.wait()
+    told()
+    await deliveries.aclose()

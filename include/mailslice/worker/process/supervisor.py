@@ -1,0 +1,299 @@
+"""`mailslice worker run`: the consumer process for containers.
+
+The parent starts and watches the processes that consume, restarts with back-off those that die,
+passes signals on, and serves liveness and metrics of all on one port. It consumes nothing itself.
+Each process ends by itself when the parent is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import MutableSequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from uuid import UUID
+
+from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.settings import Settings
+from mailslice.worker.dequeue.strikes import InHandlers, Strikes, Struck
+from mailslice.worker.health import HealthServer, Liveness, ProcessHealth, summed_metrics
+from mailslice.worker.process import child
+from mailslice.worker.process.consumer import ConsumerTask, drain_for
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 30.0
+_SETTLED_AFTER = 60.0
+"""A process that lived for so many seconds starts anew with the shortest pause."""
+_TRIES_BEFORE_FIRST_BEAT = 3
+_KILL_AFTER_DRAIN = 15.0
+"""What closing connections to stores that do not answer may take."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One of the N processes, and what is known of it."""
+
+    number: int
+    process: SpawnProcess | None = None
+    pipe: connection.Connection | None = None
+    started: float = 0.0
+    not_before: float = 0.0
+    deaths: int = 0
+    cells: MutableSequence[int] | None = None
+
+
+def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
+    settings: Settings,
+    queue: QueueName,
+    handler_spec: str,
+    processes: int = 1,
+    prefetch: int = 16,
+    concurrency: int = 8,
+    *,
+    drain: timedelta | None = None,
+    health_host: str | None = None,
+    health_port: int | None = None,
+) -> None:
+    """Consumes until SIGTERM or SIGINT, then drains and returns. To be called in the main thread.
+
+    Each of the `processes` has up to `prefetch` mails, `concurrency` of them in handlers. On a
+    signal running handlers may finish for `drain` (default: `drain_for`), the rest goes back to the
+    broker. `health_port` (default: the setting) serves /livez, /readyz and /metrics; 0 = none.
+    Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as
+    far as consuming; afterwards faults only restart.
+    """
+    for name, value in (
+        ("--processes", processes),
+        ("--prefetch", prefetch),
+        ("--concurrency", concurrency),
+    ):
+        if value < 1:
+            raise BadInput(f"{name} {value}: allowed are whole numbers from 1")
+    task = ConsumerTask(
+        settings,
+        queue,
+        handler_spec,
+        prefetch,
+        concurrency,
+        drain_for(settings, handler_spec) if drain is None else drain,
+        logging.getLogger("mailslice").getEffectiveLevel(),
+    )
+    host = settings.worker.health_host if health_host is None else health_host
+    port = settings.worker.health_port if health_port is None else health_port
+    Supervisor(task, processes, host, port).run()
+
+
+class Supervisor:
+    """Keeps `processes` of one task running until a signal."""
+
+    def __init__(
+        self, task: ConsumerTask, processes: int, health_host: str, health_port: int
+    ) -> None:
+        self._task = task
+        self._slots = [_Slot(number) for number in range(processes)]
+        self._liveness = Liveness(processes, time.monotonic)
+        self._health = (health_host, health_port)
+        self._spawning = multiprocessing.get_context("spawn")
+        self._strikes = Strikes()
+        self._stopping = False
+        self._began = False
+        self._failure: MailsliceError | None = None
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
+        figures = _figures_folder()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
+        before = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        host, port = self._health
+        server: HealthServer | None = None
+        try:
+            if port:
+                answers = {
+                    "/livez": self._liveness.livez,
+                    "/readyz": self._liveness.readyz,
+                    "/metrics": lambda: summed_metrics(figures, self._liveness),
+                }
+                server = HealthServer(host, port, answers)
+                server.start()
+            while not self._stopping and self._failure is None:
+                self._start_due()
+                self._listen(0.2)
+            self._end_all()
+        finally:
+            self._kill_rest()
+            if server:
+                server.stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            del os.environ["PROMETHEUS_MULTIPROC_DIR"]
+            shutil.rmtree(figures, ignore_errors=True)
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for slot in self._slots:
+            if slot.process is None and now >= slot.not_before:
+                ours, theirs = self._spawning.Pipe()
+                slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
+                process = self._spawning.Process(
+                    target=child.main,
+                    args=(self._task, theirs, slot.cells, self._strikes.struck),
+                    name=f"mailslice-worker-{slot.number}",
+                )
+                process.start()
+                theirs.close()  # else the child would not see our end close
+                slot.process, slot.pipe, slot.started = process, ours, now
+                self._liveness.started(slot.number, process.pid)
+
+    def _listen(self, longest: float) -> None:
+        """Waits for news of any process, at most `longest` seconds, and takes it in."""
+        pipes = {slot.pipe: slot for slot in self._slots if slot.pipe is not None}
+        sentinels = {
+            slot.process.sentinel: slot for slot in self._slots if slot.process is not None
+        }
+        if not sentinels:
+            time.sleep(longest)
+            return
+        ready = connection.wait([*pipes, *sentinels], longest)
+        for thing in ready:
+            if isinstance(thing, connection.Connection):
+                self._take(pipes[thing])
+        for thing in ready:
+            if isinstance(thing, int):
+                self._died(sentinels[thing])
+
+    def _take(self, slot: _Slot) -> None:
+        """All that the process has said."""
+        with suppress(EOFError, OSError):
+            while slot.pipe is not None and slot.pipe.poll():
+                match slot.pipe.recv():
+                    case ProcessHealth() as health:
+                        self._began = self._began or health.connected
+                        self._liveness.beat(slot.number, health)
+                    case MailsliceError() as error:
+                        text = "process %d cannot start: %s"
+                        log.error(text, slot.number, error, extra={"action": "start_failed"})
+                        if not self._began:
+                            self._failure = error
+                    case UUID() as enqueue_id:
+                        self._send(self._strikes.buried(EnqueueId(enqueue_id)))
+            return
+        # The other end is closed: its sentinel says the rest.
+        if slot.pipe is not None:
+            slot.pipe.close()
+            slot.pipe = None
+
+    def _died(self, slot: _Slot) -> None:
+        self._take(slot)
+        if slot.process is None:
+            return
+        slot.process.join()
+        code, pid = slot.process.exitcode, slot.process.pid
+        if slot.pipe is not None:
+            slot.pipe.close()
+        slot.process.close()
+        slot.process = slot.pipe = None
+        self._liveness.died(slot.number, pid)
+        if self._stopping or self._failure is not None:
+            return
+        self._strike(slot)
+        now = time.monotonic()
+        slot.deaths = 1 if now - slot.started > _SETTLED_AFTER else slot.deaths + 1
+        if not self._began and slot.deaths >= _TRIES_BEFORE_FIRST_BEAT:
+            self._failure = MailsliceError(
+                f"worker process {slot.number} ended with {_ending(code)} {slot.deaths} times before it consumed; its log is above"
+            )
+            return
+        pause = min(2.0 ** (slot.deaths - 1), _LONGEST_PAUSE)
+        slot.not_before = now + pause
+        log.warning(
+            "process %d (pid %s) ended with %s; starting it again in %.0f s",
+            slot.number,
+            pid,
+            _ending(code),
+            pause,
+            extra={"action": "restart"},
+        )
+
+    def _strike(self, slot: _Slot) -> None:
+        """Counts the death for the mails that were in handlers, and tells the other processes."""
+        in_handlers = [] if slot.cells is None else InHandlers.ids(slot.cells)
+        if not in_handlers:
+            return
+        self._began = True  # whatever it had time to say
+        struck = self._strikes.died(in_handlers)
+        log.warning(
+            "process %d died with %d mails in handlers: %s; each is handled alone from now on",
+            slot.number,
+            len(in_handlers),
+            ", ".join(map(str, in_handlers)),
+            extra={"action": "struck"},
+        )
+        self._send(struck)
+
+    def _send(self, struck: Struck) -> None:
+        """To all processes."""
+        for slot in self._slots:
+            if slot.pipe is not None:
+                with suppress(OSError):
+                    slot.pipe.send(struck)
+
+    def _end_all(self) -> None:
+        """Passes the signal on and waits: each process has the drain time and a little more."""
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.terminate()
+        deadline = time.monotonic() + self._task.drain.total_seconds() + _KILL_AFTER_DRAIN
+        while any(slot.process is not None for slot in self._slots) and time.monotonic() < deadline:
+            self._listen(0.2)
+
+    def _kill_rest(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None:
+                log.error("process %d did not end; killed", slot.number, extra={"action": "kill"})
+                slot.process.kill()
+                slot.process.join()
+
+
+def _figures_folder() -> str:
+    """Where the processes share their figures: memory-mapped files of this run. What a killed run left is swept."""
+    prefix = "mailslice-metrics-"
+    for old in Path(tempfile.gettempdir()).glob(prefix + "*"):
+        pid = old.name.removeprefix(prefix).partition("-")[0]
+        if pid.isdigit() and not _is_running(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _ending(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

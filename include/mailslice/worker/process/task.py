@@ -1,0 +1,412 @@
+"""Handlers run beside each other, up to so many at once; what each says becomes an action on its delivery.
+
+Plain functions run in threads, async ones as tasks: a slow one holds one place, not the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import logging
+import math
+import random
+import threading
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from mailslice.codec.reports import Failure
+from mailslice.model.back_off import BackOff
+from mailslice.model.delay_levels import snapped
+from mailslice.model.errors import BadSetting, DeadLetter, MailsliceError, TakenOver, TryAgain
+from mailslice.model.settings import GiveUp, Settings
+from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.dequeue.strikes import Isolation
+from mailslice.worker.enqueue.delayed_mails import LONGEST_DELAY
+from mailslice.worker.outcome import Bounce, Complete, Disposition, Outcome, Reject, Retry
+from mailslice.worker.process.consumer import DRAIN
+from mailslice.worker.process.handler_spec import LoadedHandler
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = DRAIN.total_seconds()
+"""How long an end waits for stores that are away and, where it is a fault, for handlers."""
+_SETTLE_PAUSES = (1, 2, 4, 8, 15)
+"""Seconds between attempts to tell the stores what became of a mail; the last one repeats."""
+
+
+class Figures(Protocol):
+    """What handling counts (`metrics.ConsumerMetrics`)."""
+
+    def handling(self) -> AbstractContextManager[None]: ...
+    def settled(self, outcome: Disposition, seconds: float) -> None: ...
+    def handler_failed(self) -> None: ...
+    def store_failed(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Another one has the mail, so nothing may become of it here. No handler says so: its marks do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What becomes of a mail whose attempts fail: the pauses between them, and what it is given up as after the last one. `chance` gives -1 to 1."""
+
+    back_off: BackOff = field(default_factory=BackOff)
+    give_up: GiveUp = GiveUp.DEAD_LETTER
+    chance: Callable[[], float] = lambda: random.uniform(-1, 1)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """By MAILSLICE_WORKER_*. Raises BadSetting when mails are to bounce and there is no queue for the reports."""
+    worker = settings.worker
+    if worker.give_up is GiveUp.BOUNCE and worker.bounce_queue is None:
+        raise BadSetting(
+            f"MAILSLICE_WORKER_GIVE_UP=bounce (in the {settings.source}) needs MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
+        )
+    return Policy(
+        BackOff(worker.back_off_base, worker.back_off_factor, worker.back_off_cap, worker.attempts),
+        worker.give_up,
+    )
+
+
+def action_of(
+    delivery: Delivery, outcome: Outcome | GiveBack, policy: Policy
+) -> Callable[[], Awaitable[Disposition]]:
+    """Outcome -> what to ask of the delivery. The pause is fixed here, so that asking twice does not change it."""
+    match outcome:
+        case Complete():
+            return delivery.complete
+        case Reject(reason=reason):
+            return lambda: delivery.reject(reason)
+        case Bounce(reason=reason, failures=failures):
+            return lambda: delivery.bounce(reason, failures)
+        case GiveBack():
+            return delivery.give_back
+        case Retry():
+            return _again(delivery, outcome, policy)
+
+
+def _again(
+    delivery: Delivery, outcome: Retry, policy: Policy
+) -> Callable[[], Awaitable[Disposition]]:
+    failures = delivery.failures + 1
+    pause = outcome.after
+    if outcome.back_off:
+        pause = max(
+            pause or timedelta(0), snapped(policy.back_off.pause(failures, policy.chance()))
+        )
+    counts = (
+        outcome.counted and not outcome.throttled and pause is not None and pause > timedelta(0)
+    )
+    if counts and policy.back_off.used_up(failures):
+        left = tuple(
+            delivery.item.mail.recipients if outcome.recipients is None else outcome.recipients
+        )
+        if set(left) == set(delivery.item.mail.recipients):
+            return action_of(delivery, _given_up(left, failures, outcome.why, policy), policy)
+        # Who was served is done; for the others this was the last attempt, and the next delivery names only them.
+        return lambda: delivery.retry(recipients=left)
+    return lambda: delivery.retry(
+        recipients=outcome.recipients,
+        after=pause,
+        counted=outcome.counted,
+        throttled=outcome.throttled,
+    )
+
+
+def _given_up(
+    recipients: tuple[str, ...], failures: int, why: str, policy: Policy
+) -> Reject | Bounce:
+    reason = f"given up after {failures} attempts (MAILSLICE_WORKER_ATTEMPTS){f'; the last: {why}' if why else ''}"
+    if policy.give_up is GiveUp.DEAD_LETTER:
+        return Reject(reason)
+    return Bounce(
+        reason,
+        tuple(
+            Failure(
+                recipient,
+                "4.4.7",
+                f"it could not be delivered in {failures} attempts, and is given up",
+            )
+            for recipient in recipients
+        ),
+    )
+
+
+class Handling:
+    """Runs one handler over deliveries, at most `concurrency` at once. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        handler: LoadedHandler,
+        concurrency: int,
+        metrics: Figures,
+        policy: Policy,
+        isolation: Isolation | None = None,
+    ) -> None:
+        self._handler = handler
+        self._metrics = metrics
+        self._places = asyncio.Semaphore(concurrency)
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
+        self._running: set[asyncio.Task[None]] = set()
+        self._policy = policy
+        self._isolation = isolation or Isolation()
+        self._hurried: float | None = None
+        self.stopping = threading.Event()
+        """Set when the worker ends: a handler that takes it begins nothing that can wait."""
+
+    @property
+    def in_flight(self) -> int:
+        """Mails in a handler now."""
+        return len(self._running)
+
+    async def room(self) -> None:
+        """Returns when there is a free place: for who takes a mail only when it can be begun."""
+        async with self._places:
+            pass
+
+    async def start(self, delivery: Delivery) -> None:
+        """Waits for a free place, then runs the handler there; returns at once then."""
+        await self._places.acquire()
+        task = asyncio.create_task(
+            self._handle(delivery), name=f"handle-{delivery.item.enqueue_id}"
+        )
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def hurry(self) -> None:
+        """The end is near: handlers keep their time, but an outcome that no store takes for 30 s from now on is given up, and its mail left unsettled."""
+        self.stopping.set()
+        if self._hurried is None:
+            self._hurried = time.monotonic()
+
+    async def drain(self, longest: float | None) -> int:
+        """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores)
+        for what runs, then gives up on the rest: their number. The broker hands those out again.
+        """
+        self.stopping.set()
+        if longest is None:
+            self.hurry()
+        if self._running:
+            await asyncio.wait(self._running, timeout=longest)
+        left = set(self._running)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=1)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return len(left)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._places.release()
+        if not task.cancelled() and (error := task.exception()):
+            log.error(
+                "handling ended by a fault of mailslice; the mail is held until this process ends",
+                exc_info=error,
+                extra={"action": "handling_fault"},
+            )
+
+    async def _handle(self, delivery: Delivery) -> None:
+        began = time.monotonic()
+        with self._metrics.handling():
+            async with self._isolation.handling(delivery.item.enqueue_id):
+                outcome = await self._outcome(delivery)
+        disposition = await self._tell(delivery, action_of(delivery, outcome, self._policy))
+        if disposition is not None:
+            self._metrics.settled(disposition, time.monotonic() - began)
+
+    async def _outcome(self, delivery: Delivery) -> Outcome | GiveBack:
+        try:
+            result = await self._call(delivery)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._failed(delivery, RuntimeError("the handler cancelled itself"))
+        except TakenOver as error:
+            log.warning(
+                "%s; its handler has left it",
+                error,
+                extra={"action": "taken_over", "enqueue_id": str(delivery.item.enqueue_id)},
+            )
+            return GiveBack()
+        except DeadLetter as error:
+            return Reject(f"{type(error).__name__}: {error}")
+        except TryAgain as error:
+            # A store that is away is no fault of the mail, and uses up none of its attempts.
+            return replace(self._failed(delivery, error), counted=False)
+        except GeneratorExit:
+            raise  # the loop is being closed
+        except BaseException as error:  # noqa: BLE001 - whatever a handler throws, the mail is tried again: libraries have such of their own (gevent, trio)
+            return self._failed(delivery, error)
+        return self._judged(delivery, result)
+
+    def _judged(self, delivery: Delivery, result: object) -> Outcome:
+        """The outcome, or that the handler failed when it is none. Must not raise: nobody would have the mail then."""
+        if result is None:
+            return Complete()
+        if wrong := _wrong_field(result):
+            return self._failed(delivery, TypeError(wrong))
+        if isinstance(result, Retry) and not set(result.recipients or ()) <= set(
+            delivery.item.mail.recipients
+        ):
+            return self._failed(
+                delivery, ValueError("a retry names recipients that the mail does not have")
+            )
+        if isinstance(result, Retry) and result.after is not None and result.after > LONGEST_DELAY:
+            return self._failed(delivery, ValueError("a retry asks for more than 30 days"))
+        if isinstance(result, Complete | Retry | Reject | Bounce):
+            return result
+        return self._failed(
+            delivery,
+            TypeError(f"a handler gives an outcome or None, not a {type(result).__name__}"),
+        )
+
+    async def _call(self, delivery: Delivery) -> Any:
+        keywords = self._keywords(delivery)
+        if self._handler.is_async:
+            return await self._handler.call(delivery.item.mail, delivery.content, **keywords)
+        result, error = await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._in_thread, delivery, keywords
+        )
+        if error is not None:
+            raise error
+        return await result if inspect.isawaitable(result) else result
+
+    def _keywords(self, delivery: Delivery) -> dict[str, object]:
+        """What the handler takes beside the mail and its content (`handler_spec`)."""
+        offers: dict[str, Callable[[], object]] = {
+            "enqueue_id": lambda: delivery.item.enqueue_id,
+            "stage": lambda: (
+                delivery.stage_for_coroutine()
+                if self._handler.is_async
+                else delivery.stage_for_thread()
+            ),
+            "throttle": delivery.throttle_for_thread,
+            # A retry is a message of its own, which the broker has not handed out before.
+            "redelivered": lambda: delivery.redelivered or delivery.failures > 0,
+            "arrived": lambda: time.monotonic() - (self._now() - delivery.arrived),
+            "stopping": lambda: self.stopping,
+        }
+        return {name: offers[name]() for name in self._handler.takes}
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _in_thread(
+        self, delivery: Delivery, keywords: dict[str, object]
+    ) -> tuple[Any, Exception | None]:
+        # Errors travel as values: in a future StopIteration would never arrive, and KeyboardInterrupt would end the loop.
+        try:
+            return self._handler.call(delivery.item.mail, delivery.content, **keywords), None
+        except Exception as error:  # noqa: BLE001 - as above
+            return None, error
+        except BaseException as error:  # noqa: BLE001 - as above
+            return None, RuntimeError(f"{type(error).__name__} in a handler").with_traceback(
+                error.__traceback__
+            )
+
+    def _failed(self, delivery: Delivery, error: BaseException) -> Retry:
+        self._metrics.handler_failed()
+        # A message may name addresses: it, and the traceback that ends in it, are for DEBUG.
+        log.warning(
+            "handler failed: %s at %s; the mail is tried again later (enqueue id %s)",
+            type(error).__name__,
+            _where(error),
+            delivery.item.enqueue_id,
+            extra={"action": "handler_failed", "enqueue_id": str(delivery.item.enqueue_id)},
+        )
+        log.debug("handler failed", exc_info=error)
+        return Retry(back_off=True, why=f"{type(error).__name__} at {_where(error)}")
+
+    async def _tell(
+        self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
+    ) -> Disposition | None:
+        """Asks until the stores have taken it: handled mail must not be handled again. None: in
+        vain.
+
+        Whatever the error is, for given up here the mail would be nobody's and still be held. Only
+        an end of the worker does not wait on: whoever drains gives back what is not settled.
+        """
+        began = time.monotonic()
+        pauses = itertools.chain(_SETTLE_PAUSES, itertools.repeat(_SETTLE_PAUSES[-1]))
+        while True:
+            pause = next(pauses)
+            extra = {"action": "settle_retry", "enqueue_id": str(delivery.item.enqueue_id)}
+            try:
+                return await action()
+            except MailsliceError as error:
+                log.warning("outcome not stored, again in %d s: %s", pause, error, extra=extra)
+            except Exception:
+                log.exception(
+                    "outcome not stored, by a fault of mailslice; again in %d s", pause, extra=extra
+                )
+            self._metrics.store_failed()
+            left = self._left(began)
+            if left <= 0:
+                log.warning(
+                    "outcome given up: this is the end, and no store took it for %d s; the mail goes back",
+                    DRAIN_SECONDS,
+                    extra=extra,
+                )
+                return None
+            await asyncio.sleep(min(left, pause * random.uniform(0.7, 1.0)))
+
+    def _left(self, began: float) -> float:
+        """Seconds for an outcome that is being told since `began`."""
+        return (
+            math.inf
+            if self._hurried is None
+            else DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
+        )
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _is_failure(value: object) -> bool:
+    return isinstance(value, Failure) and _are_texts(
+        (value.recipient, value.status, value.reason, value.diagnostic or "")
+    )
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "reason": ("text", lambda value: isinstance(value, str)),
+    "after": ("a timedelta", lambda value: isinstance(value, timedelta | None)),
+    "failures": (
+        "a tuple of Failure, whose fields are text",
+        lambda value: isinstance(value, list | tuple) and all(map(_is_failure, value)),
+    ),
+    "recipients": (
+        "a tuple of text",
+        lambda value: (
+            value is None
+            or (isinstance(value, list | tuple | set | frozenset) and _are_texts(value))
+        ),
+    ),
+}
+"""Field of an outcome -> what it has to be."""
+
+
+def _wrong_field(outcome: object) -> str | None:
+    """What is wrong with an outcome's fields: no one else checks what handlers give."""
+    for name, (allowed, is_allowed) in _FIELDS.items():
+        if hasattr(outcome, name) and not is_allowed(value := getattr(outcome, name)):
+            return f"the {name} of an outcome is {allowed}, not a {type(value).__name__}"
+    return None
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the handler"

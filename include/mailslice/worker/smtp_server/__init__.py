@@ -1,0 +1,1 @@
+"""The SMTP server that takes mails into the queue."""

@@ -1,0 +1,202 @@
+"""One SMTP conversation: aiosmtpd's protocol with bounds on clients and time, and our way of DATA."""
+
+# ruff: noqa: N802 - aiosmtpd calls commands by their names
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiosmtpd.smtp import SMTP
+
+from mailslice.model import crash
+from mailslice.worker.io.content_loader import Hold
+from mailslice.worker.smtp_server.data import read_path, receive
+from mailslice.worker.smtp_server.policy import SmtpPolicy, client_address, client_key
+from mailslice.worker.smtp_server.session import Intake
+
+_AUTH_TRIES = 5
+_ANSWER_WITHIN = 600.0
+"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6): it is not idle then, we are busy."""
+_GOODBYE = 2.0
+"""Seconds for a client that is sent away to read what it was told."""
+_WRONG_PASSWORD_PAUSE = 2.0
+"""Seconds before a wrong password is answered: it is one user's, and may be guessed from many connections."""
+_STRANGERS_AGE = 300.0
+"""Seconds that a client outside of the allowed networks has to log in, whatever else it says."""
+_LEAST_TIME, _LEAST_RATE = 600.0, 100_000.0
+"""Seconds, and bytes a second, that a whole mail may take: who sends a byte now and then holds its memory else for days."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Connections at once: of all strangers together and, apart from them, of all clients of the
+    allowed networks; and of each stranger.
+    """
+
+    of_all: int
+    of_client: int
+
+    def exceeded(self, one: Conversation, others: Iterable[Conversation]) -> str | None:
+        """The limit, `all` or `client`, that is exceeded by `one` more."""
+        alike = [other.client for other in others if bool(other.client) is bool(one.client)]
+        if len(alike) >= self.of_all:
+            return "all"
+        return "client" if one.client and alike.count(one.client) >= self.of_client else None
+
+
+class Conversation(SMTP):  # type: ignore[misc]
+    """aiosmtpd's protocol with a bound on clients and an own way of receiving mail, which counts memory and keeps lines of any length."""
+
+    line_length_limit = 1 << 16  # what the reader keeps of a line; a mail's lines may be longer
+
+    def __init__(
+        self,
+        intake: Intake,
+        policy: SmtpPolicy,
+        open_now: set[Conversation],
+        limits: ConnectionLimits,
+        **options: Any,
+    ) -> None:
+        self.hold = intake.hold()
+        """Of the mail whose recipients are being named."""
+        super().__init__(
+            intake,
+            enable_SMTPUTF8=True,
+            decode_data=False,
+            ident="mailslice",
+            authenticator=intake.authenticate,
+            command_call_limit={"AUTH": _AUTH_TRIES, "*": 1_000_000},
+            tls_context=policy.tls,
+            auth_require_tls=not (policy.auth_without_tls and policy.offers_auth),
+            **options,
+        )
+        self._intake = intake
+        self._open_now = open_now
+        self._limits = limits
+        self._dismissed: float | None = None
+        self.client = ""
+        """Of a stranger: what counts as one client."""
+        self.receiving = False
+        self.enqueuing = False
+
+    def _getaddr(self, arg: str) -> tuple[str | None, str | None]:
+        return read_path(arg) if arg else ("", "")
+
+    def _getparams(self, params: Sequence[str]) -> dict[str, str | bool] | None:
+        """AUTH= is for servers that ask who the sender is within a trusted network; here it says nothing, but clients that logged in send it (RFC 4954 5)."""
+        known: dict[str, str | bool] | None = super()._getparams(params)
+        if known is not None and self._intake.offers_auth:
+            known.pop("AUTH", None)
+        return known
+
+    async def _handle_client(self) -> None:
+        if self._intake.is_stranger(self.session):
+            self.client = client_key(client_address(self.session.peer))
+        if too_many := self._limits.exceeded(self, self._open_now):
+            self._intake.metrics.refused(too_many)
+            whose = " from your address" if too_many == "client" else ""
+            await self.push(f"421 4.3.2 Too many connections{whose}, try again later")
+            self.transport.close()
+            return
+        self._open_now.add(self)
+        aged = self.loop.call_later(_STRANGERS_AGE, self._grown_old) if self.client else None
+        try:
+            await super()._handle_client()
+        finally:
+            self._open_now.discard(self)
+            if aged is not None:
+                aged.cancel()
+
+    def _grown_old(self) -> None:
+        """Nothing that this client may do has begun."""
+        if not self.session.authenticated:
+            self._cut_off()
+
+    async def push(self, status: str | bytes) -> None:
+        """To the client."""
+        if status[:3] in {"535", b"535"}:
+            await asyncio.sleep(_WRONG_PASSWORD_PAUSE)
+        await super().push(status)
+
+    @functools.wraps(SMTP.smtp_DATA)
+    async def smtp_DATA(self, arg: str | None) -> None:
+        if await self.check_helo_needed() or await self.check_auth_needed("DATA"):
+            return
+        if not self.envelope.rcpt_tos:
+            await self.push("503 5.5.1 RCPT first")
+        elif arg:
+            await self.push("501 Syntax: DATA")
+        else:
+            await self._take_mail()
+
+    async def _take_mail(self) -> None:
+        await self.push("354 End data with <CR><LF>.<CR><LF>")
+        self.receiving = True
+        try:
+            hold, self.hold = (
+                self.hold,
+                self._intake.hold(),
+            )  # it outlives a client that hangs up, as the enqueue does
+            answer = await self._intake.take(self.session, self.envelope, hold, self._receive)
+            self._intake.metrics.answered(answer)
+            self._reset_timeout()
+            self._set_post_data_state()
+            await self.push(answer)
+            crash.point("smtp:answered")
+        finally:
+            self.receiving = self.enqueuing = False
+
+    async def _receive(self, hold: Hold, before: bytes) -> bytes | str:
+        began = self.loop.time()
+
+        def progressed(came: int) -> None:
+            left = began + _LEAST_TIME + came / _LEAST_RATE - self.loop.time()
+            self._reset_timeout(max(min(self._timeout_duration, left), 0.001))
+
+        received = await receive(
+            self._reader,
+            self.data_size_limit,
+            hold,
+            progressed,
+            before,
+            refuse_bare=self._intake.refuses_bare_line_ends(self.session),
+        )
+        if self._dismissed is not None:
+            raise asyncio.CancelledError  # the client was told 421, and sends the mail again
+        self.enqueuing = True
+        self._reset_timeout(_ANSWER_WITHIN)
+        return received
+
+    def _set_post_data_state(self) -> None:
+        """What aiosmtpd does when another mail begins, or the same one anew."""
+        self.hold.release()
+        super()._set_post_data_state()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The end, whoever wanted it."""
+        self.hold.release()
+        super().connection_lost(error)
+
+    def _timeout_cb(self) -> None:
+        """A close would wait for a client that does not read for good, and its place among the clients with it."""
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        (self._original_transport or self.transport).abort()
+        if self._handler_coroutine is not None:
+            self._handler_coroutine.cancel()  # of a connection that ends within a TLS handshake asyncio tells nobody
+        self.hold.release()
+
+    def dismiss(self) -> None:
+        """Closes it, with the word for that (RFC 5321 3.8). Called again and again until it is gone: a client that does not read is cut off in the end."""
+        now = self.loop.time()
+        if self._dismissed is None:
+            self._dismissed = now
+        elif now - self._dismissed >= _GOODBYE:
+            self._cut_off()
+        if not self.transport.is_closing():
+            self._writer.write(b"421 4.3.2 The server is shutting down, try again later\r\n")
+            self.transport.close()

@@ -1,0 +1,119 @@
+"""What smtp-in reads: the bytes after DATA, and the addresses of MAIL FROM and RCPT TO.
+
+Dots are un-stuffed, memory is counted, lines have any length. A mail that is refused in the middle
+is read to its end (RFC 5321), but no longer kept. Addresses are taken character for character (RFC
+5321 4.1.2): aiosmtpd reads them as message headers, decodes encoded words and drops comments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from io import BytesIO
+
+from mailslice.worker.io.content_loader import Hold
+
+_ATOM = r"[^\s\x00-\x20\x7f()<>\[\]:;@\\,\"]+"
+_QUOTED = r'"(?:[^\x00-\x1f\x7f"\\]|\\[^\x00-\x1f\x7f])*"'
+_DOMAIN = rf"(?:{_ATOM}|\[[^\s\x00-\x20\x7f\[\]<>\\]+\])"
+_MAILBOX = rf"(?:{_QUOTED}|{_ATOM})@{_DOMAIN}"
+_ROUTE = rf"(?:@{_DOMAIN}(?:,@{_DOMAIN})*:)?"
+_PATH = re.compile(
+    rf" *(?:<{_ROUTE}(?P<angled>{_MAILBOX}|{_ATOM})?>|(?P<bare>{_MAILBOX}|{_ATOM}))(?P<rest>| .*)",
+    re.DOTALL,
+)
+NULL_PATH = "<>"
+
+
+def read_path(argument: str) -> tuple[str | None, str]:
+    """The address that `argument` begins with (`<>`: null path; None: none), and the parameters.
+
+    A source route is left out (RFC 5321 C). A name without a domain is an address here.
+    """
+    match = _PATH.fullmatch(argument)
+    if match is None:
+        return None, ""
+    return match["angled"] or match["bare"] or NULL_PATH, match["rest"].strip()
+
+
+TOO_LARGE = "552 5.3.4 The mail is too large"
+BARE = "550 5.6.11 Bare <LF> or <CR> in the mail: its lines end with <CR><LF>"
+BUSY = "451 4.3.1 Too much mail at once, try again later"
+_STEP = 1 << 16
+
+
+async def receive(
+    reader: asyncio.StreamReader,
+    limit: int,
+    hold: Hold,
+    on_progress: Callable[[int], None],
+    before: bytes = b"",
+    *,
+    refuse_bare: bool = False,
+) -> bytes | str:
+    """The mail with `before` in front of it (which does not count), or the refusal to answer with.
+
+    Takes memory from `hold` as it grows; a refusal gives it back. `on_progress` is called with the
+    bytes that have come, at first and for every 64 KiB: a slow client is not one that has gone.
+    """
+    mail = _Mail(limit, hold, before, refuse_bare=refuse_bare)
+    told = 0
+    line_begins = True
+    on_progress(0)
+    while True:
+        piece, line_ends = await _piece(reader)
+        if line_begins and piece.startswith(b"."):
+            if piece == b".\r\n":
+                return mail.content.getvalue() if mail.refusal is None else mail.refusal
+            piece = piece[1:]
+        line_begins = line_ends
+        mail.add(piece, line_ends=line_ends)
+        if mail.came - told >= _STEP:
+            told = mail.came
+            on_progress(told)
+
+
+class _Mail:
+    """The bytes that have come, or why they are refused: then they are counted, and not kept."""
+
+    def __init__(self, limit: int, hold: Hold, before: bytes, *, refuse_bare: bool) -> None:
+        self._limit = limit
+        self._hold = hold
+        self._refuse_bare = refuse_bare
+        self._held = 0
+        self.came = 0
+        self.content = BytesIO()
+        self.content.write(before)
+        self.refusal: str | None = None
+
+    def add(self, piece: bytes, *, line_ends: bool) -> None:
+        self.came += len(piece)
+        if self.refusal is not None:
+            return
+        self.refusal = self._refused(piece, len(piece) - 2 * line_ends)
+        if self.refusal is None:
+            self.content.write(piece)
+        else:
+            self.content = BytesIO()
+            self._hold.release()
+
+    def _refused(self, piece: bytes, end: int) -> str | None:
+        if self.came > self._limit:
+            return TOO_LARGE
+        if self._refuse_bare and (piece.find(b"\n", 0, end) >= 0 or piece.find(b"\r", 0, end) >= 0):
+            return BARE
+        if self.came > self._held:
+            if not self._hold.grow(_STEP + len(piece)):
+                return BUSY
+            self._held += _STEP + len(piece)
+        return None
+
+
+async def _piece(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
+    """A line, or a part of one that is longer than the reader's limit; and whether the line ends with it. A bare LF or CR ends no line."""
+    try:
+        return await reader.readuntil(b"\r\n"), True
+    except asyncio.LimitOverrunError as error:
+        # It never parts CR from LF: what may be the beginning of an end stays in the reader.
+        return await reader.read(error.consumed), False

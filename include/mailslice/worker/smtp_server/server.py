@@ -1,0 +1,192 @@
+"""`mailslice worker smtp-in`: accepts mail by SMTP and answers 250 only after the enqueue is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import BadSetting, MailsliceError
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
+from mailslice.worker.io.content_loader import ContentBudget
+from mailslice.worker.smtp_server.conversation import ConnectionLimits, Conversation
+from mailslice.worker.smtp_server.metrics import SmtpMetrics
+from mailslice.worker.smtp_server.policy import SmtpPolicy, policy_of
+from mailslice.worker.smtp_server.session import Enqueuer, Intake
+
+if TYPE_CHECKING:
+    from mailslice.worker.queue_worker import QueueWorker
+
+log = logging.getLogger(__name__)
+
+_DRAIN = 30.0
+_TRACE_ROOM = 4096
+"""Bytes: more than a Received line can have, whose parts come from commands of at most 512."""
+
+
+def run_smtp_in(
+    settings: Settings, queue: QueueName, on_listening: Callable[[str, int], None] | None = None
+) -> None:
+    """Listens until SIGTERM or SIGINT; mails that are being received may then end, for up to 30 s.
+
+    `on_listening` is told address and port (of port 0 the one that was taken). Before that it
+    raises BadSetting (open relay, incomplete TLS or AUTH, a taken port), UnknownQueue,
+    StoreUnavailable.
+    """
+    import uvloop
+
+    policy = policy_of(settings.smtp_in)
+    # aiosmtpd logs every command at INFO, with addresses in it.
+    logging.getLogger("mail.log").setLevel(logging.ERROR)
+    metrics = SmtpMetrics(queue)
+    liveness = Liveness(1, time.monotonic)
+    liveness.started(0, os.getpid())
+    health = contextlib.ExitStack()
+    if port := settings.smtp_in.health_port:
+        pages = {
+            "/livez": liveness.livez,
+            "/readyz": liveness.readyz,
+            "/metrics": metrics.page,
+        }
+        server = HealthServer(settings.worker.health_host, port, pages)
+        health.callback(server.stop)
+        server.start()
+    with health, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_until_signal(settings, queue, policy, metrics, liveness, on_listening))
+
+
+async def _until_signal(  # noqa: PLR0917
+    settings: Settings,
+    queue: QueueName,
+    policy: SmtpPolicy,
+    metrics: SmtpMetrics,
+    liveness: Liveness,
+    on_listening: Callable[[str, int], None] | None,
+) -> None:
+    from mailslice.worker.queue_worker import open_worker
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with open_worker(_with_room_for_trace(settings), queue) as worker:
+        watching = [
+            asyncio.create_task(_beat(worker, liveness)),
+            asyncio.create_task(_stay_connected(worker)),
+        ]
+        try:
+            await serve(
+                settings,
+                policy,
+                worker,
+                stop,
+                clock=system_clock,
+                metrics=metrics,
+                on_listening=on_listening,
+            )
+        finally:
+            for task in watching:
+                task.cancel()
+
+
+async def _beat(worker: QueueWorker, liveness: Liveness) -> None:
+    """The event loop turns, and reaches these stores."""
+    while True:
+        health = ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra)
+        liveness.beat(0, health)
+        await asyncio.sleep(1)
+
+
+async def _stay_connected(worker: QueueWorker) -> None:
+    """Who is not ready gets no mail, and only a mail would connect to the broker again."""
+    while True:
+        with contextlib.suppress(MailsliceError):
+            await worker.wiring.publisher.connect()
+        await asyncio.sleep(2)
+
+
+def _with_room_for_trace(settings: Settings) -> Settings:
+    """The limit is the client's, and was kept when the mail came; the Received line before it is ours."""
+    queue = settings.queue.model_copy(
+        update={"max_mail_bytes": settings.queue.max_mail_bytes + _TRACE_ROOM}
+    )
+    return settings.model_copy(update={"queue": queue})
+
+
+async def serve(
+    settings: Settings,
+    policy: SmtpPolicy,
+    worker: Enqueuer,
+    stop: asyncio.Event,
+    *,
+    clock: Clock,
+    metrics: SmtpMetrics,
+    on_listening: Callable[[str, int], None] | None = None,
+) -> None:
+    """Listens until `stop` is set, then finishes what is being received."""
+    wanted = settings.smtp_in
+    hostname = wanted.hostname or socket.getfqdn()
+    intake = Intake(
+        worker,
+        policy,
+        hostname=hostname,
+        max_recipients=wanted.max_recipients,
+        budget=ContentBudget(settings.worker.memory_budget_mib << 20),
+        clock=clock,
+        metrics=metrics,
+    )
+    open_now: set[Conversation] = set()
+    metrics.count_connections(lambda: len(open_now))
+    loop = asyncio.get_running_loop()
+    conversation = partial(
+        Conversation,
+        intake,
+        policy,
+        open_now,
+        ConnectionLimits(wanted.max_connections, wanted.connections_per_client),
+        data_size_limit=settings.queue.max_mail_bytes,
+        hostname=hostname,
+        timeout=wanted.timeout.total_seconds(),
+        loop=loop,
+    )
+    try:
+        server = await loop.create_server(
+            conversation, wanted.host, wanted.port, backlog=wanted.max_connections
+        )
+    except OSError as error:
+        raise BadSetting(
+            f"MAILSLICE_SMTP_IN_HOST={wanted.host!r}, MAILSLICE_SMTP_IN_PORT={wanted.port}: cannot listen there: {error.strerror or error}; choose another"
+        ) from error
+    host, port = server.sockets[0].getsockname()[:2]
+    log.info("listening on %s:%d", host, port, extra={"action": "smtp_listening"})
+    if on_listening is not None:
+        on_listening(host, port)
+    try:
+        await stop.wait()
+    finally:
+        server.close()
+        await _finish(open_now, intake)
+
+
+async def _finish(open_now: set[Conversation], intake: Intake) -> None:
+    """Mails that are being received may end; idle clients are sent away at once.
+
+    So is nobody whose mail is whole: told 421, it would send again what is enqueued all the same.
+    """
+    deadline = time.monotonic() + _DRAIN
+    while open_now:
+        for conversation in list(open_now):
+            late = time.monotonic() > deadline and not conversation.enqueuing
+            if conversation.transport is not None and (late or not conversation.receiving):
+                conversation.dismiss()
+        await asyncio.sleep(0.05)  # closing is seen by the conversation's own task
+    await intake.drain()

@@ -1,0 +1,284 @@
+"""What is answered to each SMTP command, and the way of a mail's bytes into the queue.
+
+They are kept as they came, dots un-stuffed, behind a Received line (RFC 5321 4.4).
+"""
+
+# ruff: noqa: N802 - aiosmtpd calls hooks by the names of the commands
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from email.utils import format_datetime
+from typing import Any, Protocol
+from uuid import uuid4
+
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+
+from mailslice.codec.addresses import is_address
+from mailslice.codec.content import split
+from mailslice.model import crash
+from mailslice.model.clock import Clock
+from mailslice.model.errors import BadInput, BadSetting, MailsliceError
+from mailslice.model.mail import Mail, QueuedMail
+from mailslice.worker.io.content_loader import ContentBudget, Hold
+from mailslice.worker.smtp_server.data import BUSY, NULL_PATH
+from mailslice.worker.smtp_server.metrics import SmtpMetrics
+from mailslice.worker.smtp_server.policy import SmtpPolicy, client_address
+
+log = logging.getLogger(__name__)
+
+_NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
+_MOST_HOPS = 100
+"""Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
+_FREE_RECIPIENTS = 100
+"""Of one mail: as many as every server takes (RFC 5321 4.5.3.1.8). Beyond them they count as mail in memory."""
+_HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
+
+
+class Enqueuer(Protocol):
+    """The part of `worker.QueueWorker` that intake needs."""
+
+    async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail: ...
+
+
+class HoldsMail(Protocol):
+    """The part of a `smtp_conversation.Conversation` that intake needs."""
+
+    hold: Hold
+
+
+class Intake:
+    """aiosmtpd's hooks. 250 after DATA is said only when the enqueue is durable."""
+
+    def __init__(
+        self,
+        worker: Enqueuer,
+        policy: SmtpPolicy,
+        *,
+        hostname: str,
+        max_recipients: int,
+        budget: ContentBudget,
+        clock: Clock,
+        metrics: SmtpMetrics,
+    ) -> None:
+        self._worker = worker
+        self._policy = policy
+        self._hostname = hostname
+        self._max_recipients = max_recipients
+        self._budget = budget
+        self._clock = clock
+        self.metrics = metrics
+        self._enqueuing: set[asyncio.Task[str]] = set()
+
+    @property
+    def offers_auth(self) -> bool:
+        """Whether clients may log in at all."""
+        return self._policy.offers_auth
+
+    def is_stranger(self, session: Session) -> bool:
+        """Whether the client is outside of the networks that may send without AUTH."""
+        return not self._policy.allows(client_address(session.peer))
+
+    def refuses_bare_line_ends(self, session: Session) -> bool:
+        """Of strangers only: what is in the allowed networks may not know better."""
+        return self._policy.refuse_bare_line_ends and self.is_stranger(session)
+
+    def hold(self) -> Hold:
+        """For one mail: what it takes of the memory."""
+        return Hold(self._budget)
+
+    async def handle_EHLO(
+        self,
+        _server: SMTP,
+        session: Session,
+        _envelope: Envelope,
+        hostname: str,
+        responses: list[str],
+    ) -> list[str]:
+        """AUTH is announced only where it can succeed."""
+        session.host_name = hostname
+        kept = [
+            line
+            for line in responses
+            if self._policy.offers_auth or not line.startswith("250-AUTH")
+        ]
+        return [*kept[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", kept[-1]]
+
+    async def handle_MAIL(
+        self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        declared = next((int(o.removeprefix("SIZE=")) for o in options if o.startswith("SIZE=")), 0)
+        if not self._budget.fits(declared):
+            return BUSY  # said before the client sends it all in vain
+        if address != NULL_PATH and (problem := _wrong_address(address, utf8=envelope.smtp_utf8)):
+            return problem
+        envelope.mail_from = address
+        envelope.mail_options.extend(options)
+        return "250 2.1.0 OK"
+
+    async def handle_RCPT(
+        self,
+        server: HoldsMail,
+        session: Session,
+        envelope: Envelope,
+        address: str,
+        options: list[str],
+    ) -> str:
+        if self.is_stranger(session) and not session.authenticated:
+            return "550 5.7.1 Relaying denied" + (
+                ": AUTH first" if self._policy.offers_auth else ""
+            )
+        if len(envelope.rcpt_tos) >= self._max_recipients:
+            return "452 4.5.3 Too many recipients"
+        if address.lower() == "postmaster":
+            address = f"{address}@{self._hostname}"  # the one name that every server knows without a domain (RFC 5321 4.5.1)
+        if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
+            return problem
+        if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.hold.grow(
+            sys.getsizeof(address)
+        ):
+            return BUSY
+        envelope.rcpt_tos.append(address)
+        envelope.rcpt_options.extend(options)
+        return "250 2.1.5 OK"
+
+    async def take(
+        self,
+        session: Session,
+        envelope: Envelope,
+        hold: Hold,
+        receiving: Callable[[Hold, bytes], Awaitable[bytes | str]],
+    ) -> str:
+        """Receives a mail, behind a Received line, and gives the answer to it: 250 when it is durable. `hold` has its recipients; it is released."""
+        try:
+            mail = self._mail(session, envelope)
+            content = await receiving(hold, self._trace(session, envelope, mail.name))
+            if isinstance(content, bytes) and len(_HOP.findall(split(content)[0])) - 1 > _MOST_HOPS:
+                content = "554 5.4.6 Too many hops: the mail goes round in circles"
+        except BaseException:
+            hold.release()
+            raise
+        if isinstance(content, str):
+            hold.release()
+            return content
+        crash.point("smtp:received")
+        # A client that hangs up must not cut an enqueue in two: the task goes on, and `drain` waits for it.
+        task = asyncio.create_task(self._accept(mail, content, hold))
+        self._enqueuing.add(task)
+        task.add_done_callback(self._enqueuing.discard)
+        return await asyncio.shield(task)
+
+    async def handle_exception(self, error: Exception) -> str:
+        """No word of the inside reaches the client."""
+        log.error("SMTP session failed: %s", type(error).__name__, extra={"action": "smtp_fault"})
+        log.debug("SMTP session failed", exc_info=error)
+        return "451 4.3.0 Local error, try again later"
+
+    def authenticate(
+        self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, given: Any
+    ) -> AuthResult:
+        """The authenticator that aiosmtpd asks."""
+        good = isinstance(given, LoginPassword) and self._policy.accepts(
+            given.login, given.password
+        )
+        if not good:
+            self.metrics.wrong_password()
+        return AuthResult(success=good, handled=False, auth_data=given)
+
+    async def drain(self) -> None:
+        """Waits for the enqueues that run."""
+        if self._enqueuing:
+            await asyncio.wait(set(self._enqueuing))
+
+    async def _accept(self, mail: Mail, content: bytes, hold: Hold) -> str:
+        try:
+            queued = await self._worker.enqueue(mail, content)
+        except MailsliceError as error:
+            log.warning("mail not stored: %s", error, extra={"action": "smtp_refused"})
+            # Bad input is the mail's fault and stays so; a bad setting, say a password that was changed, is ours and is mended.
+            its_fault = isinstance(error, BadInput) and not isinstance(error, BadSetting)
+            return "554 5.6.0 The mail cannot be accepted" if its_fault else _NO_STORE
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client keeps the mail
+            return await self.handle_exception(error)
+        finally:
+            hold.release()
+        self.metrics.enqueued(len(content))
+        log.info(
+            "accepted %d bytes as %s",
+            len(content),
+            queued.enqueue_id,
+            extra={"action": "smtp_accepted", "enqueue_id": str(queued.enqueue_id)},
+        )
+        return f"250 2.0.0 OK queued as {queued.enqueue_id}"
+
+    def _mail(self, session: Session, envelope: Envelope) -> Mail:
+        now = self._clock()
+        address = client_address(session.peer)
+        attributes = {"org.apache.james.HELO": _string_attribute(session.host_name or "")}
+        if session.authenticated and isinstance(session.auth_data, LoginPassword):
+            attributes["org.apache.james.SMTPAuthUser"] = _string_attribute(
+                session.auth_data.login.decode("utf-8", "replace")
+            )
+        return Mail(
+            name=f"Mail{int(now.timestamp() * 1000)}-{uuid4()}",
+            sender=None if envelope.mail_from == NULL_PATH else envelope.mail_from,
+            recipients=tuple(dict.fromkeys(envelope.rcpt_tos)),
+            last_updated_ns=int(now.timestamp() * 1000) * 1_000_000,
+            attributes=attributes,
+            remote_addr=str(address or ""),
+            # Not looked up: a name service must not hold up mail. The name the client claims is in the HELO attribute.
+            remote_host="localhost"
+            if address is not None and address.is_loopback
+            else str(address or ""),
+        )
+
+    def _trace(self, session: Session, envelope: Envelope, name: str) -> bytes:
+        address = client_address(session.peer)
+        literal = (
+            f"IPv6:{address}" if address is not None and address.version == 6 else str(address)
+        )
+        protocol = (
+            ("UTF8SMTP" if envelope.smtp_utf8 else "ESMTP") if session.extended_smtp else "SMTP"
+        )
+        if session.extended_smtp:
+            protocol += "S" * (session.ssl is not None) + "A" * bool(session.authenticated)
+        helo = re.sub(r"[^!-'*-~]", "?", session.host_name or "unknown")
+        lines = (
+            f"Received: from {helo} ([{literal}])",
+            f"\tby {self._hostname} (mailslice) with {protocol} id {name};",
+            f"\t{format_datetime(self._clock())}",
+        )
+        return "".join(f"{line}\r\n" for line in lines).encode("ascii", "replace")
+
+
+def _wrong_address(address: str, *, utf8: bool) -> str | None:
+    """What to answer to an address that cannot be kept; None when it is fine."""
+    if not (is_address(address) and _james_takes(address)):
+        return "553 5.1.3 Malformed address"
+    if not (address.isascii() or utf8):
+        return "553 5.6.7 The address needs SMTPUTF8"
+    return None
+
+
+def _james_takes(address: str) -> bool:
+    """A James that gets a mail with one recipient that its MailAddress refuses dead-letters it for all of them; with such a sender it takes the null sender."""
+    local, _, domain = address.rpartition("@")
+    return (
+        local != '""'
+        and ".." not in local
+        and not any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
+    )
+
+
+def _string_attribute(text: str) -> bytes:
+    """James' form of a text attribute."""
+    shown = text.encode("utf-8", "replace").decode()
+    return json.dumps(
+        {"serializer": "StringSerializer", "value": shown},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    ).encode()

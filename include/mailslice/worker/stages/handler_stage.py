@@ -1,0 +1,81 @@
+"""What a handler marks its progress with: `def handle(mail, content, *, stage)`.
+
+Before the first step that cannot be taken back: `stage.sending(recipients)`, durable when it
+returns. Right after it: `stage.sent(recipients)`, or `stage.not_sent(recipients)` when it surely
+did not happen. A mail whose worker dies, or whose handler ends, in between is failed for these
+recipients and told, never sent twice. Without recipients each means all that it can mean. `sending`
+raises TakenOver when another one has the mail. Without stage marks on the queue all do nothing. A
+plain handler gets a BlockingStage, an async one an AsyncStage, whose methods are awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
+
+from mailslice.worker.stages.stage_log import Marks
+
+
+class BlockingStage:
+    """For one delivery and a thread. `age` is None when it is unknown.
+
+    `attempt` counts from 1, by each retry that counts (with stage marks: by every retry).
+    """
+
+    def __init__(
+        self,
+        marks: Marks | None = None,
+        attempt: int = 1,
+        age: timedelta | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._marks = marks
+        self._loop = loop
+        self.attempt = attempt
+        self.age = age
+
+    def sending(self, recipients: Iterable[str] | None = None) -> None:
+        """About to send to these. Raises TakenOver, StoreUnavailable: then do not."""
+        if self._marks is not None and self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._marks.sending(recipients), self._loop).result()
+
+    def sent(self, recipients: Iterable[str] | None = None) -> None:
+        """These have it."""
+        if self._marks is not None and self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._marks.sent(recipients), self._loop).result()
+
+    def not_sent(self, recipients: Iterable[str] | None = None) -> None:
+        """These surely do not have it, and may be tried again."""
+        if self._marks is not None:
+            self._marks.not_sent(recipients)
+
+
+class AsyncStage:
+    """The same for a coroutine on the worker's loop."""
+
+    def __init__(
+        self, marks: Marks | None = None, attempt: int = 1, age: timedelta | None = None
+    ) -> None:
+        self._marks = marks
+        self.attempt = attempt
+        self.age = age
+
+    async def sending(self, recipients: Iterable[str] | None = None) -> None:
+        """About to send to these. Raises TakenOver, StoreUnavailable: then do not."""
+        if self._marks is not None:
+            await self._marks.sending(recipients)
+
+    async def sent(self, recipients: Iterable[str] | None = None) -> None:
+        """These have it."""
+        if self._marks is not None:
+            await self._marks.sent(recipients)
+
+    async def not_sent(self, recipients: Iterable[str] | None = None) -> None:
+        """These surely do not have it, and may be tried again."""
+        if self._marks is not None:
+            self._marks.not_sent(recipients)
+
+
+UNMARKED = BlockingStage()
+"""For a handler that is called without a delivery."""

@@ -1,0 +1,275 @@
+"""Stage marks: read at each delivery, written conditionally by who holds the mail.
+
+`sending` is durable before the first step that cannot be taken back; `sent` follows it. What a
+delivery knows (`Marks`) is at least what the table says: a `sent` that could not be written is
+written by the next mark, or by the end of the delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.model import crash
+from mailslice.model.errors import BadInput, TakenOver, TryAgain
+from mailslice.model.mail import EnqueueId, QueuedMail
+from mailslice.model.stages import Decision, MailStage, Stage, Verdict, decide, next_attempt
+from mailslice.worker.io.cassandra_bridge import Rows
+from mailslice.worker.io.context import Wiring
+
+log = logging.getLogger(__name__)
+
+
+class Marks:
+    """One delivery's. `taken`: a write was refused, so the mail is another one's.
+
+    `on_stage` hears of each stage, `on_late` of recipients that were sent to after they had failed.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        record: MailStage,
+        on_stage: Callable[[Stage], None],
+        on_late: Callable[[MailStage, tuple[str, ...]], Awaitable[None]],
+    ) -> None:
+        self._stages = stages
+        self._on_stage = on_stage
+        self._on_late = on_late
+        self._written = record
+        self._known = record
+        self._next: MailStage | None = None
+        self.taken = False
+
+    @property
+    def known(self) -> MailStage:
+        """How far each recipient is."""
+        return self._known
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """Recipients that were begun and never answered for."""
+        return self._known.those(Stage.SENDING)
+
+    async def sending(self, recipients: Iterable[str] | None = None) -> None:
+        """Durable when it returns: these (None: all that are left) are sent to here, or nowhere.
+
+        Raises TakenOver, StoreUnavailable: then do nothing to them.
+        """
+        wanted = self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
+        if self.taken or self._next is not None:
+            raise _taken(self._known.enqueue_id)
+        if unknown := set(wanted) - set(self._known.remaining):
+            raise BadInput(
+                f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, or are not the mail's"
+            )
+        begun = self._moved(wanted, Stage.SENDING)
+        await self._write(begun)
+        crash.point("stage:sending-written")
+        self._known = begun
+        self._on_stage(Stage.SENDING)
+
+    async def sent(self, recipients: Iterable[str] | None = None) -> None:
+        """These recipients (None: all being sent to) have the mail. A store that is away raises
+        nothing.
+        """
+        wanted = self._begun(recipients)
+        before, self._known = self._known, self._moved(wanted, Stage.SENT)
+        self._on_stage(self._known.stage)
+        try:
+            if (
+                self._next is not None
+            ):  # the delivery was ended under a handler that went on: these were told as failed
+                raise _taken(self._known.enqueue_id)
+            await self._write(self._known)
+            crash.point("stage:sent-written")
+        except TryAgain as error:
+            log.warning(
+                "'sent' is not stored yet: %s",
+                error,
+                extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)},
+            )
+        except TakenOver:
+            # The operator was told that they failed, and they did not.
+            with suppress(TryAgain):
+                await self._on_late(before, wanted)
+
+    def not_sent(self, recipients: Iterable[str] | None = None) -> None:
+        """These recipients surely do not have the mail: a plain refusal. They are left to be tried again. The next mark writes it."""
+        back = self._begun(recipients)
+        states = {
+            recipient: stage
+            for recipient, stage in self._known.recipients.items()
+            if recipient not in back
+        }
+        self._known = replace(
+            self._known, remaining=(*self._known.remaining, *back), recipients=states
+        )
+        self._on_stage(self._known.stage)
+
+    async def finish(self, stage: Stage = Stage.SENT) -> None:
+        """The handler is done with all recipients: those that are left or were begun are at `stage`. Raises TakenOver."""
+        if self.taken:
+            raise _taken(self._known.enqueue_id)
+        if self._written.step and not self._written.closed:
+            await self._write(self._moved((*self._known.remaining, *self.doubtful), stage))
+            crash.point("stage:finished")
+
+    @property
+    def begun_again(self) -> MailStage | None:
+        """The record of the next attempt, once it is written."""
+        return self._next
+
+    async def begin_again(self, left: Iterable[str]) -> MailStage:
+        """Writes, and gives, the record of the attempt that serves those of `left` who were not begun; those in doubt fail by it. Raises TakenOver."""
+        if self.taken:
+            raise _taken(self._known.enqueue_id)
+        if self._next is None:
+            again = [recipient for recipient in left if recipient not in self._known.recipients]
+            following = next_attempt(
+                self._known, again, self.doubtful, by=self._stages.worker, now=self._stages.clock()
+            )
+            await self._write(following)
+            crash.point("stage:again-written")
+            self._next = self._written
+        return self._next
+
+    def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
+        wanted = self.doubtful if recipients is None else tuple(dict.fromkeys(recipients))
+        if unknown := set(wanted) - set(self.doubtful):
+            raise BadInput(
+                f"mail {self._known.enqueue_id}: {len(unknown)} recipients were not begun"
+            )
+        return wanted
+
+    def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
+        return self._known.moved(
+            recipients, stage, by=self._stages.worker, now=self._stages.clock()
+        )
+
+    async def _write(self, after: MailStage) -> None:
+        """After a lost answer the record may be ours and a step ahead: then this delivery wrote it."""
+        after = replace(after, step=self._written.step + 1)
+        while not await self._stages.advance(self._written, after):
+            there = await self._stages.read(after.enqueue_id)
+            if (
+                there is None
+                or there.owner != self._stages.worker
+                or there.step <= self._written.step
+            ):
+                self.taken = True
+                raise _taken(after.enqueue_id)
+            self._written = there
+            if (there.attempt, there.remaining, there.recipients) == (
+                after.attempt,
+                after.remaining,
+                after.recipients,
+            ):
+                return
+            after = replace(after, step=there.step + 1)
+        self._written = after
+
+
+def _taken(enqueue_id: EnqueueId) -> TakenOver:
+    return TakenOver(f"mail {enqueue_id}: another one has it now")
+
+
+WAIT_SECONDS = 1.0
+"""Between two looks at a mail whose sender may be alive."""
+_LONGEST_WAIT = 15 * 60.0
+"""Seconds that a living sender is waited for. One that hangs for longer is the business of stuck_mails, and then of whoever gets the mail."""
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Since when a mail waits for a record, unchanged, that says sending. It is parked with its mail."""
+
+    owner: str
+    step: int
+    since: datetime
+
+    @property
+    def header(self) -> str:
+        """For the parked message."""
+        return f"{epoch_ms(self.since)} {self.step} {self.owner}"
+
+    @classmethod
+    def of(cls, header: object) -> Doubt | None:
+        """By a message's header; None without one, and for what is none."""
+        parts = header.split(" ", 2) if isinstance(header, str) else []
+        try:
+            since, step, owner = parts
+            return cls(owner, int(step), instant(int(since)))
+        except (ValueError, OverflowError):
+            return None
+
+
+class Stages:
+    """The stage marks of one queue, for one worker on one event loop."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.worker = wiring.worker
+        self.clock = wiring.clock
+        self._table = wiring.stores.own.mail_stages
+        self._records = wiring.stores.own.worker_records
+        self._queue = wiring.queue
+        self._bridge = wiring.bridge
+        # A worker that was idle writes its record a tick after it got a mail.
+        self._first_look = 1.0 + 2 * min(1.0, wiring.settings.worker.record_every.total_seconds())
+
+    def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
+        """Asks for the mail's record, at the settings' consistency, without waiting: for `told`. What a refused write has lost to is seen by it."""
+        return self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
+
+    def told(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
+        """The record, None when nobody began."""
+        return self._table.record(rows[0], enqueue_id) if rows else None
+
+    async def read(self, enqueue_id: EnqueueId) -> MailStage | None:
+        """`ask` and `told`."""
+        return self.told(enqueue_id, await self.ask(enqueue_id))
+
+    async def advance(self, before: MailStage, after: MailStage) -> bool:
+        """Writes `after` if the record is still `before` (step 0: there is none). After StoreUnavailable nobody knows: read."""
+        return self._table.applied(
+            await self._bridge.rows(self._table.advance_future(self._queue, before, after))
+        )
+
+    async def decide(
+        self, item: QueuedMail, record: MailStage | None, doubt: Doubt | None
+    ) -> tuple[Decision, Doubt | None]:
+        """What becomes of a delivery; with WAIT, the doubt to bring along at the next look."""
+        lives = False
+        if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
+            if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
+                doubt = Doubt(record.owner, record.step, self.clock())
+                log.info(
+                    "mail %s waits: %s may be sending it",
+                    item.enqueue_id,
+                    record.owner,
+                    extra={"action": "stage_wait", "enqueue_id": str(item.enqueue_id)},
+                )
+            lives = await self._may_live(doubt)
+        decision = decide(
+            record,
+            item.enqueue_id,
+            item.mail.recipients,
+            by=self.worker,
+            now=self.clock(),
+            holder_lives=lives,
+        )
+        return decision, doubt if decision.verdict is Verdict.WAIT else None
+
+    async def _may_live(self, doubt: Doubt) -> bool:
+        """Our own mails are never asked about here: what this worker still works on is in its hand, and waited for there."""
+        waited = (self.clock() - doubt.since).total_seconds()
+        if waited < self._first_look:
+            return True
+        return waited < _LONGEST_WAIT and await asyncio.to_thread(
+            self._records.alive, self._queue, doubt.owner
+        )

@@ -1,0 +1,119 @@
+"""The generated pages under docs/: settings, command line, DAGs, scale. `make docs` writes them; a test compares."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from mailslice.bench.scale import read_measured, scale_page
+from mailslice.cli.documentation import cli_page
+from mailslice.model.durations import format_duration
+from mailslice.model.settings import groups, variables
+from stack.settings import TEST_PREFIX, stack_variables
+
+_OF_STACK = f"""\
+Of `make run`. Those of the services that `make test` starts: state and ports are \
+`{TEST_PREFIX}...`, 1000 higher
+(Airflow's 18080); versions and sizes are the same variables."""
+_HEAD = "Generated (`make docs`); a test compares."
+
+
+def pages(root: Path) -> Mapping[str, str]:
+    """Every generated page: its path below docs/ and its text."""
+    scale = scale_page(read_measured(root / "docs" / "performance.json"))
+    own = {"settings.md": settings_page(), "cli.md": cli_page()}
+    return {**own, "dags.md": dags_page(root), "scale.md": scale}
+
+
+def settings_page() -> str:
+    """All variables: of mailslice, and of the local stack."""
+    lines = ["# Settings", "", _HEAD, ""]
+    lines += [
+        "Read from the environment; when that names no store, from `.state/run/settings.env` of the clone, which `make run` writes.",
+        "An unknown name, or a value that is not allowed, is an error that names it. Durations: `90s`, `15m`, `1h`, `30d` or ISO 8601.",
+    ]
+    for group, cls in groups().items():
+        rows, meanings = list[str](), cls.meanings()
+        for name, (its_group, field) in variables().items():
+            if its_group == group:
+                info = cls.model_fields[field]
+                words = [*_allowed(info), *filter(None, [meanings.get(field)])]
+                rows.append(_row(name, _default(info), "; ".join(words)))
+        text = (cls.__doc__ or "").strip()
+        lines += ["", f"## {group}", "", text, "", "| variable | default | allowed, meaning |"]
+        lines += ["|---|---|---|", *rows]
+    lines += [
+        "",
+        "## The local stack",
+        "",
+        _OF_STACK,
+        "",
+        "| variable | default | meaning |",
+        "|---|---|---|",
+    ]
+    stack = stack_variables().items()
+    lines += [_row(name, f"`{default}`", meaning) for name, (default, meaning) in stack]
+    return "\n".join(lines) + "\n"
+
+
+def dags_page(root: Path) -> str:
+    """The docstrings of the DAG files."""
+    lines = ["# DAGs", "", f"{_HEAD} The text of each is its `doc_md`, which Airflow shows, too."]
+    for file in sorted((root / "dags").glob("*.py")):
+        text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        lines += ["", f"## {file.stem}", "", text.strip()]
+    return "\n".join(lines) + "\n"
+
+
+def write(root: Path) -> list[str]:
+    """Writes the pages; gives the names of those that changed."""
+    changed = []
+    for name, text in pages(root).items():
+        file = root / "docs" / name
+        if not file.is_file() or file.read_text(encoding="utf-8") != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            changed.append(name)
+    return changed
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.default
+    if value is None or value in ("", ()):
+        return "unset"
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, timedelta):
+        value = format_duration(value)
+    if isinstance(value, tuple):
+        value = ",".join(value)
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _allowed(field: FieldInfo) -> Iterator[str]:
+    kinds = get_args(field.annotation) or (field.annotation,)
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            yield ", ".join(str(member.value) for member in kind)
+        elif kind is bool:
+            yield "true, false"
+    for rule in field.metadata:
+        for name, word in (
+            ("ge", "at least"),
+            ("le", "at most"),
+            ("min_length", "shortest"),
+            ("max_length", "longest"),
+        ):
+            if (bound := getattr(rule, name, None)) is not None:
+                yield f"{word} {format_duration(bound) if isinstance(bound, timedelta) else bound}"

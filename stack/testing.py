@@ -1,0 +1,80 @@
+"""`make test` and `make soak`: the services of the tests, then pytest, whose lines are the last."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+from stack.airflow import SHORT_LIVED_JVM, airflow_environment
+from stack.cassandra import nodetool_setting
+from stack.services import store_settings
+from stack.settings import Profile, stack_settings
+from stack.stack import own_stores, stop
+
+_TESTS_FAILED = 1
+
+
+def test(arguments: list[str]) -> int:
+    """Runs all tiers, with their coverage, or what the arguments name, against services of its own. Gives pytest's exit code."""
+    return _with_services(lambda environment: _pytest(arguments, environment))
+
+
+def soak(arguments: list[str]) -> int:
+    """Runs the tests marked `soak`, one after the other, or those of them that the arguments name. Gives pytest's exit code."""
+    return _with_services(
+        lambda environment: _run(["-m", "soak", "--timeout=1800", *arguments], environment)
+    )
+
+
+def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
+    stack = stack_settings(Profile.TEST)
+
+    def settings() -> Mapping[str, str]:
+        spark = {"MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": SHORT_LIVED_JVM}
+        return {**store_settings(stack), **nodetool_setting(stack), **spark}
+
+    with own_stores(stack, settings, stop):
+        return run(airflow_environment(stack, {}))
+
+
+def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
+    """All tiers run in processes beside each other, which costs some a deadline on a busy machine: what failed runs once more, alone, and its word counts."""
+    if arguments:
+        return _run(arguments, environment)
+    processes = stack_settings(Profile.TEST).sizes.test_processes
+    # As they are found: whole systems first, quick ones fill the end.
+    spread = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
+    code = _run(["--cov=mailslice", "--cov-report=term:skip-covered", *spread], environment)
+    if code != _TESTS_FAILED:
+        return code
+    print("\nmake test: what failed runs once more, one test at a time", flush=True)
+    return _run(["--last-failed", "--last-failed-no-failures=none"], environment)
+
+
+def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
+    stack = stack_settings(Profile.TEST)
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")
+    }
+    names = ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH", "NO_PROXY", "no_proxy")
+    wanted = {name: environment[name] for name in names}
+    tests = {
+        "MAILSLICE_REQUIRE_SERVICES": "1",
+        "MAILSLICE_TEST_SETTINGS": str(stack.settings_file),
+        "MAILSLICE_TEST_SERVICES_END": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "--durations=30", *arguments]
+    process = subprocess.Popen(command, cwd=stack.root, env={**clean, **wanted, **tests})
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue  # pytest has it, too, and ends by itself
+        except SystemExit:
+            process.terminate()
+            process.wait()
+            raise

@@ -1,0 +1,92 @@
+"""The queue room on real stores."""
+
+import pytest
+
+from mailslice.admin import queues
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import BadSetting, TopologyDiffers, UnknownQueue
+from mailslice.model.names import QueueTable
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.ddl import create_queue_tables
+from mailslice.view.configuration import ConfigurationGuard
+from tests.contracts.guard import GuardContract
+from tests.contracts.mail_queue import MailQueueContract
+from tests.contracts.tables import some_queue
+
+
+@pytest.fixture(scope="module")
+def both_tables(fresh_module):
+    with open_stores(fresh_module.settings) as stores:
+        stores.tables.create()
+        create_queue_tables(stores.cassandra, QueueTable.V3)
+        yield stores
+
+
+@pytest.fixture
+def no_events(both_tables):
+    both_tables.cassandra.execute(f"TRUNCATE {both_tables.settings.cassandra.keyspace}.eventstore")
+    return both_tables
+
+
+class TestMailQueueOnCassandra(MailQueueContract):
+    @pytest.fixture
+    def stores(self, no_events):
+        return no_events
+
+    @pytest.fixture
+    def queue(self):
+        return some_queue()
+
+
+class TestGuardOnCassandra(GuardContract):
+    @pytest.fixture
+    def make_guard(self, no_events, fresh_module):
+        return lambda **environment: ConfigurationGuard(
+            no_events.tables, fresh_module.but(**environment).settings
+        )
+
+
+def test_create_makes_everything_and_twice_is_once(fresh):
+    with open_stores(fresh.settings) as stores:
+        queues.create(stores, "spool")
+        queues.create(stores, "spool")
+        assert queues.known(stores) == ["spool"]
+        assert MailQueue(stores, "spool", system_clock).size() == 0
+        assert len(ConfigurationGuard(stores.tables, stores.settings).history()) == 1
+        with pytest.raises(UnknownQueue, match="known are: spool"):
+            queues.require(stores, "other")
+
+
+def test_a_queue_with_other_arguments_is_refused_and_named(fresh):
+    with open_stores(fresh.settings) as stores:
+        queues.create(stores, "spool")
+    with (
+        open_stores(fresh.but(MAILSLICE_QUEUE_QUORUM="true").settings) as stores,
+        pytest.raises(TopologyDiffers, match="JamesMailQueue-workqueue-spool"),
+    ):
+        queues.create(stores, "spool")
+
+
+def test_a_missing_keyspace_is_named_and_never_created_by_reading(fresh):
+    wrong = fresh.but(MAILSLICE_CASSANDRA_KEYSPACE="nosuchkeyspace").settings
+    with open_stores(wrong) as stores:
+        with pytest.raises(
+            BadSetting, match="MAILSLICE_CASSANDRA_KEYSPACE=nosuchkeyspace: no such keyspace"
+        ):
+            ConfigurationGuard(stores.tables, wrong).ensure()
+        with pytest.raises(BadSetting, match="no such keyspace"):
+            MailQueue(stores, "spool", system_clock).size()
+
+
+def test_the_first_start_creates_missing_tables_as_james_does(fresh):
+    with open_stores(fresh.settings) as stores:
+        assert set(stores.tables.missing()) == {
+            "enqueuedmailsv4",
+            "deletedmailsv2",
+            "browsestart",
+            "contentstart",
+            "eventstore",
+        }
+        ConfigurationGuard(stores.tables, stores.settings).ensure()
+        assert stores.tables.missing() == ()

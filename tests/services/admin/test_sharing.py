@@ -1,0 +1,118 @@
+"""MAILSLICE_QUEUE_SHARED is agreed on: kept in the own keyspace, carried by worker records, refused where a process differs."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.admin import queues
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import run_step
+from mailslice.model.errors import ConfigurationDiffers
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.ddl import tables_of
+from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.view import sharing
+from mailslice.worker import open_worker
+
+QUEUE = "agreed"
+RECORD = WorkerRecord("w1", "host", 1, datetime(2026, 11, 22, tzinfo=UTC), timedelta(seconds=3), 1)
+
+
+@pytest.fixture
+def place(make_fresh):
+    """A deployment of its own; gives its settings with MAILSLICE_QUEUE_SHARED as said, or unset."""
+    fresh = make_fresh()
+    with open_stores(fresh.settings) as stores:
+        queues.create(stores, QUEUE)
+
+    def settings(shared=None):
+        return fresh.but(MAILSLICE_QUEUE_SHARED=shared).settings if shared else fresh.settings
+
+    return settings
+
+
+def agreed(settings):
+    with open_stores(settings) as stores:
+        return sharing.agree(stores).queue.shared
+
+
+def work(settings):
+    async def once():
+        async with open_worker(settings, QUEUE) as worker:
+            return worker.wiring.settings.queue.shared
+
+    return asyncio.run(once())
+
+
+def test_where_all_say_shared_nothing_is_stored_and_no_keyspace_is_made(place):
+    assert agreed(place())
+    assert agreed(place("true"))
+    assert work(place())
+    with open_stores(place()) as stores:
+        assert sharing.stored(stores) is None
+        assert not tables_of(stores.cassandra, stores.settings.own.keyspace)
+
+
+def test_the_first_false_is_stored_and_followed_and_what_differs_refuses(place):
+    assert not work(place("false"))
+    assert not work(place())
+    with pytest.raises(ConfigurationDiffers) as refused:
+        work(place("true"))
+    assert refused.value.exit_code == 3
+    for part in (
+        "MAILSLICE_QUEUE_SHARED=true",
+        "in the environment",
+        "false is stored",
+        "mailslice config shared true",
+    ):
+        assert part in str(refused.value)
+    with pytest.raises(ConfigurationDiffers):
+        run_step("plan", RunRequest("queue_cleanup", QUEUE, "r1", params={}), place("true"))
+
+
+def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(place):
+    assert not agreed(place("false"))
+    with open_stores(place()) as stores:
+        stores.own.worker_records.save(QUEUE, replace(RECORD, shared=False))
+        with pytest.raises(ConfigurationDiffers, match="w1"):
+            sharing.change(stores, shared=True)
+        assert sharing.stored(stores) is False
+        stores.own.worker_records.save(QUEUE, replace(RECORD, shared=True))
+        assert sharing.change(stores, shared=True)
+        assert not sharing.change(stores, shared=True)
+    assert agreed(place("true"))
+    with pytest.raises(ConfigurationDiffers):
+        agreed(place("false"))
+
+
+def test_the_first_false_waits_for_workers_that_run_by_the_default(place):
+    with open_stores(place()) as stores:
+        stores.own.worker_records.save(QUEUE, replace(RECORD, shared=True))
+        with pytest.raises(ConfigurationDiffers, match="w1"):
+            agreed(place("false"))
+        assert sharing.stored(stores) is None
+        stores.own.worker_records.save(QUEUE, replace(RECORD, shared=None))
+        assert not agreed(place("false"))
+
+
+def test_a_record_of_the_last_day_that_says_otherwise_or_nothing_is_told(place):
+    with open_stores(place()) as stores:
+        assert not sharing.dissenters(stores, shared=False)
+        for name, said in (("right", False), ("other", True), ("earlier", None)):
+            stores.own.worker_records.save(QUEUE, replace(RECORD, worker=name, shared=said))
+        found = sharing.dissenters(stores, shared=False, queue=QUEUE)
+        assert {record.worker for _, record in found} == {"other", "earlier"}
+        assert len(sharing.dissenters(stores, shared=False)) == len(found)
+
+
+def test_a_worker_writes_into_its_record_what_it_goes_by(place):
+    async def once():
+        async with open_worker(place("false"), QUEUE) as worker:
+            recorder = worker._recorder
+            await recorder._write(())
+
+    asyncio.run(once())
+    with open_stores(place()) as stores:
+        assert [record.shared for record in stores.worker_records(QUEUE)] == [False]

@@ -1,0 +1,217 @@
+"""Which fields of a report a person must hear of, and how often."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mailslice.maintenance.alerts import alerts, news, readings
+from mailslice.maintenance.metrics import file_of, prometheus_text
+from mailslice.model.settings import AlertSettings, load_settings
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+SIZE = {
+    "status": "done",
+    "browseStart": "2026-11-20T12:00:00Z",
+    "contentStart": "2026-11-20T12:00:00Z",
+    "oldestAgeSeconds": 60.0,
+    "deadLetters": 0,
+    "consumers": 2,
+}
+
+
+def firing(report, **limits):
+    return {
+        each.name: each.text
+        for each in readings(report, AlertSettings(**limits), NOW)
+        if each.firing
+    }
+
+
+def test_all_is_well_and_every_figure_is_read_all_the_same():
+    assert firing(SIZE) == {}
+    names = [each.name for each in readings(SIZE, AlertSettings(), NOW)]
+    assert names == [
+        "browse_lag",
+        "content_lag",
+        "oldest_mail",
+        "dead_letters",
+        "consumers",
+        "gate",
+        "failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        (
+            "browse_lag",
+            {"browseStart": "2026-11-10T12:00:00Z"},
+            "browseStart is 11 days behind, more than 3d",
+        ),
+        (
+            "content_lag",
+            {"contentStart": "2026-11-01T12:00:00Z"},
+            "contentStart is 20 days behind, more than 7d",
+        ),
+        (
+            "oldest_mail",
+            {"oldestAgeSeconds": 90000.5},
+            "the oldest mail waits for 25 hours, more than 1d",
+        ),
+        (
+            "dead_letters",
+            {"deadLetters": 12345},
+            "12,345 messages are in the dead letter queue, more than 10",
+        ),
+        ("consumers", {"consumers": 0}, "0 consumers take mail from the queue, fewer than 1"),
+        (
+            "lost",
+            {"verdicts": {"lost": 2, "lost or ghost": 1, "waiting": 9}},
+            "3 mails are in no queue: lost, or done without a mark, more than 0",
+        ),
+        ("bare", {"verdicts": {"bare": 1}}, "1 mails have lost their content, more than 0"),
+        (
+            "zombies",
+            {"inFlight": 9, "planned": 3, "closed": 0, "failed": 1, "noted": 2},
+            "3 mails were in flight far too long, more than 0",
+        ),
+        (
+            "gate",
+            {"status": "refused", "message": "check: gate check of x: not true"},
+            "check: gate check of x: not true",
+        ),
+        ("failed", {"status": "failed", "message": "apply did not end"}, "apply did not end"),
+    ],
+)
+def test_each_figure_over_its_limit_is_an_alert_of_its_own(name, change, text):
+    assert firing({**SIZE, **change}) == {name: text}
+
+
+@pytest.mark.parametrize(
+    ("change", "limits"),
+    [
+        ({"browseStart": "2026-11-18T12:00:00Z"}, {}),
+        ({"deadLetters": 10}, {}),
+        ({"deadLetters": 11}, {"dead_letters": 11}),
+        ({"oldestAgeSeconds": 10.0**9}, {"oldest_mail": timedelta(0)}),
+        ({"browseStart": "2001-01-01T00:00:00Z"}, {"browse_lag": timedelta(0)}),
+        ({"consumers": 0}, {"consumers": 0}),
+        ({"verdicts": {"lost": 1}}, {"lost": 1}),
+        ({"verdicts": {}}, {}),
+        (
+            {
+                "verdicts": {"lost": 5},
+                "params": {"slices_from": "2026-11-20T00:00:00Z", "slices_before": None},
+            },
+            {},
+        ),
+    ],
+)
+def test_at_the_limit_or_with_a_limit_of_its_own_all_is_well(change, limits):
+    assert firing({**SIZE, **change}, **limits) == {}
+
+
+def test_what_is_unknown_is_no_figure():
+    unknown = dict.fromkeys(SIZE, None)
+    assert [each.name for each in readings(unknown, AlertSettings(), NOW)] == ["gate", "failed"]
+    assert [each.name for each in readings({}, AlertSettings(), NOW)] == ["gate", "failed"]
+
+
+def test_nobody_waits_in_an_empty_queue_and_that_is_a_figure():
+    idle = {"size": 0, "oldestAgeSeconds": None}
+    first = next(iter(readings(idle, AlertSettings(), NOW)))
+    assert (first.name, first.value) == ("oldest_mail", 0.0)
+
+
+def test_the_limits_are_settings():
+    given = load_settings(
+        {"MAILSLICE_ALERT_BROWSE_LAG": "2h", "MAILSLICE_ALERT_DEAD_LETTERS": "0"}
+    ).alert
+    assert (given.browse_lag, given.dead_letters) == (timedelta(hours=2), 0)
+
+
+def told(report, earlier=(), now=NOW, run="r"):
+    found = alerts(readings(report, AlertSettings(), now), earlier, now, DAY)
+    return found, [
+        each["name"]
+        for each in news(
+            {"finished": now.isoformat().replace("+00:00", "Z"), "alerts": found, "run": run}
+        )
+    ]
+
+
+def test_an_alert_that_goes_on_is_told_once_a_day_and_remembers_since_when():
+    report = {"deadLetters": 50}
+    first, spoken = told(report)
+    assert spoken == ["dead_letters"]
+    earlier = first
+    for minutes in (15, 600, 1439):
+        earlier, spoken = told(report, earlier, NOW + timedelta(minutes=minutes))
+        assert (spoken, earlier[0]["since"], earlier[0]["told"]) == (
+            [],
+            "2026-11-21T12:00:00Z",
+            "2026-11-21T12:00:00Z",
+        )
+    again, spoken = told(report, earlier, NOW + timedelta(minutes=1440))
+    assert (spoken, again[0]["since"], again[0]["told"]) == (
+        ["dead_letters"],
+        "2026-11-21T12:00:00Z",
+        "2026-11-22T12:00:00Z",
+    )
+
+
+def test_one_that_was_over_and_comes_back_is_told_anew():
+    first, _ = told({"deadLetters": 50})
+    between, _ = told({"deadLetters": 0}, first, NOW + timedelta(minutes=15))
+    assert between == []
+    back, spoken = told({"deadLetters": 50}, between, NOW + timedelta(minutes=30))
+    assert (spoken, back[0]["since"]) == (["dead_letters"], "2026-11-21T12:30:00Z")
+
+
+def test_a_new_one_is_told_beside_one_that_goes_on():
+    first, _ = told({"deadLetters": 50})
+    _, spoken = told({"deadLetters": 50, "consumers": 0}, first, NOW + timedelta(minutes=15))
+    assert spoken == ["consumers"]
+
+
+def test_a_run_that_failed_is_told_each_time():
+    report = {"status": "refused", "message": "gate"}
+    first, _ = told(report)
+    assert told(report, first, NOW + timedelta(minutes=15))[1] == ["gate"]
+
+
+def test_a_report_that_is_not_at_its_end_has_no_news():
+    assert news({"finished": None, "alerts": []}) == []
+    assert news({}) == []
+
+
+def test_metrics_say_every_figure_also_when_all_is_well():
+    report = {
+        **SIZE,
+        "duty": "queue_size",
+        "queue": 'a"b',
+        "finished": "2026-11-21T12:00:00Z",
+        "planned": 0,
+        "deadLetters": 11,
+    }
+    text = prometheus_text(report, readings(report, AlertSettings(), NOW)).decode()
+    samples = {
+        (each.name, each.labels.get("alert"), each.labels.get("outcome")): each
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+    assert {each.labels["queue"] for each in samples.values()} == {'a"b'}
+    assert samples["mailslice_alert", "dead_letters", None].value == 1
+    assert samples["mailslice_alert", "consumers", None].value == 0
+    assert samples["mailslice_alert_value", "browse_lag", None].value == 86400
+    assert samples["mailslice_alert_limit", "dead_letters", None].value == 10
+    assert samples["mailslice_duty_items", None, "planned"].value == 0
+    assert samples["mailslice_duty_finished_timestamp_seconds", None, None].value == NOW.timestamp()
+
+
+def test_each_duty_and_queue_has_a_metrics_file_of_its_own():
+    assert file_of("queue_size", "a.b c") == "metrics/duty-queue_size-a%2Eb%20c.prom"
+    assert file_of("reclaim", None) == "metrics/duty-reclaim.prom"

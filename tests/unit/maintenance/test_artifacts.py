@@ -1,0 +1,150 @@
+"""Run folders: paths, JSON, retention; on a folder. S3 has its test among the services."""
+
+import os
+import pickle
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mailslice.maintenance.artifacts import Artifacts, RunFolder, iso, queue_folder
+from mailslice.maintenance.retention import prune, prune_sometimes
+from mailslice.model.errors import BadSetting, PlanRefused
+from mailslice.model.settings import S3Settings
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Artifacts(str(tmp_path / "a"), S3Settings())
+
+
+def test_json_comes_back_with_times_and_durations_as_text(place):
+    folder = RunFolder(place, "queue_cleanup", "spool", "r1")
+    folder.write_json(
+        "x.json", {"at": datetime(2026, 11, 21, 2, 15, tzinfo=UTC), "grace": timedelta(minutes=15)}
+    )
+    assert folder.read_json("x.json") == {"at": "2026-11-21T02:15:00Z", "grace": "15m"}
+
+
+def test_what_was_not_written_is_none(place):
+    assert RunFolder(place, "d", "q", "r").read_json("plan.json") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"decided": ', "is no JSON"),
+        (b"\xff\xfe", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"[1, 2]", r"holds '\[1, 2\]'"),
+        (b"null", "holds 'None'"),
+    ],
+)
+def test_a_file_that_was_edited_into_something_else_is_refused_by_its_name(place, data, words):
+    folder = RunFolder(place, "d", "q", "r")
+    place.write(folder.file("plan.json"), data)
+    with pytest.raises(PlanRefused, match=rf"/runs/d/q/r/plan\.json {words}"):
+        folder.read_json("plan.json")
+
+
+def test_a_key_that_was_taken_out_is_refused_by_its_name_and_may_be_asked_for_all_the_same(place):
+    folder = RunFolder(place, "d", "q", "r")
+    folder.write_json("plan.json", {"planned": 1})
+    for found in (
+        folder.read_json("plan.json"),
+        pickle.loads(pickle.dumps(folder.read_json("plan.json"))),
+    ):
+        assert (found["planned"], found.get("reads"), "reads" in found) == (1, None, False)
+        with pytest.raises(PlanRefused, match=r"/runs/d/q/r/plan\.json has no 'reads' any more"):
+            found["reads"]
+
+
+@pytest.mark.parametrize("queue", ["..", ".", "a b", "päckchen", "a%2Fb"])
+def test_a_queues_name_never_leaves_its_folder(queue):
+    folder = queue_folder("queue_cleanup", queue)
+    assert folder.startswith("runs/queue_cleanup/")
+    assert "/" not in folder.removeprefix("runs/queue_cleanup/")
+    assert folder.rpartition("/")[2] not in {".", "..", ""}
+
+
+def test_old_runs_are_pruned_and_new_ones_stay(place):
+    for run in ("old", "new"):
+        folder = RunFolder(place, "d", "q", run)
+        folder.write_json("report.json", {})
+        if run != "new":
+            os.utime(place.path(folder.file("report.json")), (0, 0))
+    assert prune(place, "d", "q", datetime(2020, 1, 1, tzinfo=UTC)) == ["old"]
+    assert place.folders("runs/d/q") == ["new"]
+
+
+def test_a_location_that_is_neither_folder_nor_s3a_names_what_is_allowed():
+    with pytest.raises(
+        BadSetting,
+        match="MAILSLICE_ARTIFACTS='ftp://x/y': allowed are a folder or s3a://bucket/prefix",
+    ):
+        Artifacts("ftp://x/y", S3Settings())
+
+
+@pytest.mark.parametrize("location", ["s3a://key:hush@bucket/prefix", "http://key:hush@host/x"])
+def test_keys_in_a_location_are_refused_and_not_shown(location):
+    with pytest.raises(BadSetting, match=r"MAILSLICE_ARTIFACTS='\*\*\*@") as raised:
+        Artifacts(location, S3Settings())
+    assert "hush" not in str(raised.value)
+
+
+def test_a_folder_that_cannot_be_written_names_itself(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadSetting, match="MAILSLICE_ARTIFACTS must be a folder"):
+        Artifacts(str(tmp_path / "file"), S3Settings()).write("a/b.json", b"{}")
+
+
+def test_a_folder_whose_parent_cannot_have_one_names_itself():
+    with pytest.raises(
+        BadSetting, match=r"artifacts /proc/nowhere/a\.json: .*MAILSLICE_ARTIFACTS must be a folder"
+    ):
+        Artifacts("/proc/nowhere", S3Settings()).write("a.json", b"{}")
+
+
+def test_times_end_in_z():
+    assert iso(datetime(2026, 1, 1, tzinfo=UTC)) == "2026-01-01T00:00:00Z"
+    assert iso(None) is None
+
+
+def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(place):
+    folder = RunFolder(place, "d", "q", "old")
+    folder.write_json("report.json", {})
+    os.utime(place.path(folder.file("report.json")), (0, 0))
+    now, retention = datetime(2026, 11, 21, tzinfo=UTC), timedelta(days=90)
+    place.write("runs/d/q/pruned.txt", (now - timedelta(hours=23)).isoformat().encode())
+    assert prune_sometimes(place, "d", "q", now, retention) == []
+    assert prune_sometimes(place, "d", "q", now + timedelta(hours=1), retention) == ["old"]
+    assert prune_sometimes(place, "d", "q", now + timedelta(hours=2), retention) == []
+
+
+def test_a_file_is_read_as_it_is(place):
+    """Whatever its name ends with: what unpacks it knows why."""
+    assert not place.exists("a/b.csv.gz")
+    place.write("a/b.csv.gz", b"\x1f\x8bnot zipped")
+    assert place.exists("a/b.csv.gz")
+    assert not place.exists("a")
+    assert place.read("a/b.csv.gz") == b"\x1f\x8bnot zipped"
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_write_returns(
+    place, monkeypatch
+):
+    """What is acknowledged after a write, such as an exported dead letter, outlives a power cut."""
+    done = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(number):
+        kind = "folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file"
+        done.append((kind, os.fstat(number).st_size if kind == "file" else None))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", lambda *paths: (done.append("named"), replace(*paths)))
+    place.write("letters/1", b"content")
+    assert done == [("file", 7), "named", ("folder", None)]
+    assert place.read("letters/1") == b"content"

@@ -1,0 +1,92 @@
+"""Two looks at the broker: what is a proof, what is kept, who waits."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from mailslice.maintenance import drained
+from mailslice.maintenance.drained import last_seen_empty, sample_again, sample_once, second_pass
+from mailslice.model.errors import StoreUnavailable
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    """`looks`: what each look shows, True for empty; an error is raised. The clock moves by what is slept."""
+    kept = []
+    own = SimpleNamespace(
+        queue_samples=SimpleNamespace(
+            save=lambda _queue, sample: kept.append(sample),
+            read=lambda _queue: kept[-1] if kept else None,
+        )
+    )
+    found = SimpleNamespace(
+        looks=[], now=START, slept=[], kept=kept, stores=SimpleNamespace(own=own, management=None)
+    )
+    found.clock = lambda: found.now
+
+    def look(_stores, _queue):
+        shown = found.looks.pop(0)
+        if isinstance(shown, Exception):
+            raise shown
+        return shown
+
+    def sleep(seconds):
+        found.slept.append(seconds)
+        found.now += timedelta(seconds=seconds)
+
+    found.sleep = sleep
+    monkeypatch.setattr(drained, "seen_empty", look)
+    return found
+
+
+def again(broker, first):
+    return sample_again(broker.stores, "q", first, broker.clock, sleep=broker.sleep)
+
+
+def test_a_broker_that_cannot_be_asked_is_not_empty(broker):
+    broker.looks = [StoreUnavailable("no answer"), False, True]
+    assert [sample_once(broker.stores, "q", broker.clock) for _ in range(3)] == [None, None, START]
+
+
+def test_two_empty_looks_15_s_apart_are_a_sample_of_the_first(broker):
+    broker.looks = [True]
+    sample = again(broker, START)
+    assert (sample.first_pass, sample.second_pass, broker.slept) == (
+        START,
+        START + timedelta(seconds=15),
+        [15.0],
+    )
+    assert last_seen_empty(broker.stores, "q") == START
+
+
+def test_nobody_waits_when_the_first_look_is_not_empty(broker):
+    broker.looks = [False]
+    assert again(broker, None) is None
+    assert (broker.slept, broker.kept) == ([], [])
+    assert second_pass(broker.stores, "q", None, broker.clock, sleep=broker.sleep) is None
+
+
+def test_a_second_look_that_is_not_empty_is_no_sample(broker):
+    broker.looks = [False]
+    assert again(broker, START) is None
+    assert (broker.slept, broker.kept) == ([15.0], [])
+
+
+def test_who_comes_late_waits_no_more(broker):
+    broker.now, broker.looks = START + timedelta(minutes=9), [True]
+    assert again(broker, START).first_pass == START
+    assert broker.slept == []
+
+
+def test_a_first_look_of_long_ago_is_taken_anew(broker):
+    broker.now, broker.looks = START + timedelta(minutes=11), [True, True]
+    assert again(broker, START).first_pass == START + timedelta(minutes=11)
+
+
+def test_a_pair_that_is_only_looked_at_is_not_kept(broker):
+    broker.looks = [True]
+    assert second_pass(broker.stores, "q", START, broker.clock, sleep=broker.sleep) is not None
+    assert broker.kept == []

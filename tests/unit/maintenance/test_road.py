@@ -1,0 +1,233 @@
+"""What the road writes down when a step raises, and what becomes of that when a step is tried again."""
+
+import json
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from mailslice.maintenance import runner
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.engine import TooLarge
+from mailslice.maintenance.params import DutyParams
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.model.errors import PlanRefused, StoreUnavailable
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import load_settings
+
+QUEUE = QueueName("spool")
+REQUEST = RunRequest("queue_size", QUEUE, "r1")
+
+
+class Runs:
+    """The ledger's table."""
+
+    def __init__(self):
+        self.rows = {}
+
+    def save(self, row, _ttl):
+        self.rows[row.run, row.started] = row
+
+    def list(self, *_):
+        return sorted(self.rows.values(), key=lambda row: row.started, reverse=True)
+
+    def get(self, run):
+        return next((row for row in self.list() if row.run == run), None)
+
+    def delete(self, row):
+        del self.rows[row.run, row.started]
+
+
+class OneDuty:
+    """Its steps do nothing, or raise what `raises` has for them."""
+
+    params = DutyParams
+    needs_queue = False
+    small_first = False
+
+    def __init__(self):
+        self.raises = {}
+
+    def step(self, step):
+        def run(_context):
+            if error := self.raises.get(step):
+                raise error
+            return {"status": "done"} if step == "report" else {}
+
+        return run
+
+    @property
+    def logic(self):
+        return SimpleNamespace(bulky=frozenset())
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return load_settings({"MAILSLICE_ARTIFACTS": str(tmp_path / "a")}, state_file=tmp_path / "none")
+
+
+@pytest.fixture
+def runs():
+    return Runs()
+
+
+@pytest.fixture
+def duty(monkeypatch, runs):
+    found = OneDuty()
+    own = SimpleNamespace(runs=runs)
+
+    @contextmanager
+    def opened(_settings):
+        yield SimpleNamespace(own=own)
+
+    monkeypatch.setattr(runner, "load", lambda _: found)
+    monkeypatch.setattr(runner, "step_of", lambda _, step: found.step(step))
+    monkeypatch.setattr(runner, "partial_report", lambda *_: {})
+    monkeypatch.setattr(runner, "open_stores", opened)
+    return found
+
+
+@pytest.fixture
+def take(settings, duty):
+    """Takes steps, later by a minute each; an error of a step is given back."""
+    now = [datetime(2026, 11, 21, 12, tzinfo=UTC)]
+
+    def steps(*names, **raises):
+        duty.raises = raises
+        last = None
+        for name in names:
+            now[0] += timedelta(minutes=1)
+            try:
+                last = runner.run_step(name, REQUEST, settings, clock=lambda: now[0])
+            except (PlanRefused, StoreUnavailable) as error:
+                last = error
+        return last
+
+    return steps
+
+
+def ledger(runs):
+    [row] = runs.list()
+    return row.status, json.loads(row.report)["message"]
+
+
+def failure(settings):
+    return RunFolder(artifacts(settings), "queue_size", QUEUE, "r1").read_json(runner.FAILURE)
+
+
+def test_a_report_that_failed_once_is_good_once_it_gets_through(take, runs, settings):
+    take("plan", "check", "apply", "verify", "report", report=StoreUnavailable("S3 is away"))
+    assert ledger(runs) == ("failed", "report: S3 is away")
+    report = take("report")
+    assert report["status"] == "done"
+    assert ledger(runs) == ("done", "")
+    assert failure(settings) is None
+
+
+def test_what_an_earlier_version_kept_of_a_failed_report_is_forgotten(take, settings):
+    take("plan", "check", "apply", "verify")
+    folder = RunFolder(artifacts(settings), "queue_size", QUEUE, "r1")
+    folder.write_json(
+        runner.FAILURE, {"step": "report", "status": "failed", "message": "report: S3 is away"}
+    )
+    assert take("report")["status"] == "done"
+    assert failure(settings) is None
+
+
+def test_a_step_that_raised_stays_the_last_word_also_after_a_report_that_failed(take, runs):
+    take("plan", "check", "apply", apply=PlanRefused("the plan was edited"))
+    assert ledger(runs) == ("refused", "apply: the plan was edited")
+    take("report", report=StoreUnavailable("S3 is away"))
+    assert take("report")["status"] == "refused"
+    assert ledger(runs) == ("refused", "apply: the plan was edited")
+
+
+def test_a_retry_of_the_step_that_raised_takes_its_word_back(take, runs, settings):
+    take("plan", "check", "apply", apply=StoreUnavailable("Cassandra is away"))
+    assert failure(settings)["step"] == "apply"
+    assert take("apply", "verify", "report")["status"] == "done"
+    assert (ledger(runs), failure(settings)) == (("done", ""), None)
+
+
+def test_a_retry_that_is_killed_does_not_leave_the_reason_of_the_try_before(take, settings, duty):
+    take("plan", "check", "apply", apply=StoreUnavailable("Cassandra is away"))
+
+    class Killed(BaseException):
+        """Nothing of ours catches it."""
+
+    duty.raises = {"apply": Killed()}
+    with pytest.raises(Killed):
+        runner.run_step("apply", REQUEST, settings)
+    assert failure(settings) is None
+
+
+@pytest.fixture
+def small(settings, duty, monkeypatch):
+    """A duty whose small plans are done in the process; gives the plan step's summary."""
+    duty.small_first = True
+    duty.ran = []
+
+    def run(step, function):
+        def counted(context):
+            duty.ran.append(step)
+            return function(context)
+
+        return counted
+
+    plain = duty.step
+    monkeypatch.setattr(duty, "step", lambda step: run(step, plain(step)))
+
+    def steps(**raises):
+        duty.raises = raises
+        return runner.run_small(REQUEST, settings)
+
+    return steps
+
+
+def test_after_a_small_plan_every_step_is_done_in_its_process_and_taken_once(small, duty, settings):
+    assert small()["engine"] == "process"
+    assert duty.ran == ["plan", "check", "apply", "verify", "report"]
+    assert runner.is_small(REQUEST, settings)
+    for step in ("check", "apply", "verify"):
+        assert runner.done_ahead(step, REQUEST, settings)["step"] == step
+        assert runner.done_ahead(step, REQUEST, settings) is None
+    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+
+
+def test_a_step_that_fails_after_a_small_plan_is_left_to_its_own_task(small, duty, settings, take):
+    small(apply=PlanRefused("the plan is too old"))
+    assert duty.ran == ["plan", "check", "apply"]
+    assert runner.done_ahead("check", REQUEST, settings)
+    assert runner.done_ahead("apply", REQUEST, settings) is None
+    assert str(take("apply", apply=PlanRefused("the plan is too old"))) == "the plan is too old"
+
+
+def test_a_plan_that_is_made_anew_forgets_what_was_done_after_the_one_before(small, settings, take):
+    small()
+    take("plan")
+    assert runner.done_ahead("check", REQUEST, settings) is None
+
+
+@pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
+def test_a_small_run_that_is_killed_goes_on_with_its_plan_and_a_cleared_one_plans_anew(
+    small, duty, settings, step
+):
+    class Killed(BaseException):
+        """Nothing of ours catches it."""
+
+    with pytest.raises(Killed):
+        small(**{step: Killed()})
+    assert small()["engine"] == "process"
+    assert [duty.ran.count(each) for each in ("plan", step)] == [1, 2]
+    assert len(duty.ran) == 6
+    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+    small()
+    assert duty.ran.count("plan") == 2
+
+
+def test_a_plan_that_needs_spark_is_no_failure(small, runs, settings):
+    with pytest.raises(TooLarge):
+        small(plan=TooLarge("large"))
+    assert not runs.list()
+    assert failure(settings) is None

@@ -1,0 +1,56 @@
+"""A plan that is far larger than what the ledger says is usual."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mailslice.maintenance import usual
+from mailslice.maintenance.usual import usual_frames
+
+
+@pytest.fixture
+def context(monkeypatch):
+    """A run whose ledger holds `reports`, newest first."""
+    found = SimpleNamespace(
+        request=SimpleNamespace(duty="d", queue="q", run="now"),
+        settings=SimpleNamespace(duty=SimpleNamespace(usual_factor=10.0)),
+        stores=None,
+        reports=[],
+    )
+    ledger = SimpleNamespace(list=lambda *_: found.reports)
+    monkeypatch.setattr(usual, "Ledger", lambda *_: ledger)
+    return found
+
+
+def report(applied, status="done", run="r"):
+    return {"applied": applied, "status": status, "run": run}
+
+
+def most(context, least=0, **more):
+    """The most that a plan may list; None: nothing is expected of it."""
+    frames = usual_frames(context, 7, least, **{"unusual": False, **more})
+    assert all(frame.rows == [{"planned": 7}] for frame in frames)
+    return frames[0].expectations[0].arguments["max_value"] if frames else None
+
+
+@pytest.mark.parametrize(
+    ("reports", "cap"),
+    [
+        ([], None),
+        ([report(5), report(7)], None),
+        ([report(5), report(7), report(900)], 70),
+        ([report(5), report(7), report(0), report(9, "dry run"), report(9, "failed")], None),
+        ([report(5), report(7), report(9, run="now")], None),
+        ([*[report(1)] * 10, *[report(1000)] * 30], 10),
+    ],
+)
+def test_a_plan_is_held_to_ten_times_the_median_of_runs_that_changed_something(
+    context, reports, cap
+):
+    context.reports = reports
+    assert most(context) == cap
+
+
+def test_little_is_never_too_much_and_a_person_may_say_that_it_is_unusual(context):
+    context.reports = [report(1)] * 3
+    assert (most(context), most(context, 1000), most(context, unusual=True)) == (10, 1000, None)
