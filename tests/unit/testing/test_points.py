@@ -51,7 +51,7 @@ def test_the_points_are_those_that_the_code_names() -> None:
         "delete:marked",
     } <= hot_path
     assert "apply:locked" not in hot_path
-    assert "apply:locked" in named(["duty", "duties"])
+    assert "apply:locked" in named(["maintenance", "duties"])
 
 
 @pytest.mark.parametrize(
