@@ -65,7 +65,7 @@ async def _measure(work: Work, delay: timedelta) -> dict[str, Any]:
         await complete_own(delivery)
 
     async with opened(work) as bench:
-        statistics = bench.worker.wiring.doings
+        statistics = bench.worker.context.statistics
         before = statistics.hops
         fill = partial(many, bench.cpu, work.count, bench.in_flight, enqueue)
         measured = await bench.take(work.count, complete, fill)

@@ -241,7 +241,7 @@ async def measure_hotpath(
     the client for small objects.
     """
     async with opened(work) as bench:
-        blobs = bench.worker.wiring.blobs
+        blobs = bench.worker.context.blobs
         blobs.puts.on_enter = _entered
         if by_obstore:
             blobs.use_obstore_alone()

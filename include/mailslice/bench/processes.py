@@ -78,7 +78,7 @@ async def _member(pipe: Connection, work: Work, number: int, completed: Any) -> 
     """
     until, processes = 0, len(completed)
     async with opened(work) as bench:
-        await bench.worker.wiring.publisher.connect()
+        await bench.worker.context.publisher.connect()
         for mails in _rounds(work, processes):
             until += mails
             share = mails // processes + (number < mails % processes)

@@ -105,8 +105,8 @@ async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measured
     """Rows and marks of a queue name that nobody uses."""
     alone, now = QueueName(f"mailslice-bench-limits-{uuid4().hex[:8]}"), system_clock()
     async with open_worker(work.settings, work.queue) as worker:
-        tables, bridge = worker.wiring.tables, Bridge(worker.wiring.stores.cassandra)
-        place = Place(slice_start(now, worker.wiring.shape.window), 0)
+        tables, bridge = worker.context.tables, Bridge(worker.context.stores.cassandra)
+        place = Place(slice_start(now, worker.context.shape.window), 0)
         none = BlobId("none")
         rows = [
             ViewRow(alone, place, now, QueuedMail(EnqueueId(uuid4()), bench_mail(n), none, none))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mailslice.model.mail import BlobId
     from mailslice.stores.blobs.hot import HotBlobs
-    from mailslice.worker.io.context import Wiring
+    from mailslice.worker.io.context import QueueContext
 
 _FILL_IN_FLIGHT = 256
 
@@ -31,8 +31,8 @@ async def measure_waiting(work: Work, waiting: int) -> dict[str, Any]:
     async with opened(work) as bench:
         await bench.there_and_back(work.warm)
         alone = await bench.enqueue(work.count, "alone-")
-        once = _WriteOnce(bench.worker.wiring.blobs)
-        filler = _filler(bench.worker.wiring, once)
+        once = _WriteOnce(bench.worker.context.blobs)
+        filler = _filler(bench.worker.context, once)
 
         async def fill(number: int) -> None:
             await filler.enqueue(bench_mail(f"waiting-{number}"), bench.source)
@@ -41,7 +41,7 @@ async def measure_waiting(work: Work, waiting: int) -> dict[str, Any]:
         beside = await bench.enqueue(work.count, "beside-")
     async with opened(work) as bench:
         drained = await bench.take(2 * work.count + waiting)
-        await bench.worker.wiring.blobs.delete_many(sorted(once.written))
+        await bench.worker.context.blobs.delete_many(sorted(once.written))
     return {
         "waiting": waiting,
         "count": work.count,
@@ -58,11 +58,13 @@ async def measure_waiting(work: Work, waiting: int) -> dict[str, Any]:
     }
 
 
-def _filler(wiring: Wiring, once: _WriteOnce) -> Enqueuer:
+def _filler(context: QueueContext, once: _WriteOnce) -> Enqueuer:
     """Enqueues as the worker does, its contents written once."""
-    deduplicating = wiring.settings.blob.model_copy(update={"strategy": BlobStrategy.DEDUPLICATION})
+    deduplicating = context.settings.blob.model_copy(
+        update={"strategy": BlobStrategy.DEDUPLICATION}
+    )
     blobs: Any = once
-    filling = replace(wiring, blobs=blobs, blob_ids=BlobIds(deduplicating, wiring.clock))
+    filling = replace(context, blobs=blobs, blob_ids=BlobIds(deduplicating, context.clock))
     return Enqueuer(filling, Delays(filling))
 
 

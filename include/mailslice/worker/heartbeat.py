@@ -22,7 +22,7 @@ from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.worker.dequeue.delivery import Delivery, DeliveryContext
+from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,14 @@ class Recorder:
 
     def __init__(
         self,
-        context: DeliveryContext,
+        state: WorkerState,
         received: Callable[[], Iterable[tuple[QueuedMail, Message]]],
     ) -> None:
-        self._context = context
-        self._wiring = wiring = context.wiring
+        self._state = state
+        self._context = context = state.context
         self._received = received
-        self._every = wiring.settings.worker.record_every.total_seconds()
-        self._started = wiring.clock()
+        self._every = context.settings.worker.record_every.total_seconds()
+        self._started = context.clock()
         self._table: WorkerRecords | None = None
         self._beat = 0
         self._written = 0.0
@@ -68,8 +68,8 @@ class Recorder:
             return
         self._running.cancel()
         await asyncio.wait({self._running})
-        doings = self._wiring.doings
-        if self._beat or doings.completed or doings.slow:
+        statistics = self._context.statistics
+        if self._beat or statistics.completed or statistics.slow:
             with suppress(TimeoutError, MailsliceError):
                 async with asyncio.timeout(_LAST_WORD if self._table is not None else _ONLY_WORD):
                     await self._write(())
@@ -91,7 +91,7 @@ class Recorder:
                     (self._every if is_away else _IDLE),
                     error,
                     exc_info=not is_known,
-                    extra={"action": "record_skipped", "queue": self._wiring.queue},
+                    extra={"action": "record_skipped", "queue": self._context.queue},
                 )
                 self._written = loop.time() + (0.0 if is_away else _IDLE)
 
@@ -105,8 +105,8 @@ class Recorder:
         ):
             return True
         news = (
-            bool(self._context.in_hand)
-            or self._told != (0, self._wiring.doings.count)
+            bool(self._state.in_hand)
+            or self._told != (0, self._context.statistics.count)
             or any(True for _ in self._received())
         )
         return quiet >= (self._every if news else max(_IDLE, self._every))
@@ -114,45 +114,45 @@ class Recorder:
     def _handed(self) -> Iterator[float]:
         return (
             delivery.handed
-            for delivery in self._context.in_hand.values()
+            for delivery in self._state.in_hand.values()
             if delivery.handed is not None
         )
 
     async def _write(self, in_flight: tuple[InFlightMail, ...]) -> None:
-        doings = self._wiring.doings
-        told = (len(in_flight), doings.count)
+        statistics = self._context.statistics
+        told = (len(in_flight), statistics.count)
         if self._table is None:
             self._table = await asyncio.to_thread(self._opened)
         self._beat += 1
         record = WorkerRecord(
-            worker=self._wiring.worker,
+            worker=self._context.worker,
             host=socket.gethostname(),
             pid=os.getpid(),
             started=self._started,
             every=timedelta(seconds=self._every),
             beat=self._beat,
             in_flight=in_flight,
-            done=(*doings.slow, *doings.completed),
-            times=doings.times,
-            settled=doings.count,
-            completed=doings.finished,
-            hops=doings.hops,
-            undoing=doings.undoing,
-            left_behind=doings.left_behind,
-            stage_marks=self._context.in_doubt is not None and self._context.handler_marks,
-            shared=self._wiring.settings.queue.shared,
+            done=(*statistics.slow, *statistics.completed),
+            times=statistics.times,
+            settled=statistics.count,
+            completed=statistics.finished,
+            hops=statistics.hops,
+            undoing=statistics.undoing,
+            left_behind=statistics.left_behind,
+            stage_marks=self._state.in_doubt is not None and self._state.handler_marks,
+            shared=self._context.settings.queue.shared,
         )
-        await self._wiring.bridge.rows(self._table.save_future(self._wiring.queue, record))
+        await self._context.bridge.rows(self._table.save_future(self._context.queue, record))
         self._written = asyncio.get_running_loop().time()
         self._told = told
 
     def _opened(self) -> WorkerRecords:
-        return WorkerRecords.created(self._wiring.stores.cassandra, self._wiring.settings)
+        return WorkerRecords.created(self._context.stores.cassandra, self._context.settings)
 
     def _listed(self) -> tuple[InFlightMail, ...]:
         """Mails in handlers first, the oldest of them first; then those that wait for one."""
         now = asyncio.get_running_loop().time()
-        in_hand = self._context.in_hand.values()
+        in_hand = self._state.in_hand.values()
         begun = sorted(
             (each for each in in_hand if each.handed is not None),
             key=lambda each: each.handed or now,

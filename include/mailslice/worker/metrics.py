@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from mailslice.model.mail import QueueName
-from mailslice.worker.io.operations import Doings
+from mailslice.worker.io.operations import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -29,7 +29,7 @@ _LEVELS = {
     "held": ("mails_held", "Mails that wait in this process for a store to answer"),
     "undoing": ("enqueues_undoing", "Failed enqueues that are being taken back"),
 }
-"""Fields of `Doings` -> name and description of the figure."""
+"""Fields of `WorkerStatistics` -> name and description of the figure."""
 
 
 class ConsumerMetrics:
@@ -101,13 +101,13 @@ class ConsumerMetrics:
         """A store did not answer."""
         self._store_errors.inc()
 
-    def observe(self, doings: Doings) -> None:
+    def observe(self, statistics: WorkerStatistics) -> None:
         """Takes over what a worker counts by itself."""
         for name, level in self._levels.items():
-            level.set(getattr(doings, name))
+            level.set(getattr(statistics, name))
         for name, total in self._totals.items():
-            self._add(name, getattr(doings, name), total)
-        for (rule, answer), count in doings.destinations.items():
+            self._add(name, getattr(statistics, name), total)
+        for (rule, answer), count in statistics.destinations.items():
             self._add((rule, answer), count, self._destinations.labels(self._queue, rule, answer))
 
     def _add(self, key: object, count: int, total: Counter) -> None:

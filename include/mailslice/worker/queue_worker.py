@@ -21,7 +21,7 @@ from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import ConfigurationGuard, Shape, view_shape
 from mailslice.view.sharing import agree
-from mailslice.worker.dequeue.delivery import DeliveryContext
+from mailslice.worker.dequeue.delivery import WorkerState
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.dequeue.in_doubt import InDoubt
 from mailslice.worker.enqueue.bounce_reports import Reporter
@@ -31,7 +31,7 @@ from mailslice.worker.heartbeat import Recorder
 from mailslice.worker.io.blob_deleter import BlobDiscarder
 from mailslice.worker.io.cassandra_bridge import Bridge
 from mailslice.worker.io.content_loader import ContentBudget, Loader, return_large_blocks
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.destination_throttle import Throttle
 from mailslice.worker.stages.stage_log import Stages
 from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
@@ -43,22 +43,22 @@ _LOOK_EVERY = 5.0
 class QueueWorker:
     """One queue on one event loop. Any number of calls beside each other."""
 
-    def __init__(self, context: DeliveryContext) -> None:
-        self.context = context
-        self.wiring = context.wiring
-        self._enqueuer = Enqueuer(self.wiring, context.delays)
+    def __init__(self, state: WorkerState) -> None:
+        self.state = state
+        self.context = state.context
+        self._enqueuer = Enqueuer(self.context, state.delays)
         self._given: set[Deliveries] = set()
         """Those that are not disconnected yet."""
         self._watching: asyncio.Task[None] | None = None
         self._recorder = Recorder(
-            context,
+            state,
             lambda: chain.from_iterable(deliveries.received() for deliveries in self._given),
         )
 
     @property
     def queue(self) -> QueueName:
         """Its name."""
-        return self.wiring.queue
+        return self.context.queue
 
     async def enqueue(
         self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
@@ -82,7 +82,7 @@ class QueueWorker:
         check_count("prefetch", prefetch, MOST_PREFETCH)
         check_span("give_up_after", give_up_after)
         deliveries = Deliveries(
-            self.context, prefetch, give_up_after, on_disconnected=self._given.discard
+            self.state, prefetch, give_up_after, on_disconnected=self._given.discard
         )
         self._given.add(deliveries)
         self._recorder.start()
@@ -93,27 +93,27 @@ class QueueWorker:
     @property
     def reaches_cassandra(self) -> bool:
         """Whether a node of Cassandra is connected."""
-        return bool(self.wiring.stores.cassandra.connected())
+        return bool(self.context.stores.cassandra.connected())
 
     @property
     def reaches_rabbitmq(self) -> bool:
         """Whether the broker takes what is enqueued now."""
-        return self.wiring.publisher.usable
+        return self.context.publisher.usable
 
     async def _watch(self) -> None:
         """No message of a mail in a handler stays unacknowledged for long (`lease`)."""
         while True:
             await asyncio.sleep(_LOOK_EVERY)
-            for delivery in list(self.context.in_hand.values()):
+            for delivery in list(self.state.in_hand.values()):
                 delivery.extend_when_due()
 
     async def flush(self) -> int:
         """Delivers every delayed mail now; how many there were."""
-        return await self.context.delays.flush()
+        return await self.state.delays.flush()
 
     async def settle(self) -> None:
         """Waits until the blobs of completed mails are deleted, too."""
-        await self.wiring.discarder.close()
+        await self.context.discarder.close()
 
     async def close(self) -> None:
         """Gives back what is not settled, deletes what is to be deleted, closes the connections."""
@@ -123,14 +123,14 @@ class QueueWorker:
             self._watching.cancel()
         await self._recorder.close()
         await self._enqueuer.close()
-        if self.context.throttle is not None:
-            await self.context.throttle.close()
-        if self.context.reporter is not None:
-            await self.context.reporter.close()
-        await self.wiring.discarder.close()
-        await self.wiring.side_publisher.close()
-        self.wiring.blobs.close()
-        await self.wiring.publisher.close()
+        if self.state.throttle is not None:
+            await self.state.throttle.close()
+        if self.state.reporter is not None:
+            await self.state.reporter.close()
+        await self.context.discarder.close()
+        await self.context.side_publisher.close()
+        self.context.blobs.close()
+        await self.context.publisher.close()
 
 
 @asynccontextmanager
@@ -207,11 +207,11 @@ def _wire(
     clock: Clock,
     view: Shape,
     blobs: HotBlobs,
-) -> DeliveryContext:
+) -> WorkerState:
     settings = stores.settings
     # Two halves, not one budget for both: a handler that holds a content and enqueues must not wait for itself.
     half = settings.worker.memory_budget_mib * _MIB // 2
-    wiring = Wiring(
+    context = QueueContext(
         settings=settings,
         queue=queue,
         clock=clock,
@@ -227,11 +227,11 @@ def _wire(
         enqueue_budget=ContentBudget(half),
         loader=Loader(blobs, ContentBudget(half)),
     )
-    context = DeliveryContext(wiring, Delays(wiring))
+    state = WorkerState(context, Delays(context))
     if settings.worker.bounce_queue is not None:
-        context.reporter = Reporter(wiring, queue_name(settings.worker.bounce_queue))
+        state.reporter = Reporter(context, queue_name(settings.worker.bounce_queue))
     if queue in settings.queue.stage_marks:
-        context.in_doubt = InDoubt(wiring, Stages(wiring), context.reporter)
+        state.in_doubt = InDoubt(context, Stages(context), state.reporter)
     if settings.relay.limits:
-        context.throttle = Throttle(wiring, settings.relay.limits)
-    return context
+        state.throttle = Throttle(context, settings.relay.limits)
+    return state

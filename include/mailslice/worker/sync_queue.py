@@ -279,7 +279,7 @@ def open_queue(
 
 def view_of(worker: QueueWorker) -> MailQueue:
     """The queue of an open worker as an administrator sees it. Its calls wait for Cassandra: on an event loop use `asyncio.to_thread`."""
-    return MailQueue(worker.wiring.stores, worker.queue, worker.wiring.clock)
+    return MailQueue(worker.context.stores, worker.queue, worker.context.clock)
 
 
 class _Taking:

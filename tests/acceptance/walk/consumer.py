@@ -18,7 +18,7 @@ from mailslice.model.mail import EnqueueId, Mail, QueueName
 from mailslice.model.settings import load_settings
 from mailslice.worker import Complete, Outcome, Reject, Retry, consume, open_worker
 from mailslice.worker.dequeue.delivery import Delivery
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from tests.acceptance.walk.books import Journal
 from tests.acceptance.walk.mails import content_of
 
@@ -28,16 +28,16 @@ CALM = "calm"
 def observed(journal: Journal) -> dict[EnqueueId, float]:
     """Writes down what deliveries are settled by; gives, for each mail, when the last deleted check began that found no mark."""
     checked: dict[EnqueueId, float] = {}
-    is_marked = Wiring.is_marked
+    is_marked = QueueContext.is_marked
 
-    async def checking(self: Wiring, enqueue_id: EnqueueId) -> bool:
+    async def checking(self: QueueContext, enqueue_id: EnqueueId) -> bool:
         began = time.monotonic()
         marked = await is_marked(self, enqueue_id)
         if not marked:
             checked[enqueue_id] = began
         return marked
 
-    Wiring.is_marked = checking  # type: ignore[method-assign]
+    QueueContext.is_marked = checking  # type: ignore[method-assign]
     for name, before, after in (
         ("_done", "completing", "completed"),
         ("reject", "rejecting", "rejected"),

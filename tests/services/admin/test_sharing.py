@@ -41,7 +41,7 @@ def agreed(settings):
 def work(settings):
     async def once():
         async with open_worker(settings, QUEUE) as worker:
-            return worker.wiring.settings.queue.shared
+            return worker.context.settings.queue.shared
 
     return asyncio.run(once())
 

@@ -334,7 +334,7 @@ def test_a_mail_of_somebody_that_comes_while_mails_are_completed_goes_back_and_e
 
     async def taken():
         async with open_worker(_settings(own), own.spool) as worker:
-            await Bench(worker, StoreCpu(worker.wiring.settings), b"", 4).take(3)
+            await Bench(worker, StoreCpu(worker.context.settings), b"", 4).take(3)
 
     with pytest.raises(ExceptionGroup) as raised:
         asyncio.run(taken())

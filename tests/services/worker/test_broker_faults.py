@@ -128,7 +128,7 @@ async def test_a_poisonous_mail_still_ends_as_a_dead_letter_at_the_limit(fresh: 
                 deliveries = worker.deliveries(8)
                 await next_of(deliveries)
                 await deliveries.disconnect()
-                worker.context.in_hand.clear()
+                worker.state.in_hand.clear()
         async with asyncio.timeout(10):
             while not spool.ready(spool.names.dead_letter_queue):  # noqa: ASYNC110 - the broker's own pace
                 await asyncio.sleep(0.1)
@@ -308,9 +308,9 @@ async def test_what_comes_after_the_end_of_deliveries_is_let_go_with_their_conne
             patch.setattr(ended._consumer, "stop", unheard)
             await ended.aclose()
         item = await worker.enqueue(mail("after"), CONTENT)
-        await until(lambda: item.enqueue_id in worker.context.in_hand)
+        await until(lambda: item.enqueue_id in worker.state.in_hand)
         await ended.disconnect()
-        assert not worker.context.in_hand
+        assert not worker.state.in_hand
         async with aclosing(worker.deliveries(4)) as deliveries:
             assert (await next_of(deliveries)).item == item
 

@@ -195,11 +195,11 @@ async def test_what_is_rejected_while_somebody_deletes_the_dead_letters_is_kept(
                 channel.queue_unbind(names.dead_letter_queue, names.dead_letter_exchange, "")
             else:
                 channel.exchange_delete(names.dead_letter_exchange)
-        link = worker.wiring.publisher._link
+        link = worker.context.publisher._link
         await asyncio.gather(
             second.reject("after"), worker.enqueue(mail("beside"), CONTENT), third.reject("after")
         )
-        assert worker.wiring.publisher._link is link
+        assert worker.context.publisher._link is link
         assert link.is_open
     letters = {}
     while (taken := spool.take(names.dead_letter_queue, 0)) is not None:

@@ -70,7 +70,7 @@ async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any)
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=3.5))
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
-            assert worker.wiring.doings.hops == 1
+            assert worker.context.statistics.hops == 1
             assert (
                 timedelta(seconds=3.5) <= datetime.now(UTC) - began < timedelta(seconds=12)
             )  # far from the next level's 30 s
@@ -92,7 +92,7 @@ async def test_copies_go_through_levels_where_no_more_may_wait_in_the_worker(
             for _ in range(2):
                 await (await next_of(deliveries)).complete()
     # One waits for its last 2.5 s; the other meets it waiting, and takes a level a second.
-    assert worker.wiring.doings.hops == 1 + 3
+    assert worker.context.statistics.hops == 1 + 3
 
 
 async def test_a_mail_is_never_early_although_its_handler_delays_it_at_once_again_and_again(
@@ -280,7 +280,7 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
             # A kill after the copy was confirmed and before the ack leaves this: the mail on the work queue, and a copy in a level.
-            await Delays(worker.wiring).schedule(
+            await Delays(worker.context).schedule(
                 item.enqueue_id,
                 Copy(message.encode(item), {}, None),
                 datetime.now(UTC) + timedelta(seconds=1.5),
@@ -428,20 +428,20 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
         raise StoreUnavailable("no answer")
 
     async with open_worker(spool.settings, spool.queue) as worker:
-        assert not await was_cleaned(worker.wiring, none)
-        assert not await was_cleaned(worker.wiring, none, None, now)
+        assert not await was_cleaned(worker.context, none)
+        assert not await was_cleaned(worker.context, none, None, now)
         with monkeypatch.context() as patch:
             patch.setattr(cleaned_check, "_is_in_one", unanswered)
             with pytest.raises(StoreUnavailable):
-                await was_cleaned(worker.wiring, none, old)
+                await was_cleaned(worker.context, none, old)
             patch.setattr(cleaned_check, "_is_in_one", then_written)
-            assert not await was_cleaned(worker.wiring, late, old)
+            assert not await was_cleaned(worker.context, late, old)
         spool.stores.tables.written.insert_many(
             [ViewRow(spool.queue, old, datetime.now(UTC), replace(item, enqueue_id=other))]
         )
-        worker.wiring.tables.__dict__["existing"] = ()
-        assert not await was_cleaned(worker.wiring, other, None, old)
-        assert await was_cleaned(worker.wiring, none, old)
+        worker.context.tables.__dict__["existing"] = ()
+        assert not await was_cleaned(worker.context, other, None, old)
+        assert await was_cleaned(worker.context, none, old)
 
 
 def made_anew(settings: Any, default_queue_type: str) -> None:

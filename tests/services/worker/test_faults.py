@@ -264,12 +264,12 @@ async def test_a_check_that_fails_after_the_content_was_loaded_keeps_no_part_of_
                     raise answer
                 return answer
 
-            monkeypatch.setattr(worker.wiring.checks, "is_marked", is_marked)
+            monkeypatch.setattr(worker.context.checks, "is_marked", is_marked)
             delivery = await next_of(deliveries)
             monkeypatch.undo()
             await delivery.complete()
-        everything = worker.wiring.loader.budget.try_acquire(
-            worker.wiring.settings.worker.memory_budget_mib << 20
+        everything = worker.context.loader.budget.try_acquire(
+            worker.context.settings.worker.memory_budget_mib << 20
         )
         assert everything is not None
 
@@ -359,10 +359,10 @@ async def test_an_outage_of_cassandra_leaves_no_message_and_no_live_row_of_what_
                 for name in ("under way", "tried again"):
                     with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{cassandra.port}"):
                         await worker.enqueue(mail(name), CONTENT)
-                assert worker.wiring.doings.undoing == 2
+                assert worker.context.statistics.undoing == 2
                 await asyncio.sleep(30)
                 cassandra.hangs = False
-                await until(lambda: worker.wiring.doings.undoing == 0, 60)
+                await until(lambda: worker.context.statistics.undoing == 0, 60)
                 async with asyncio.timeout(60):
                     while True:
                         try:
@@ -371,8 +371,8 @@ async def test_an_outage_of_cassandra_leaves_no_message_and_no_live_row_of_what_
                             await asyncio.sleep(0.5)
                         else:
                             break
-                await until(lambda: worker.wiring.doings.undoing == 0, 60)
-                assert worker.wiring.doings.left_behind == 0
+                await until(lambda: worker.context.statistics.undoing == 0, 60)
+                assert worker.context.statistics.left_behind == 0
             assert "under way" in {row.item.mail.name for row in spool.rows()}, "it was applied"
             assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
             assert len(spool.blob_keys()) == 4
@@ -418,7 +418,7 @@ async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
             await worker.enqueue(mail(f"m-{number}"), CONTENT)
         deliveries = worker.deliveries(4)
         first = await next_of(deliveries)
-        await until(lambda: len(worker.context.in_hand) == 3)  # the others are ready
+        await until(lambda: len(worker.state.in_hand) == 3)  # the others are ready
         monkeypatch.setattr(HopConsumer, "close", slowly)
         ending = asyncio.create_task(deliveries.aclose())
         await asyncio.wait_for(closing.wait(), 20)
@@ -427,7 +427,7 @@ async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
         await asyncio.wait({ending})
         go_on.set()
         await asyncio.wait_for(deliveries.aclose(), 20)
-        assert list(worker.context.in_hand) == [first.item.enqueue_id]
+        assert list(worker.state.in_hand) == [first.item.enqueue_id]
         await first.complete()
     assert spool.coming(spool.names.work_queue, 2) == 2
 

@@ -101,7 +101,7 @@ async def test_nor_when_it_is_handed_out_again_only_after_that_and_who_is_left_i
             broken.setattr(Message, "ack", lambda _: False)  # it never gets to the broker
             await it.delivery.retry([B, C])
         await until(
-            lambda: len(it.worker.context.in_hand) == 1
+            lambda: len(it.worker.state.in_hand) == 1
         )  # what is left has come, and is not handed out
         await it.lose()  # both come again
         rest = await next_of(it.deliveries)

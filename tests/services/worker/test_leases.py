@@ -13,7 +13,7 @@ from mailslice.worker import Deliveries, Delivery, open_worker, queue_worker
 from mailslice.worker.dequeue import lease
 from mailslice.worker.enqueue import delayed_mails
 from mailslice.worker.enqueue.delayed_mails import Delays
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from tests.services.worker.conftest import Place4Queue, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
@@ -64,7 +64,7 @@ async def test_it_comes_back_when_its_process_has_died(spool: Place4Queue) -> No
     ):
         delivery = await leased(spool, worker, deliveries)
         worker._watching.cancel()  # nobody renews the lease any more
-        worker.context.in_hand.clear()
+        worker.state.in_hand.clear()
         again = await next_of(deliveries, LENGTH + 20)
         assert again.item == delivery.item
         assert again.failures == 0
@@ -187,7 +187,7 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
                     await (whole if next(calls) < after else killed)(*given)
 
                 broken.setattr(Delays, at, failing)
-            broken.setattr(Wiring, "publish_dead_letter", killed)
+            broken.setattr(QueueContext, "publish_dead_letter", killed)
             if how == "renewed":
                 await until(lambda: failed)
             worker._watching.cancel()
@@ -198,7 +198,7 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
                         if how == "delayed"
                         else delivery.reject("nobody wants it")
                     )
-            worker.context.in_hand.clear()
+            worker.state.in_hand.clear()
         again = await next_of(deliveries, 2 * LENGTH + 20)
         assert again.item == item
         await again.complete()

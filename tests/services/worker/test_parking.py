@@ -110,7 +110,7 @@ async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
 ) -> None:
     away: set[EnqueueId] = set()
     async with open_worker(spool.settings, spool.queue) as worker:
-        checks = worker.wiring.checks
+        checks = worker.context.checks
         one, some = checks._ask_one, checks._ask_some
 
         def unless_away(ids: list[EnqueueId], ask: Any) -> Any:
@@ -211,6 +211,6 @@ async def test_a_mail_that_waits_long_for_a_handler_goes_to_somebody_else(
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
             await until_parked(spool)
-            assert [*worker.context.in_hand] == [first.item.enqueue_id]
+            assert [*worker.state.in_hand] == [first.item.enqueue_id]
             await first.complete()
     assert len(spool.live()) == 1

@@ -49,7 +49,7 @@ async def test_what_is_in_hand_what_waits_and_what_is_done_is_in_the_record(reco
     async with open_worker(recorded.settings, recorded.queue) as worker:
         for number in range(4):
             await worker.enqueue(mail(f"m-{number}"), CONTENT)
-        name = worker.wiring.worker
+        name = worker.context.worker
         async with aclosing(worker.deliveries(8)) as deliveries:
             first, second = await anext(deliveries), await anext(deliveries)
             await first.complete()
@@ -119,7 +119,9 @@ async def test_records_that_cannot_be_written_are_skipped_and_mails_go_on(record
             await (await anext(deliveries)).complete()
             await worker.enqueue(mail("m-3"), CONTENT)
             held = await anext(deliveries)
-            await until(lambda: (seen := record(recorded, worker.wiring.worker)) and seen.in_flight)
+            await until(
+                lambda: (seen := record(recorded, worker.context.worker)) and seen.in_flight
+            )
             await held.complete()
     assert recorded.live() == []
 

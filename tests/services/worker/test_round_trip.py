@@ -256,7 +256,7 @@ async def test_a_consumer_lets_go_of_contents_that_are_settled(spool: Any) -> No
         alive = max(
             alive,
             sum(
-                type(each) is Delivery and each._wiring is worker.wiring
+                type(each) is Delivery and each._context is worker.context
                 for each in gc.get_objects()
             ),
         )

@@ -162,7 +162,7 @@ async def test_each_recipient_is_marked_as_sending_and_as_sent(spool: Any) -> No
             delivery = await next_of(deliveries)
             stage = delivery.stage_for_coroutine()
             await stage.sending([A, B])
-            me = worker.wiring.worker
+            me = worker.context.worker
             assert record(spool, item) == MailStage(
                 item.enqueue_id, me, 1, 1, (C,), {A: SENDING, B: SENDING}
             )
@@ -209,7 +209,7 @@ async def test_a_retry_writes_the_next_attempt_first_and_carries_only_who_remain
             await stage.not_sent()
             await delivery.retry()  # says nothing of whom it served: the marks do
             assert record(spool, item) == MailStage(
-                item.enqueue_id, worker.wiring.worker, 2, 4, (B, C), {A: SENT}
+                item.enqueue_id, worker.context.worker, 2, 4, (B, C), {A: SENT}
             )
             again = await next_of(deliveries)
             assert (again.attempt, again.item.mail.recipients) == (2, (B, C))
@@ -262,10 +262,10 @@ async def test_who_was_being_sent_to_by_one_who_is_gone_has_failed_and_is_told_a
                 delivery = await next_of(deliveries)
                 assert (delivery.item.mail.recipients, delivery.attempt) == ((C,), 2)
                 assert record(spool, item) == MailStage(
-                    item.enqueue_id, worker.wiring.worker, 2, 2, (C,), {A: SENT, B: FAILED}
+                    item.enqueue_id, worker.context.worker, 2, 2, (C,), {A: SENT, B: FAILED}
                 )
                 await delivery.complete()
-    assert worker.wiring.doings.in_doubt == 1
+    assert worker.context.statistics.in_doubt == 1
     assert set_aside(spool) == [(item.enqueue_id, 1, (B,), False)]
     assert decisions(spool) == [(item.enqueue_id, "failed")]
     assert f"mail {item.enqueue_id}: 1 recipients failed in attempt 1" in caplog.text
@@ -333,8 +333,8 @@ async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
                 each.worker: each.stage_marks
                 for each in spool.stores.own.worker_records.list(spool.queue)
             }
-            assert marking.get(first.wiring.worker) is True
-            assert not marking.get(second.wiring.worker, False)  # it gave nobody a stage to mark
+            assert marking.get(first.context.worker) is True
+            assert not marking.get(second.context.worker, False)  # it gave nobody a stage to mark
             await stage.sent()
             await delivery.complete()
             with pytest.raises(TimeoutError):
@@ -360,7 +360,7 @@ async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: An
                     await stage.sending()
             await mine.complete()  # a handler that swallows the refusal
             assert spool.marks() == set()
-            assert record(spool, item).owner == second.wiring.worker
+            assert record(spool, item).owner == second.context.worker
             await yours.stage_for_coroutine().sent()
             await yours.retry(recipients=[B])
             again = await next_of(ours)
@@ -419,11 +419,11 @@ async def test_what_was_failed_and_is_sent_after_all_is_corrected_and_the_handle
                 item.enqueue_id,
                 item.mail.recipients,
                 by="run of a duty",
-                now=worker.wiring.clock(),
+                now=worker.context.clock(),
             )
             assert decision.failed == (A,)
-            holder = Holder(worker.wiring.worker, "sending", worker.wiring.clock(), timedelta(0))
-            Quarantine(spool.stores, spool.queue, worker.wiring.clock).keep(
+            holder = Holder(worker.context.worker, "sending", worker.context.clock(), timedelta(0))
+            Quarantine(spool.stores, spool.queue, worker.context.clock).keep(
                 item, holder, Decided("failed", "hangs", "duty"), State.KEPT
             )
             assert spool.stores.own.mail_stages.advance(
@@ -450,8 +450,8 @@ async def test_those_in_doubt_have_a_row_of_their_own_whatever_a_run_was_recover
         async with aclosing(worker.deliveries(3)) as deliveries:
             delivery = await next_of(deliveries)
             await delivery.stage_for_coroutine().sending([A])
-            quarantine = Quarantine(spool.stores, spool.queue, worker.wiring.clock)
-            holder = Holder(worker.wiring.worker, "sending", worker.wiring.clock(), timedelta(0))
+            quarantine = Quarantine(spool.stores, spool.queue, worker.context.clock)
+            holder = Holder(worker.context.worker, "sending", worker.context.clock(), timedelta(0))
             doubtful = replace(item, mail=replace(item.mail, recipients=(A,)))
             of_run = quarantine.keep(
                 doubtful, holder, Decided(action, "hangs", "duty", "run-1"), State.RECOVERING
@@ -518,7 +518,7 @@ async def test_a_queue_without_marks_has_none(deployment: Any) -> None:
     for spool in at(deployment.settings, "plain"):
         create(spool.stores, BOUNCES)
         async with open_worker(spool.settings, spool.queue) as worker:
-            assert worker.context.in_doubt is None
+            assert worker.state.in_doubt is None
             item = await enqueued(worker)
             put(spool, item.enqueue_id, (), a=SENDING, b=SENT, c=SENT)
             async with aclosing(worker.deliveries(3)) as deliveries:

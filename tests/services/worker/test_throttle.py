@@ -33,8 +33,8 @@ def limited(spool: Any, port: int = 25, **given: Any) -> Any:
 
 
 def throttle_of(worker: QueueWorker) -> Throttle:
-    assert worker.context.throttle is not None
-    return worker.context.throttle
+    assert worker.state.throttle is not None
+    return worker.state.throttle
 
 
 def book(spool: Any, domain: str = "slow.example") -> Book:
@@ -58,7 +58,7 @@ async def test_two_workers_share_a_rate_and_what_comes_in_one_moment_is_granted_
     async with open_worker(settings, spool.queue) as one, open_worker(settings, spool.queue) as two:
         began = time.monotonic()
         asked = [
-            throttle_of(worker).enter(f"{worker.wiring.worker}-{n}", SLOW, waited=False)
+            throttle_of(worker).enter(f"{worker.context.worker}-{n}", SLOW, waited=False)
             for worker in (one, two)
             for n in range(60)
         ]
@@ -117,7 +117,7 @@ async def test_domains_without_a_limit_ask_nobody(
             == {}
         )
     async with open_worker(spool.settings, spool.queue) as worker:
-        assert worker.context.throttle is None
+        assert worker.state.throttle is None
 
 
 async def test_a_store_that_does_not_answer_grants_nothing_and_frees_what_others_gave(
@@ -165,7 +165,7 @@ async def test_what_is_over_the_limit_waits_in_the_levels_and_the_rest_of_the_ma
             await until(lambda: sum(len(got[1]) for got in sink.got) == 4)
             stop.set()
             done = await consuming
-            assert worker.wiring.doings.count == 1
+            assert worker.context.statistics.count == 1
     assert (done.completed, done.retried, done.failures) == (1, 2, 0)
     assert sorted(recipient for got in sink.got for recipient in got[1]) == [
         "a@Slow.example",

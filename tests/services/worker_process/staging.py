@@ -29,7 +29,7 @@ from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.worker import open_worker
 from mailslice.worker.io.content_loader import Loader
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.process import task
 from mailslice.worker.process.handler_spec import load_handler
@@ -95,7 +95,7 @@ def points(mode: str, wanted: str) -> None:
     )
     around(smtplib.SMTP, "send", dot("dot"), dot("unanswered"))
     around(Publisher, "publish", lambda *_: "publish", lambda *_: "published")
-    around(Wiring, "mark", lambda *_: "mark", lambda *_: "marked")
+    around(QueueContext, "mark", lambda *_: "mark", lambda *_: "marked")
     around(Message, "ack", lambda *_: "ack", lambda *_: "acked")
 
 

@@ -19,7 +19,7 @@ ITEM = QueuedMail(
 )
 
 
-def wiring(*, shared: bool = False) -> Any:
+def context(*, shared: bool = False) -> Any:
     """An own queue whose window was two hours once, and is one now."""
 
     async def unmarked(_: EnqueueId) -> bool:
@@ -52,4 +52,4 @@ async def test_a_delivery_without_a_row(
     monkeypatch.setattr(deleted_check, "_OLD", (0.0,))
     monkeypatch.setattr(deleted_check, "_RECENT", (0.0,))
     place = None if minutes is None else Place(NOW - timedelta(minutes=minutes), 0)
-    assert await standing(wiring(shared=shared), ITEM, place) is expected
+    assert await standing(context(shared=shared), ITEM, place) is expected

@@ -15,7 +15,7 @@ from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.enqueue import undoing
 from mailslice.worker.enqueue.enqueuer import Enqueuer
 from mailslice.worker.io.content_loader import ContentBudget
-from mailslice.worker.io.operations import Doings
+from mailslice.worker.io.operations import WorkerStatistics
 
 AWAY = StoreUnavailable("Cassandra at c:9042 does not answer")
 
@@ -30,7 +30,7 @@ class Stores:
         self.fault: Exception | None = None
         self.hanging: asyncio.Event | None = None
         ids = iter(range(100))
-        self.wiring = SimpleNamespace(
+        self.context = SimpleNamespace(
             queue=queue_name("spool"),
             names=RabbitNames(queue_name("spool")),
             clock=lambda: datetime(2026, 11, 22, tzinfo=UTC),
@@ -47,7 +47,7 @@ class Stores:
             bridge=SimpleNamespace(rows=lambda future: future),
             publisher=SimpleNamespace(publish=self._publish),
             mark=self._mark,
-            doings=Doings(),
+            statistics=WorkerStatistics(),
         )
 
     async def _nothing(self, *_: object) -> None:
@@ -85,7 +85,7 @@ async def turns() -> None:
 async def begun() -> Any:
     """`await begun()`: an enqueue that waits for its row, the future of that row, and what was asked of the stores for it."""
     stores = Stores()
-    enqueuer = Enqueuer(stores.wiring, None)  # type: ignore[arg-type]
+    enqueuer = Enqueuer(stores.context, None)  # type: ignore[arg-type]
     enqueuer._starts_written = True
 
     async def begin() -> tuple[asyncio.Task[QueuedMail], asyncio.Future[list[Any]], list[str]]:
@@ -139,21 +139,21 @@ async def test_marks_outlive_their_callers_and_come_before_blobs_when_cassandra_
     begun: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
-    doings = begun.stores.wiring.doings
+    statistics = begun.stores.context.statistics
     begun.stores.away = True
     for number in range(1, 4):
         task, row, _ = await begun()
         row.set_exception(AWAY)
         with pytest.raises(StoreUnavailable):
             await task
-        assert (doings.undoing, doings.left_behind) == (number, 0)
+        assert (statistics.undoing, statistics.left_behind) == (number, 0)
     assert "delete" not in begun.stores.asked
     begun.stores.away = False
     async with asyncio.timeout(5):
-        while doings.undoing:  # noqa: ASYNC110 - nobody tells
+        while statistics.undoing:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     assert begun.stores.asked.count("delete") == 3
-    assert doings.left_behind == 0
+    assert statistics.left_behind == 0
 
 
 async def test_the_oldest_is_given_up_where_there_is_no_room_and_the_rest_at_the_end(
@@ -161,23 +161,23 @@ async def test_the_oldest_is_given_up_where_there_is_no_room_and_the_rest_at_the
 ) -> None:
     monkeypatch.setattr(undoing, "MOST_PENDING", 2)
     monkeypatch.setattr(undoing, "CLOSE_SECONDS", 0.1)
-    doings = begun.stores.wiring.doings
+    statistics = begun.stores.context.statistics
     begun.stores.away = True
     for _ in range(3):
         task, row, _ = await begun()
         row.set_exception(AWAY)
         with pytest.raises(StoreUnavailable):
             await task
-    assert (doings.undoing, doings.left_behind) == (2, 1)
+    assert (statistics.undoing, statistics.left_behind) == (2, 1)
     await begun.enqueuer.close()
-    assert (doings.undoing, doings.left_behind) == (0, 3)
+    assert (statistics.undoing, statistics.left_behind) == (0, 3)
 
 
 async def test_a_fault_of_ours_is_tried_again_too_and_ends_nothing_for_the_others(
     begun: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
-    stores, doings = begun.stores, begun.stores.wiring.doings
+    stores, statistics = begun.stores, begun.stores.context.statistics
     stores.fault = TypeError("no such thing")
     for _ in range(2):
         task, row, _ = await begun()
@@ -186,7 +186,7 @@ async def test_a_fault_of_ours_is_tried_again_too_and_ends_nothing_for_the_other
             await task
     stores.fault = None
     async with asyncio.timeout(5):
-        while doings.undoing:  # noqa: ASYNC110 - nobody tells
+        while statistics.undoing:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     assert stores.asked.count("delete") == 2
 
@@ -196,7 +196,7 @@ async def test_what_was_taken_back_as_the_worker_closed_is_not_counted_as_left_b
 ) -> None:
     monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
     monkeypatch.setattr(undoing, "CLOSE_SECONDS", 0.3)
-    stores, doings = begun.stores, begun.stores.wiring.doings
+    stores, statistics = begun.stores, begun.stores.context.statistics
     stores.away, stores.hanging = True, asyncio.Event()
     for _ in range(3):
         task, row, _ = await begun()
@@ -206,4 +206,4 @@ async def test_what_was_taken_back_as_the_worker_closed_is_not_counted_as_left_b
     stores.away = False
     await begun.enqueuer.close()
     assert stores.asked.count("delete") == 3
-    assert (doings.undoing, doings.left_behind) == (0, 1)
+    assert (statistics.undoing, statistics.left_behind) == (0, 1)

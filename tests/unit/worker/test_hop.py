@@ -13,7 +13,7 @@ from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.dequeue import park
 from mailslice.worker.dequeue.hop_consumer import HopConsumer
 from mailslice.worker.dequeue.park import Park, Patience
-from mailslice.worker.io.operations import Doings
+from mailslice.worker.io.operations import WorkerStatistics
 
 
 @pytest.mark.parametrize("published", [True, False])
@@ -32,15 +32,15 @@ async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_oth
     monkeypatch.setattr(Park, "put", put)
     monkeypatch.setattr(park, "IN_PLACE", 0.1)
     monkeypatch.setattr(Patience, "pause", lambda _: 0.01)
-    wiring: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         settings=SimpleNamespace(rabbitmq=None),
         names=RabbitNames(queue_name("spool")),
-        doings=Doings(),
+        statistics=WorkerStatistics(),
     )
     delays: Any = SimpleNamespace(surfaced=away, has_published=lambda _: published)
     waited = asyncio.get_running_loop().time() - 600
     message: Any = SimpleNamespace(headers={}, arrived=waited)
-    surfacing = asyncio.create_task(HopConsumer(wiring, delays)._surface(message))
+    surfacing = asyncio.create_task(HopConsumer(context, delays)._surface(message))
     await asyncio.wait({surfacing}, timeout=0.5)
     assert bool(parked) is not published
     surfacing.cancel()

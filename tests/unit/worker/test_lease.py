@@ -20,7 +20,7 @@ class Stores:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.wiring: Any = SimpleNamespace(is_marked=self._unmarked, clock=lambda: 0)
+        self.context: Any = SimpleNamespace(is_marked=self._unmarked, clock=lambda: 0)
 
     async def _unmarked(self, _one: object) -> bool:
         return False
@@ -41,7 +41,7 @@ async def test_a_message_that_goes_back_ends_a_lease_that_was_not_confirmed(
     monkeypatch.setattr("mailslice.worker.dequeue.lease.LENGTH", 0)
     stores, now = Stores(), asyncio.get_running_loop().time()
     message: Any = SimpleNamespace(arrived=now, headers={}, body=b"m", timestamp=None)
-    lease = Lease(stores.wiring, stores, message, uuid4())  # type: ignore[arg-type]
+    lease = Lease(stores.context, stores, message, uuid4())  # type: ignore[arg-type]
     await lease._extend()
     assert not lease.is_out
     await lease.bring_back()
@@ -59,8 +59,8 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
         return answer
 
     monkeypatch.setattr(delayed_mails.DelayedMails, "existing", look)
-    wiring: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
-    looked = Delays(wiring)
+    context: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
+    looked = Delays(context)
     with pytest.raises(StoreUnavailable):
         await looked._exists()
     assert await looked._exists()

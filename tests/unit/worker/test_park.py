@@ -13,11 +13,11 @@ from mailslice.model.names import HEADER_FAULTS, HEADER_PARKED
 from mailslice.stores.cassandra import connecting
 from mailslice.stores.rabbitmq import consumer, publisher
 from mailslice.worker.dequeue import park, preparer
-from mailslice.worker.dequeue.delivery import DeliveryContext
+from mailslice.worker.dequeue.delivery import WorkerState
 from mailslice.worker.dequeue.park import FAULT_ROUNDS, FIRST_PAUSE, LONGEST_PAUSE, Park, Patience
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.preparer import Preparer
-from mailslice.worker.io.operations import Doings
+from mailslice.worker.io.operations import WorkerStatistics
 
 
 async def test_pauses_double_with_jitter_up_to_five_seconds() -> None:
@@ -57,10 +57,10 @@ class Made:
         self.takes_copies = True
         self.puts = 0
         self.slots = Slots()
-        self.doings = Doings()
-        wiring: Any = SimpleNamespace(doings=self.doings)
+        self.statistics = WorkerStatistics()
+        context: Any = SimpleNamespace(statistics=self.statistics)
         self.preparer = Preparer(
-            DeliveryContext(wiring, None),  # type: ignore[arg-type]
+            WorkerState(context, None),  # type: ignore[arg-type]
             self.slots,
             prefetch,
             on_trouble=lambda _: None,
@@ -74,7 +74,7 @@ class Made:
 
     @property
     def held(self) -> int:
-        return self.doings.held
+        return self.statistics.held
 
     async def _attempt(self, slot: Slot) -> None:
         self.tries += 1
@@ -90,7 +90,7 @@ class Made:
         return self.takes_copies
 
     async def _dead_letter(
-        self, _wiring: Any, _message: Any, reason: str, what: str, *, settle: Any
+        self, _context: Any, _message: Any, reason: str, what: str, *, settle: Any
     ) -> None:
         self.dead.append(f"{what}: {reason}")
         settle()
@@ -216,7 +216,7 @@ async def test_a_message_is_not_adopted_by_a_delivery_that_goes_with_its_connect
     lease: Any = SimpleNamespace(adopt=lambda _: pytest.fail("adopted"))
     item: Any = SimpleNamespace(enqueue_id="one")
     older: Any = SimpleNamespace(handed=None, lease=lease, settled=asyncio.Event())
-    made.preparer._context.in_hand[item.enqueue_id] = older
+    made.preparer._state.in_hand[item.enqueue_id] = older
     slot = made.slots.arrived(message("one"))
     deciding = asyncio.create_task(made.preparer._decide(slot, item))
     await asyncio.sleep(0)

@@ -12,8 +12,8 @@ import pytest
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
-from mailslice.worker.dequeue.delivery import Delivery, DeliveryContext
-from mailslice.worker.io.operations import Doings
+from mailslice.worker.dequeue.delivery import Delivery, WorkerState
+from mailslice.worker.io.operations import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
 ITEM = QueuedMail(
@@ -27,12 +27,12 @@ class Stores:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.fails = 0
-        self.context = DeliveryContext(
+        self.state = WorkerState(
             SimpleNamespace(  # type: ignore[arg-type]
                 names=RabbitNames(queue_name("spool")),
                 queue=queue_name("spool"),
                 clock=lambda: SimpleNamespace(timestamp=lambda: 0),
-                doings=Doings(),
+                statistics=WorkerStatistics(),
                 mark=lambda _: self._take("mark"),
                 is_marked=lambda _: self._unmarked(),
                 publish_dead_letter=lambda _: self._take("dead letter"),
@@ -67,7 +67,7 @@ class Stores:
             ack=self._ack,
         )
         hold: Any = SimpleNamespace(release=lambda: None)
-        return Delivery(self.context, message, ITEM, content=b"", hold=hold)
+        return Delivery(self.state, message, ITEM, content=b"", hold=hold)
 
 
 @pytest.mark.parametrize("second", ["complete", "reject"])
@@ -79,7 +79,7 @@ async def test_it_is_settled_once_by_the_first(second: str) -> None:
     assert became == [Disposition.COMPLETED] * 2
     assert stores.asked == ["mark", "ack", "blobs"]
     assert await delivery.give_back() is Disposition.COMPLETED
-    assert (stores.context.in_hand, delivery.settled.is_set()) == ({}, True)
+    assert (stores.state.in_hand, delivery.settled.is_set()) == ({}, True)
 
 
 async def test_a_settlement_that_fails_leaves_the_mail_to_the_next() -> None:

@@ -16,7 +16,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker import queue_worker
 from mailslice.worker.dequeue.strikes import InHandlers, Struck
-from mailslice.worker.io.operations import Doings
+from mailslice.worker.io.operations import WorkerStatistics
 from mailslice.worker.process import child
 from mailslice.worker.process.consumer import ConsumerTask
 from tests.unit.worker_process.test_handling import FakeDelivery
@@ -62,8 +62,8 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
     @asynccontextmanager
     async def opened(*_: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(
-            wiring=SimpleNamespace(doings=Doings()),
-            context=SimpleNamespace(in_doubt=None),
+            context=SimpleNamespace(statistics=WorkerStatistics()),
+            state=SimpleNamespace(in_doubt=None),
             reaches_cassandra=True,
             deliveries=lambda _prefetch: deliveries,
         )

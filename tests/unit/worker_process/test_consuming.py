@@ -75,7 +75,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def worker(given: Given) -> Any:
     return SimpleNamespace(
-        wiring=SimpleNamespace(settings=Settings()),
+        context=SimpleNamespace(settings=Settings()),
         deliveries=lambda _prefetch, give_up_after: given,
     )
 

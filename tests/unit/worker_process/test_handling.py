@@ -19,7 +19,7 @@ from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable,
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
-from mailslice.worker.io.operations import Doings
+from mailslice.worker.io.operations import WorkerStatistics
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Reject, Retry
 from mailslice.worker.process import task as module
@@ -580,12 +580,12 @@ def test_all_outcomes_are_exported_from_the_start() -> None:
 def test_what_destinations_answer_is_counted_by_rule() -> None:
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(QueueName("spool"), registry)
-    doings = Doings()
+    statistics = WorkerStatistics()
     for asked in (("*", "granted"), ("*", "throttled"), ("*", "throttled")):
-        doings.destinations[asked] += 1
-        metrics.observe(doings)
-    doings.destinations["slow.example", "granted"] += 1
-    metrics.observe(doings)
+        statistics.destinations[asked] += 1
+        metrics.observe(statistics)
+    statistics.destinations["slow.example", "granted"] += 1
+    metrics.observe(statistics)
     counted = [("*", "granted", 1), ("*", "throttled", 2), ("slow.example", "granted", 1)]
     for rule, answer, number in counted:
         assert (

@@ -79,12 +79,12 @@ class Session:
     @property
     def quarantine(self) -> Quarantine:
         """That of the queue."""
-        return Quarantine(self.worker.wiring.stores, self.worker.queue, system_clock)
+        return Quarantine(self.worker.context.stores, self.worker.queue, system_clock)
 
     @property
     def view(self) -> MailQueue:
         """The queue as an operator sees it."""
-        return MailQueue(self.worker.wiring.stores, self.worker.queue, system_clock)
+        return MailQueue(self.worker.context.stores, self.worker.queue, system_clock)
 
 
 def reports_of(queue: QueueName) -> str:
@@ -154,7 +154,7 @@ async def _enqueue(session: Session, delay: timedelta | None = None) -> None:
 
 async def _enqueue_undone(session: Session) -> None:
     """The broker has the message, and its confirm never comes."""
-    publisher = session.worker.wiring.publisher
+    publisher = session.worker.context.publisher
     publish = publisher.publish
 
     async def unconfirmed(*given: Any, **named: Any) -> None:
@@ -186,7 +186,7 @@ class _Server:
 
 async def _smtp(session: Session) -> None:
     """Serves until a mail is enqueued; the parent is the client."""
-    settings = session.worker.wiring.settings
+    settings = session.worker.context.settings
     smtp_in = settings.smtp_in.model_copy(
         update={"host": "127.0.0.1", "port": 0, "hostname": "kit.example"}
     )
@@ -200,7 +200,7 @@ async def _smtp(session: Session) -> None:
         server,
         stop,
         clock=system_clock,
-        metrics=SmtpMetrics(session.worker.wiring.queue),
+        metrics=SmtpMetrics(session.worker.context.queue),
         on_listening=lambda _, port: session.say("listening", port),
     )
 
@@ -209,7 +209,7 @@ async def _next(session: Session, deliveries: Deliveries) -> Delivery:
     try:
         delivery = await asyncio.wait_for(anext(deliveries), _PATIENCE)
     except TimeoutError as error:
-        in_hand, behind = len(session.worker.context.in_hand), sum(1 for _ in deliveries.received())
+        in_hand, behind = len(session.worker.state.in_hand), sum(1 for _ in deliveries.received())
         raise TimeoutError(
             f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others are held"
         ) from error
@@ -267,7 +267,7 @@ async def _surfaced(session: Session) -> None:
 
 def _delayed(worker: QueueWorker) -> bool:
     return any(
-        not row.published for row in worker.wiring.stores.own.delayed_mails.rows(worker.queue)
+        not row.published for row in worker.context.stores.own.delayed_mails.rows(worker.queue)
     )
 
 

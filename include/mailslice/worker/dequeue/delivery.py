@@ -29,7 +29,7 @@ from mailslice.worker.dequeue.lease import Lease
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
 from mailslice.worker.io.content_loader import Hold
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy, own_headers
 from mailslice.worker.io.deleted_check import is_open, row_of
 from mailslice.worker.io.destination_throttle import BlockingThrottle, Throttle
@@ -43,10 +43,10 @@ _LOOKS_FOR_PLACE = 64
 
 
 @dataclass(slots=True)
-class DeliveryContext:
+class WorkerState:
     """What the deliveries of one queue share in one worker."""
 
-    wiring: Wiring
+    context: QueueContext
     delays: Delays
     in_doubt: InDoubt | None = None
     """Only where the queue has stage marks."""
@@ -77,7 +77,7 @@ class Delivery:
 
     def __init__(
         self,
-        context: DeliveryContext,
+        state: WorkerState,
         message: Message,
         item: QueuedMail,
         *,
@@ -87,15 +87,15 @@ class Delivery:
         left: tuple[str, ...] | None = None,
     ) -> None:
         """`left`: the message's recipients but for those who were served since it was published."""
-        self._context = context
-        self._wiring = context.wiring
-        self._delays = context.delays
-        self.lease = Lease(context.wiring, context.delays, message, item.enqueue_id)
+        self._state = state
+        self._context = state.context
+        self._delays = state.delays
+        self.lease = Lease(state.context, state.delays, message, item.enqueue_id)
         self._hold = hold
         self._message_recipients = item.mail.recipients
         self._marks: Marks | None = None
-        if context.in_doubt is not None and record is not None:
-            self._marks = Marks(context.in_doubt.stages, record, self._staged, self._late)
+        if state.in_doubt is not None and record is not None:
+            self._marks = Marks(state.in_doubt.stages, record, self._staged, self._late)
             item = _narrowed(item, record.remaining)
         elif left is not None:
             item = _narrowed(item, left)
@@ -111,7 +111,7 @@ class Delivery:
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._told = False
         self._disposition: Disposition | None = None
-        context.in_hand[item.enqueue_id] = self
+        state.in_hand[item.enqueue_id] = self
 
     @property
     def item(self) -> QueuedMail:
@@ -154,25 +154,25 @@ class Delivery:
         return (
             None
             if self.message.timestamp is None
-            else self._wiring.clock() - self.message.timestamp
+            else self._context.clock() - self.message.timestamp
         )
 
     def stage_for_thread(self) -> BlockingStage:
         """What a plain handler marks its progress with."""
-        self._context.handler_marks = True
+        self._state.handler_marks = True
         return BlockingStage(
             self._marks, max(self.attempt, self.failures + 1), self.age, asyncio.get_running_loop()
         )
 
     def stage_for_coroutine(self) -> AsyncStage:
         """What an async handler marks its progress with."""
-        self._context.handler_marks = True
+        self._state.handler_marks = True
         return AsyncStage(self._marks, max(self.attempt, self.failures + 1), self.age)
 
     def throttle_for_thread(self) -> BlockingThrottle:
         """What a plain handler asks before it sends."""
         return BlockingThrottle(
-            self._context.throttle, waited=self.throttled, loop=asyncio.get_running_loop()
+            self._state.throttle, waited=self.throttled, loop=asyncio.get_running_loop()
         )
 
     async def complete(self) -> Disposition:
@@ -221,7 +221,7 @@ class Delivery:
             return again
         if again == self._message_recipients and delay is None and not self.lease.is_closed:
             return await self._give_back(Disposition.RETRIED)
-        if self.lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id):
+        if self.lease.is_closed or await self._context.is_marked(self._item.enqueue_id):
             return await self._end(self.lease.ack, Disposition.DROPPED)
         counts = counted and delay is not None and not throttled
         await self._publish_again(
@@ -247,7 +247,7 @@ class Delivery:
         if left != self._message_recipients:
             message = replace(message, body=codec.encode(_narrowed(self._item, left)))
         await dead_letter(
-            self._wiring,
+            self._context,
             message,
             reason,
             str(self._item.enqueue_id),
@@ -264,7 +264,7 @@ class Delivery:
         return await self._settled(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
-        marks, reporter = self._marks, self._context.reporter
+        marks, reporter = self._marks, self._state.reporter
         if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
             return await self._reject(reason)
         if not self._told and not await reporter.report(self._item, failures, self._content):
@@ -296,7 +296,7 @@ class Delivery:
     async def _is_closed(self) -> bool:
         """Whether it was deleted, or closed for being stuck, meanwhile. Not known counts as no."""
         try:
-            return self.lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id)
+            return self.lease.is_closed or await self._context.is_marked(self._item.enqueue_id)
         except StoreUnavailable:
             return False
 
@@ -314,16 +314,16 @@ class Delivery:
         return await self._done(disposition)
 
     async def _done(self, disposition: Disposition) -> Disposition:
-        await self._wiring.mark(self._item.enqueue_id)
+        await self._context.mark(self._item.enqueue_id)
         crash.point("complete:marked")
-        self._wiring.doings.done(self._item.enqueue_id, self._seconds())
+        self._context.statistics.done(self._item.enqueue_id, self._seconds())
         await self._end(self.lease.ack, disposition)
-        await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
+        await self._context.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
         return disposition
 
     async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | Disposition:
         """Those of `left` whom the next attempt serves, durably; or what became of the mail."""
-        marks, in_doubt = self._marks, self._context.in_doubt
+        marks, in_doubt = self._marks, self._state.in_doubt
         if marks is None or in_doubt is None:
             return left
         try:
@@ -337,8 +337,8 @@ class Delivery:
         return again if set(again) != set(left) else left
 
     async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
-        if self._context.in_doubt is not None:
-            await self._context.in_doubt.sent_after_all(self._item, record, recipients)
+        if self._state.in_doubt is not None:
+            await self._state.in_doubt.sent_after_all(self._item, record, recipients)
 
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value
@@ -362,7 +362,7 @@ class Delivery:
         place = place_in(self.message.headers)
         if narrowed or after is not None:
             most = None if narrowed else _LOOKS_FOR_PLACE
-            row = await row_of(self._wiring, self._item, place, most=most)
+            row = await row_of(self._context, self._item, place, most=most)
             if row is not None:
                 headers |= headers_of(row.place)
                 if narrowed:
@@ -372,33 +372,33 @@ class Delivery:
             elif after is not None:
                 headers.pop(HEADER_SLICE, None)
                 headers.pop(HEADER_BUCKET, None)
-        now = self._wiring.clock()
+        now = self._context.clock()
         # A mail of James has no time of its own: its age counts from its first retry.
         timestamp = self.message.timestamp or now
         copy = Copy(codec.encode(_narrowed(self._item, recipients)), headers, timestamp)
         if after is None:
-            await self._wiring.publish(copy)
+            await self._context.publish(copy)
         else:
             await self._delays.schedule(
                 self._item.enqueue_id, copy, now + after, held=not self.lease.is_out
             )
 
     def _may_be_cleaned(self, place: Place) -> bool:
-        return self._wiring.settings.queue.shared or not is_open(self._wiring, place)
+        return self._context.settings.queue.shared or not is_open(self._context, place)
 
     async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:
         """Its row, as it would be in the view if it had not been lost, or never written."""
         item = _narrowed(self._item, recipients)
         row = ViewRow(
-            self._wiring.queue, place, self.message.timestamp or self._wiring.clock(), item
+            self._context.queue, place, self.message.timestamp or self._context.clock(), item
         )
-        await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
+        await self._context.bridge.rows(self._context.tables.written.insert_future(row))
 
     async def _rewrite_row(self, row: ViewRow, recipients: tuple[str, ...]) -> None:
         """The view shows who remains. A row that is gone is not written: it was cleaned."""
         fewer = replace(row, item=_narrowed(row.item, recipients))
-        for table in self._wiring.tables.existing:
-            await self._wiring.bridge.rows(table.replace_future(fewer))
+        for table in self._context.tables.existing:
+            await self._context.bridge.rows(table.replace_future(fewer))
             crash.point("retry:row-written")
 
     def _seconds(self) -> float:
@@ -418,7 +418,7 @@ class Delivery:
         """`put_off`: nothing was tried, so it says nothing of how long mails take."""
         self._disposition = disposition
         if self.handed is not None and not put_off:
-            self._wiring.doings.ended(self._seconds())
+            self._context.statistics.ended(self._seconds())
         if not settle():
             log.info(
                 "the broker hands a settled mail out again: its connection is gone",
@@ -431,8 +431,8 @@ class Delivery:
         self._marks = (
             None  # they know us, too: the content would stay until the garbage collector comes by
         )
-        if self._context.in_hand.get(self._item.enqueue_id) is self:
-            del self._context.in_hand[self._item.enqueue_id]
+        if self._state.in_hand.get(self._item.enqueue_id) is self:
+            del self._state.in_hand[self._item.enqueue_id]
         self.settled.set()
 
 
@@ -445,7 +445,7 @@ def _narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
 
 
 async def dead_letter(
-    wiring: Wiring,
+    context: QueueContext,
     message: Message,
     reason: str,
     what: str = "a message that is no mail",
@@ -462,13 +462,13 @@ async def dead_letter(
         "dead letter: %s: %s",
         what,
         reason,
-        extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue},
+        extra={"action": "dead_letter", "enqueue_id": what, "queue": context.queue},
     )
     # A header that cannot be written would keep the mail here for ever.
     readable = reason.encode("utf-8", "replace").decode()
-    now = wiring.clock()
+    now = context.clock()
     death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}
-    await wiring.publish_dead_letter(Copy.of(message).but({**deaths(wiring.names, now), **death}))
+    await context.publish_dead_letter(Copy.of(message).but({**deaths(context.names, now), **death}))
     crash.point("dead-letter:copied")
     (settle or message.ack)()
     await message.link.flushed()

@@ -11,7 +11,7 @@ from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
-from mailslice.worker.dequeue.delivery import Delivery, DeliveryContext
+from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.dequeue.hop_consumer import HopConsumer
 from mailslice.worker.dequeue.prefetch_window import Slots
 from mailslice.worker.dequeue.preparer import Preparer
@@ -26,19 +26,19 @@ class Deliveries:
 
     def __init__(
         self,
-        context: DeliveryContext,
+        state: WorkerState,
         prefetch: int,
         give_up_after: timedelta | None,
         *,
         on_disconnected: Callable[[Deliveries], None] = lambda _deliveries: None,
     ) -> None:
-        wiring = context.wiring
-        self._in_hand = context.in_hand
+        context = state.context
+        self._in_hand = state.in_hand
         self._on_disconnected = on_disconnected
         self._give_up_after = give_up_after
         self._slots = Slots()
         self._preparer = Preparer(
-            context,
+            state,
             self._slots,
             prefetch,
             on_trouble=self._troubled,
@@ -49,10 +49,10 @@ class Deliveries:
         self._trouble: tuple[float, MailsliceError] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._hop = HopConsumer(wiring, context.delays)
+        self._hop = HopConsumer(context, state.delays)
         self._consumer = Consumer(
-            wiring.settings.rabbitmq,
-            wiring.names.work_queue,
+            context.settings.rabbitmq,
+            context.names.work_queue,
             prefetch,
             on_message=self._arrived,
             on_lost=self._lost,

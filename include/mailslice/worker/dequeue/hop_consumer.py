@@ -27,7 +27,7 @@ from mailslice.worker.dequeue.park import (
     is_counted,
 )
 from mailslice.worker.enqueue.delayed_mails import Delays
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 _PREFETCH = 512
@@ -39,15 +39,15 @@ _LEVEL = 30
 class HopConsumer:
     """Holds a copy for half a minute while a store is down, and then puts it into a delay level again."""
 
-    def __init__(self, wiring: Wiring, delays: Delays) -> None:
-        self._wiring = wiring
+    def __init__(self, context: QueueContext, delays: Delays) -> None:
+        self._context = context
         self._delays = delays
         self._tasks: set[asyncio.Task[None]] = set()
-        self._park = Park(wiring, delays)
-        self._rounds = FaultRounds(wiring.doings)
+        self._park = Park(context, delays)
+        self._rounds = FaultRounds(context.statistics)
         self._consumer = Consumer(
-            wiring.settings.rabbitmq,
-            wiring.names.hop_queue,
+            context.settings.rabbitmq,
+            context.names.hop_queue,
             _PREFETCH,
             on_message=self._arrived,
             on_lost=self._lost,
@@ -136,7 +136,7 @@ class HopConsumer:
 
     async def _given_up(self, message: Message, reason: str) -> bool:
         try:
-            await dead_letter(self._wiring, message, reason)
+            await dead_letter(self._context, message, reason)
         except MailsliceError as error:
             log.warning(
                 "a delayed mail cannot be dead-lettered: %s", error, extra={"action": "hop_held"}
@@ -149,4 +149,4 @@ class HopConsumer:
             await self._delays.surfaced(message)
         except Undecodable as error:
             # The hop queue has no dead letter exchange: a reject would drop it.
-            await dead_letter(self._wiring, message, f"not a mail, in the hop queue: {error}")
+            await dead_letter(self._context, message, f"not a mail, in the hop queue: {error}")

@@ -20,7 +20,7 @@ from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage
 from mailslice.stores.cassandra.own import DecisionRow
 from mailslice.worker.enqueue.bounce_reports import Reporter
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.stages.stage_log import Stages
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ _SENT_AFTER_ALL = (
 class InDoubt:
     """The recipients in doubt of one queue with stage marks."""
 
-    def __init__(self, wiring: Wiring, stages: Stages, reporter: Reporter | None) -> None:
-        self._wiring = wiring
+    def __init__(self, context: QueueContext, stages: Stages, reporter: Reporter | None) -> None:
+        self._context = context
         self._reporter = reporter
         self._told: deque[tuple[EnqueueId, int]] = deque(maxlen=1000)
         """The last mails and attempts that were told: asked again, they are not told again."""
@@ -73,10 +73,10 @@ class InDoubt:
                 "enqueue_id": str(item.enqueue_id),
                 "recipients": len(failed),
                 "worker": record.owner,
-                "queue": self._wiring.queue,
+                "queue": self._context.queue,
             },
         )
-        self._wiring.doings.in_doubt += len(failed)
+        self._context.statistics.in_doubt += len(failed)
         self._told.append(key)
 
     async def fail(self, item: QueuedMail, decision: Decision) -> bool:
@@ -111,32 +111,32 @@ class InDoubt:
                 "action": "sent_after_failed",
                 "enqueue_id": str(item.enqueue_id),
                 "recipients": len(recipients),
-                "queue": self._wiring.queue,
+                "queue": self._context.queue,
             },
         )
         await asyncio.to_thread(self._correct, item, record)
 
     def _set_aside(self, item: QueuedMail, record: MailStage) -> None:
-        now = self._wiring.clock()
+        now = self._context.clock()
         since = record.updated or now
         age = max(timedelta(0), now - since)
         holder = Holder(record.owner, Stage.SENDING.value, since, age, record.attempt)
-        self._quarantine.keep_failed(item, holder, Decided("failed", WHY, self._wiring.worker))
+        self._quarantine.keep_failed(item, holder, Decided("failed", WHY, self._context.worker))
         self._decide(item, record, "failed", WHY)
 
     def _correct(self, item: QueuedMail, record: MailStage) -> None:
-        table, queue = self._wiring.stores.own.quarantine, self._wiring.queue
+        table, queue = self._context.stores.own.quarantine, self._context.queue
         row = table.read(queue, item.enqueue_id, record.attempt)
         if row is not None:
-            self._quarantine.finished(row, self._wiring.clock())
+            self._quarantine.finished(row, self._context.clock())
         self._decide(item, record, "sent", _SENT_AFTER_ALL)
 
     @property
     def _quarantine(self) -> Quarantine:
-        return Quarantine(self._wiring.stores, self._wiring.queue, self._wiring.clock)
+        return Quarantine(self._context.stores, self._context.queue, self._context.clock)
 
     def _decide(self, item: QueuedMail, record: MailStage, action: str, why: str) -> None:
-        wiring, now = self._wiring, self._wiring.clock()
+        context, now = self._context, self._context.clock()
         row = DecisionRow(
             enqueue_id=item.enqueue_id,
             name=item.mail.name,
@@ -147,7 +147,7 @@ class InDoubt:
             action=action,
             why=why,
             decided=now,
-            who=wiring.worker,
+            who=context.worker,
             attempt=record.attempt,
         )
-        wiring.stores.own.decisions.save(wiring.queue, row, wiring.settings.duty.retention)
+        context.stores.own.decisions.save(context.queue, row, context.settings.duty.retention)

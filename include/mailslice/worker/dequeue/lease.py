@@ -21,7 +21,7 @@ from mailslice.model.mail import EnqueueId
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.dequeue.park import IN_PLACE, LONGEST_UNACKNOWLEDGED, Park, is_counted
 from mailslice.worker.enqueue.delayed_mails import Delays
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ class Lease:
     """Of one delivery. `message` is what the broker delivered last for it."""
 
     def __init__(
-        self, wiring: Wiring, delays: Delays, message: Message, enqueue_id: EnqueueId
+        self, context: QueueContext, delays: Delays, message: Message, enqueue_id: EnqueueId
     ) -> None:
-        self._wiring = wiring
+        self._context = context
         self._delays = delays
         self._enqueue_id = enqueue_id
         self._due = message.arrived + LONGEST_UNACKNOWLEDGED
@@ -98,7 +98,7 @@ class Lease:
             return
         try:
             if self.is_out:
-                await self._wiring.publish(Copy.of(self.message))
+                await self._context.publish(Copy.of(self.message))
         except MailsliceError as error:
             self._tell("a mail comes back when its lease is over: %s", error)
         else:
@@ -125,7 +125,7 @@ class Lease:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + IN_PLACE
         try:
-            if await self._wiring.is_marked(self._enqueue_id):
+            if await self._context.is_marked(self._enqueue_id):
                 self._due = math.inf  # closed meanwhile: its message is not needed any more
                 self.is_closed = True
             else:
@@ -133,7 +133,7 @@ class Lease:
                 await self._delays.schedule(
                     self._enqueue_id,
                     Copy.of(self.message),
-                    self._wiring.clock() + LENGTH,
+                    self._context.clock() + LENGTH,
                     leased=True,
                     held=not self.is_out,
                 )
@@ -143,7 +143,7 @@ class Lease:
             self._tell("a mail is long in its handler, and has no lease yet: %s", error)
             if self.is_out or loop.time() - self.message.arrived < LAST_RESORT:
                 return
-            self.is_out = await Park(self._wiring, self._delays).put(self.message, error)
+            self.is_out = await Park(self._context, self._delays).put(self.message, error)
             return
         if not self.is_out:
             self.is_out = True

@@ -25,9 +25,9 @@ from mailslice.model.names import (
 )
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.enqueue.delayed_mails import Delays
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
-from mailslice.worker.io.operations import Doings
+from mailslice.worker.io.operations import WorkerStatistics
 
 log = logging.getLogger(__name__)
 IN_PLACE = 30.0
@@ -98,8 +98,8 @@ class Trial:
 class FaultRounds:
     """Tells a fault that is a message's own from one that hits everything: others get through."""
 
-    def __init__(self, doings: Doings) -> None:
-        self._doings = doings
+    def __init__(self, statistics: WorkerStatistics) -> None:
+        self._statistics = statistics
         self.through = 0
         """Messages that were prepared."""
 
@@ -113,7 +113,7 @@ class FaultRounds:
             return error
         except Exception as error:
             end_if_cancelled()
-            self._doings.faults += 1
+            self._statistics.faults += 1
             first = trial.through_before is None
             extra = {"action": "prepare_fault"}
             log.exception("a message could not be prepared", exc_info=first, extra=extra)
@@ -134,8 +134,8 @@ class FaultRounds:
 class Park:
     """Parks the messages of one queue."""
 
-    def __init__(self, wiring: Wiring, delays: Delays) -> None:
-        self._wiring = wiring
+    def __init__(self, context: QueueContext, delays: Delays) -> None:
+        self._context = context
         self._delays = delays
         self._back = 0.0
 
@@ -174,6 +174,6 @@ class Park:
         message.ack()
         if level is None:
             self._back = asyncio.get_running_loop().time() + PARK_SECONDS + _ON_ITS_WAY
-        self._wiring.doings.parked += 1
+        self._context.statistics.parked += 1
         log.info("a mail is parked, round %d: %s", rounds, why, extra={"action": "parked"})
         return True

@@ -19,7 +19,7 @@ from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED
 from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.worker.dequeue import strikes
-from mailslice.worker.dequeue.delivery import Delivery, DeliveryContext, dead_letter
+from mailslice.worker.dequeue.delivery import Delivery, WorkerState, dead_letter
 from mailslice.worker.dequeue.lease import LAST_RESORT
 from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
@@ -47,23 +47,23 @@ class Preparer:
 
     def __init__(
         self,
-        context: DeliveryContext,
+        state: WorkerState,
         slots: Slots,
         prefetch: int,
         *,
         on_trouble: Callable[[MailsliceError], None],
         on_fine: Callable[[], None],
     ) -> None:
-        self._context = context
-        self._wiring = context.wiring
+        self._state = state
+        self._context = state.context
         self._slots = slots
         self._prefetch = prefetch
         self._held = 0
         self._on_trouble = on_trouble
         self._on_fine = on_fine
-        self._rounds = FaultRounds(context.wiring.doings)
+        self._rounds = FaultRounds(state.context.statistics)
         self._at_work: dict[EnqueueId, asyncio.Event] = {}
-        self.park = Park(context.wiring, context.delays)
+        self.park = Park(state.context, state.delays)
 
     async def prepare(self, slot: Slot) -> None:
         """Until the message is ready or gone: handed to somebody, or parked."""
@@ -86,7 +86,7 @@ class Preparer:
 
     def _hold(self, more: int) -> None:
         self._held += more
-        self._wiring.doings.held += more
+        self._context.statistics.held += more
 
     def _is_in_the_way(self, through: int) -> bool:
         """Whether half of the window is held, while others that came later got through."""
@@ -152,7 +152,7 @@ class Preparer:
 
     async def _dead_letter(self, slot: Slot, reason: str, what: str) -> None:
         settle = partial(self._slots.ack, slot)
-        await dead_letter(self._wiring, slot.message, reason, what, settle=settle)
+        await dead_letter(self._context, slot.message, reason, what, settle=settle)
 
     async def _attempt(self, slot: Slot) -> None:
         try:
@@ -181,7 +181,7 @@ class Preparer:
     async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
         """Whether it is ready or gone; False: look anew, another message of the mail was first."""
         message = slot.message
-        if (older := self._context.in_hand.get(item.enqueue_id)) is not None:
+        if (older := self._state.in_hand.get(item.enqueue_id)) is not None:
             # One that nobody has in hand goes with its connection, and would take this one along.
             if older.handed is not None and older.lease.adopt(message):
                 self._slots.remove(slot)
@@ -202,13 +202,11 @@ class Preparer:
     async def _live(self, slot: Slot, item: QueuedMail, decision: Decision | None) -> bool:
         """As `_decide`, of a mail without a deleted mark."""
         message = slot.message
-        if self._context.is_condemned(item.enqueue_id):
+        if self._state.is_condemned(item.enqueue_id):
             await self._dead_letter(slot, strikes.REASON, str(item.enqueue_id))
-            self._context.on_buried(item.enqueue_id)
+            self._state.on_buried(item.enqueue_id)
             return True
-        if message.redelivered and await self._context.delays.is_overtaken(
-            item.enqueue_id, message
-        ):
+        if message.redelivered and await self._state.delays.is_overtaken(item.enqueue_id, message):
             self._slots.ack(slot)
             return True
         if decision is not None:
@@ -219,20 +217,20 @@ class Preparer:
     async def _recipients_left(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
         """Those of its row, where they are fewer: a retry writes the row before its message."""
         place = place_in(slot.message.headers)
-        row = None if place is None else await row_of(self._wiring, item, place)
+        row = None if place is None else await row_of(self._context, item, place)
         if row is None or not set(row.item.mail.recipients) < set(item.mail.recipients):
             return None
         return row.item.mail.recipients or None
 
     async def _looked_up(self, slot: Slot, item: QueuedMail) -> tuple[Standing, Decision | None]:
         """The deleted check and, beside it, the stage."""
-        place, in_doubt = place_in(slot.message.headers), self._context.in_doubt
+        place, in_doubt = place_in(slot.message.headers), self._state.in_doubt
         if in_doubt is None:
-            return await standing(self._wiring, item, place), None
+            return await standing(self._context, item, place), None
         stages = in_doubt.stages
         reading = stages.ask(item.enqueue_id)
         try:
-            now = await standing(self._wiring, item, place)
+            now = await standing(self._context, item, place)
             record = stages.told(item.enqueue_id, await reading)
         finally:
             if not reading.cancel() and not reading.cancelled():
@@ -244,7 +242,7 @@ class Preparer:
 
     async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the stage of the mail."""
-        if item.enqueue_id in self._context.in_hand:
+        if item.enqueue_id in self._state.in_hand:
             return (
                 False  # what was read may be the doing of the delivery that is in hand here since
             )
@@ -254,19 +252,19 @@ class Preparer:
                 await asyncio.sleep(WAIT_SECONDS)
                 return False
             case Verdict.FAIL:
-                in_doubt = self._context.in_doubt
+                in_doubt = self._state.in_doubt
                 if in_doubt is None or not await in_doubt.fail(item, decision):
                     return False
                 record = decision.after
         if decision.verdict is Verdict.COMPLETE or (decision.failed and not decision.left):
-            await self._wiring.mark(item.enqueue_id)
+            await self._context.mark(item.enqueue_id)
             await self._drop(slot, item)
             return True
         return await self._load(slot, item, record)
 
     async def _drop(self, slot: Slot, item: QueuedMail) -> None:
         self._slots.ack(slot)
-        await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
+        await self._context.discarder.add((item.header_blob_id, item.body_blob_id))
 
     async def _load(
         self,
@@ -276,18 +274,18 @@ class Preparer:
         left: tuple[str, ...] | None = None,
     ) -> bool:
         try:
-            content, hold = await self._wiring.loader.load(item)
+            content, hold = await self._context.loader.load(item)
         except ContentMissing as error:
-            if await self._wiring.is_marked(item.enqueue_id):
+            if await self._context.is_marked(item.enqueue_id):
                 return False  # done meanwhile, by whoever had another copy: its blobs went with it
             await self._dead_letter(slot, f"content missing: {error}", str(item.enqueue_id))
             return True
-        if item.enqueue_id in self._context.in_hand:
+        if item.enqueue_id in self._state.in_hand:
             hold.release()
             return False  # another copy was quicker
         crash.point("dequeue:loaded")
         delivery = Delivery(
-            self._context,
+            self._state,
             slot.message,
             item,
             content=content,

@@ -19,7 +19,7 @@ from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.enqueue.enqueuer import Enqueuer
 
 if TYPE_CHECKING:
-    from mailslice.worker.io.context import Wiring
+    from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 _FEW = 100
@@ -28,19 +28,19 @@ _FEW = 100
 class Reporter:
     """Tells senders which of their recipients failed."""
 
-    def __init__(self, wiring: Wiring, queue: QueueName) -> None:
+    def __init__(self, context: QueueContext, queue: QueueName) -> None:
         # The limit is for what others give us: a report of very many recipients would be refused however often it is tried.
-        unlimited = wiring.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
+        unlimited = context.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
         elsewhere = replace(
-            wiring,
+            context,
             queue=queue,
-            settings=wiring.settings.model_copy(update={"queue": unlimited}),
-            publisher=wiring.side_publisher,
+            settings=context.settings.model_copy(update={"queue": unlimited}),
+            publisher=context.side_publisher,
         )
-        self._blobs = wiring.blobs
-        self._clock = wiring.clock
+        self._blobs = context.blobs
+        self._clock = context.clock
         self._enqueuer = Enqueuer(elsewhere, Delays(elsewhere))
-        self._name = wiring.settings.smtp_in.hostname or socket.getfqdn()
+        self._name = context.settings.smtp_in.hostname or socket.getfqdn()
 
     async def report(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None = None

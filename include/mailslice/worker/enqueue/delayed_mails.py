@@ -39,7 +39,7 @@ from mailslice.model.names import (
 )
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.deleted_check import was_cleaned
 from mailslice.worker.validation import check_span
@@ -83,8 +83,8 @@ def _copy_of(row: DelayedMail) -> Copy:
 class Delays:
     """The delayed mails of one queue."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
         self._declared: set[int | None] = set()
         self._lock = asyncio.Lock()
         self._waiting_bytes = 0
@@ -100,8 +100,8 @@ class Delays:
         async with self._lock:
             if level not in self._declared:
                 await asyncio.to_thread(
-                    self._wiring.stores.rabbitmq.declare_delays,
-                    self._wiring.queue,
+                    self._context.stores.rabbitmq.declare_delays,
+                    self._context.queue,
                     () if level is None else (level,),
                 )
                 self._declared |= {None, level}
@@ -125,7 +125,7 @@ class Delays:
         `leased`: a handler has the mail (`lease`). `held` False: the caller has no message any
         more, and only the older row's copy stands for the mail: a copy comes before the row, too.
         """
-        now = self._wiring.clock()
+        now = self._context.clock()
         await self.declare(level_for(due - now))
         token = uuid4()
         first = due if held else max(due, now + _BEFORE_ITS_ROW)
@@ -165,7 +165,7 @@ class Delays:
         row = await self._read(enqueue_id) if await self._exists() else None
         if row is None or row.published or row.due is None:
             return False
-        if row.failures <= failures_in(message.headers) or row.due <= self._wiring.clock():
+        if row.failures <= failures_in(message.headers) or row.due <= self._context.clock():
             return False
         await self._publish_copy(_copy_of(row), row.token, row.due)
         return True
@@ -181,12 +181,12 @@ class Delays:
             # And look again: it may have been flushed or deleted meanwhile.
         message.ack()
         if wait is None:
-            await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
+            await self._context.discarder.add((item.header_blob_id, item.body_blob_id))
 
     async def _wait_of(self, item: QueuedMail, message: Message) -> timedelta | None:
         """How long this copy waits here for its time; zero when it is settled, None when its mail is deleted."""
         row = await self._read(item.enqueue_id)
-        marked = await self._wiring.is_marked(item.enqueue_id)
+        marked = await self._context.is_marked(item.enqueue_id)
         crash.point("hop:checked")
         copy = Copy.of(message)
         if marked:
@@ -202,7 +202,7 @@ class Delays:
         is_true = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
         if row.published or row.due is None or not is_true:
             return _NO_WAIT
-        remaining = row.due - self._wiring.clock()
+        remaining = row.due - self._context.clock()
         if remaining > self._longest_wait(message):
             await self._publish_copy(replace(copy, body=row.message), row.token, row.due)
         elif remaining > _NO_WAIT:
@@ -232,7 +232,7 @@ class Delays:
 
     async def flush(self) -> int:
         """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
-        rows = await asyncio.to_thread((await self._rows()).rows, self._wiring.queue)
+        rows = await asyncio.to_thread((await self._rows()).rows, self._context.queue)
         flushed = 0
         while batch := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
             waiting = (row for row in batch if not (row.published or row.leased))
@@ -240,7 +240,7 @@ class Delays:
         return flushed
 
     async def _flush_one(self, row: DelayedMail) -> bool:
-        marked = await self._wiring.is_marked(row.enqueue_id)
+        marked = await self._context.is_marked(row.enqueue_id)
         now = await self._read(row.enqueue_id)
         if now is None or now.published or now.token != row.token:
             return False  # it came due, or was delayed anew, since the rows were listed
@@ -252,12 +252,12 @@ class Delays:
 
     async def _is_gone(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
         """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
-        gone = await was_cleaned(self._wiring, enqueue_id, *where)
+        gone = await was_cleaned(self._context, enqueue_id, *where)
         if gone:
             extra = {
                 "action": "delay_cleaned",
                 "enqueue_id": str(enqueue_id),
-                "queue": self._wiring.queue,
+                "queue": self._context.queue,
             }
             log.info(
                 "delayed mail %s is dropped: it has neither a row nor a deleted mark, so it was deleted and cleaned away",
@@ -299,16 +299,16 @@ class Delays:
         await self._close(row)
 
     async def _publish_copy(self, copy: Copy, token: UUID, due: datetime) -> None:
-        level = level_for(due - self._wiring.clock())
+        level = level_for(due - self._context.clock())
         await self.put(copy.but({HEADER_DELAY_TOKEN: str(token)}), level)
-        self._wiring.doings.hops += 1
+        self._context.statistics.hops += 1
 
     async def put(self, copy: Copy, level: int | None) -> None:
         """Into a delay level, in seconds, or the park queue (None), which is declared where it is missing."""
         await self.declare(level)
-        names = self._wiring.names
+        names = self._context.names
         try:
-            await self._wiring.publish(
+            await self._context.publish(
                 copy, names.park_queue if level is None else names.delay_queue(level)
             )
         except QueueMissing:
@@ -317,14 +317,14 @@ class Delays:
 
     async def _deliver(self, copy: Copy, *, leased: bool = False) -> None:
         """`leased`: the mail was in a handler, so it counts as redelivered."""
-        await self._wiring.publish(copy.but({HEADER_PARKED: 1} if leased else {}))
+        await self._context.publish(copy.but({HEADER_PARKED: 1} if leased else {}))
 
     async def _exists(self) -> bool:
         """Whether there is a table, or was none a minute ago: a redelivered message creates none."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._look_at:
             self._table = await asyncio.to_thread(
-                DelayedMails.existing, self._wiring.stores.cassandra, self._wiring.settings
+                DelayedMails.existing, self._context.stores.cassandra, self._context.settings
             )
             self._look_at = now + _LOOK_EVERY  # a look that failed said nothing
         return self._table is not None
@@ -337,24 +337,24 @@ class Delays:
 
     def _prepared(self) -> DelayedMails:
         """Off the event loop: it may have to make the keyspace."""
-        table = self._wiring.stores.own.delayed_mails
+        table = self._context.stores.own.delayed_mails
         table.prepare()
         return table
 
     async def _read(self, enqueue_id: EnqueueId) -> DelayedMail | None:
         table = await self._rows()
-        rows = await self._wiring.bridge.rows(table.read_future(self._wiring.queue, enqueue_id))
+        rows = await self._context.bridge.rows(table.read_future(self._context.queue, enqueue_id))
         return table.row(rows[0]) if rows else None
 
     async def _write(self, row: DelayedMail) -> None:
         table = await self._rows()
-        await self._wiring.bridge.rows(table.write_future(self._wiring.queue, row))
+        await self._context.bridge.rows(table.write_future(self._context.queue, row))
         crash.point("delay:row-written")
 
     async def _close(self, row: DelayedMail) -> None:
         """At the write time of what was read, plus 1 us: the mail may have been delayed anew since."""
-        table, queue = await self._rows(), self._wiring.queue
-        await self._wiring.bridge.rows(
+        table, queue = await self._rows(), self._context.queue
+        await self._context.bridge.rows(
             table.close_future(queue, row.enqueue_id, uuid4(), row.written_us)
         )
         crash.point("delay:row-closed")

@@ -24,7 +24,7 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, Vie
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
 from mailslice.worker.enqueue.undoing import Undoing
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
 from mailslice.worker.validation import check_content
 
@@ -37,12 +37,12 @@ _SMALL = 1024 * 1024
 class Enqueuer:
     """Enqueues into one queue; any number of calls beside each other."""
 
-    def __init__(self, wiring: Wiring, delays: Delays) -> None:
-        self._wiring = wiring
+    def __init__(self, context: QueueContext, delays: Delays) -> None:
+        self._context = context
         self._delays = delays
         self._starts_written = False
         self._starts_lock = asyncio.Lock()
-        self._undoing = Undoing(wiring)
+        self._undoing = Undoing(context)
 
     async def enqueue(
         self, mail: Mail, content: bytes | Path, delay: timedelta | None = None
@@ -58,9 +58,9 @@ class Enqueuer:
         delay = checked_delay(delay)
         size = _size(content)
         self._check_size(mail, size)
-        hold = self._wiring.enqueue_budget.try_acquire(
+        hold = self._context.enqueue_budget.try_acquire(
             size
-        ) or await self._wiring.enqueue_budget.acquire(size)
+        ) or await self._context.enqueue_budget.acquire(size)
         try:
             return await self._within(hold, mail, content, delay)
         finally:
@@ -83,8 +83,8 @@ class Enqueuer:
         encoded = message.encode(item)
         try:
             await _both(
-                self._wiring.blobs.put(item.header_blob_id, header),
-                self._wiring.blobs.put(item.body_blob_id, body),
+                self._context.blobs.put(item.header_blob_id, header),
+                self._context.blobs.put(item.body_blob_id, body),
             )
             crash.point("enqueue:blobs-put")
             await self._record(item, encoded, delay)
@@ -96,20 +96,20 @@ class Enqueuer:
 
     def _parted(self, content: bytes) -> tuple[memoryview, memoryview, BlobId, BlobId]:
         header, body = split(content)
-        ids = self._wiring.blob_ids
+        ids = self._context.blob_ids
         return header, body, ids.new(header), ids.new(body)
 
     async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
-        wiring = self._wiring
-        now = wiring.clock()
+        context = self._context
+        now = context.clock()
         place = Place(
-            slice_start(now, wiring.shape.window),
-            bucket_of(item.mail.name, wiring.shape.bucket_counts[-1]),
+            slice_start(now, context.shape.window),
+            bucket_of(item.mail.name, context.shape.bucket_counts[-1]),
         )
         if not self._starts_written:
             await self._write_starts(place.slice_start)
-        row = ViewRow(wiring.queue, place, now, item)
-        await wiring.bridge.rows(wiring.tables.written.insert_future(row))
+        row = ViewRow(context.queue, place, now, item)
+        await context.bridge.rows(context.tables.written.insert_future(row))
         crash.point("enqueue:row-inserted")
         try:
             await self._publish(item, encoded, place, now, delay)
@@ -125,15 +125,15 @@ class Enqueuer:
             copy = Copy(encoded, headers_of(place), now)
             await self._delays.schedule(item.enqueue_id, copy, now + delay)
         else:
-            await self._wiring.publisher.publish(
-                self._wiring.names.exchange, encoded, headers_of(place), now
+            await self._context.publisher.publish(
+                self._context.names.exchange, encoded, headers_of(place), now
             )
 
     async def _write_starts(self, first: datetime) -> None:
         """Both starts IF NOT EXISTS, before the first row, which else nobody would see; contentStart first, as it may never be the greater."""
         async with self._starts_lock:
             if not self._starts_written:
-                tables, queue = self._wiring.tables, self._wiring.queue
+                tables, queue = self._context.tables, self._context.queue
                 await asyncio.to_thread(tables.content_starts.insert_first, queue, first)
                 crash.point("enqueue:content-start-written")
                 await asyncio.to_thread(tables.browse_starts.insert_first, queue, first)
@@ -141,7 +141,7 @@ class Enqueuer:
                 self._starts_written = True
 
     def _check_size(self, mail: Mail, size: int) -> None:
-        most = self._wiring.settings.queue.max_mail_bytes
+        most = self._context.settings.queue.max_mail_bytes
         if size > most:
             raise BadInput(
                 f"mail {mail.name!r} has {size} bytes; allowed are {most} (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"

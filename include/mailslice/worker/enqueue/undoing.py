@@ -18,7 +18,7 @@ from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
 
 if TYPE_CHECKING:
-    from mailslice.worker.io.context import Wiring
+    from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 MOST_PENDING = 100_000
@@ -42,8 +42,8 @@ class _Left:
 class Undoing:
     """The failed enqueues of one queue."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
         self._pending: deque[_Left] = deque()
         self._first_tries: set[asyncio.Task[None]] = set()
         self._again: asyncio.Task[None] | None = None
@@ -53,7 +53,7 @@ class Undoing:
         """Returns when it is done, or was tried in vain, or after two seconds; it goes on beside the caller, also when that is cancelled."""
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
         left = _Left(item.enqueue_id, blobs)
-        self._wiring.doings.undoing += 1
+        self._context.statistics.undoing += 1
         if self._marks_fail:
             self._pending.append(left)
             self._go_on()
@@ -94,9 +94,9 @@ class Undoing:
         if count <= 0:
             return
         some = [self._pending.popleft() for _ in range(count)]
-        doings = self._wiring.doings
-        doings.undoing -= count
-        doings.left_behind += count
+        statistics = self._context.statistics
+        statistics.undoing -= count
+        statistics.left_behind += count
         log.warning(
             "%d failed enqueues left something behind (row, message or blobs), the first: %s",
             count,
@@ -121,7 +121,7 @@ class Undoing:
                 await self._mark(left.enqueue_id)
                 left = replace(left, marked=True)
                 crash.point("enqueue:undo-marked")
-            await self._wiring.blobs.delete_many(left.blobs)
+            await self._context.blobs.delete_many(left.blobs)
         except asyncio.CancelledError:
             self._pending.append(left)
             raise
@@ -134,12 +134,12 @@ class Undoing:
             )
             self._pending.append(left)
             return left is not before
-        self._wiring.doings.undoing -= 1
+        self._context.statistics.undoing -= 1
         return True
 
     async def _mark(self, enqueue_id: EnqueueId) -> None:
         try:
-            await self._wiring.mark(enqueue_id)
+            await self._context.mark(enqueue_id)
         except BaseException:
             self._marks_fail = True
             raise

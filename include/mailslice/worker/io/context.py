@@ -20,15 +20,15 @@ from mailslice.worker.io.blob_deleter import BlobDiscarder
 from mailslice.worker.io.cassandra_bridge import Bridge, DeletedChecks
 from mailslice.worker.io.content_loader import ContentBudget, Loader
 from mailslice.worker.io.copies import Copy
-from mailslice.worker.io.operations import Doings, worker_name
+from mailslice.worker.io.operations import WorkerStatistics, worker_name
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 
 @dataclass(slots=True)
-class Wiring:
-    """Open things."""
+class QueueContext:
+    """Its connections, its settings, and the counts of its worker."""
 
     settings: Settings
     queue: QueueName
@@ -47,7 +47,7 @@ class Wiring:
     loader: Loader
     worker: str = field(default_factory=worker_name)
     """The identity of this worker, in its record and wherever it owns something."""
-    doings: Doings = field(default_factory=Doings)
+    statistics: WorkerStatistics = field(default_factory=WorkerStatistics)
     checks: DeletedChecks = field(init=False)
 
     def __post_init__(self) -> None:

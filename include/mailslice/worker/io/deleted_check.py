@@ -19,7 +19,7 @@ from itertools import islice
 from mailslice.model.mail import EnqueueId, Place, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slices_between
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 
 REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
 _OLD = (0.0, 1.5)
@@ -39,7 +39,7 @@ class Standing(Enum):
     CLEANED = "dead letter"
 
 
-async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Standing:
+async def standing(context: QueueContext, item: QueuedMail, place: Place | None) -> Standing:
     """The deleted check and, where marks may have been dropped, a search for the row.
 
     There is none while the message's slice is open by today's window: after a change of the window
@@ -47,31 +47,31 @@ async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Sta
     may write into the slice until it is over by the largest window: till then a row is waited for
     longer.
     """
-    if await wiring.is_marked(item.enqueue_id):
+    if await context.is_marked(item.enqueue_id):
         return Standing.DONE
-    if wiring.settings.queue.shared:
+    if context.settings.queue.shared:
         return Standing.LIVE
-    if place is not None and is_open(wiring, place):
+    if place is not None and is_open(context, place):
         return Standing.LIVE
-    is_recent = place is not None and _over_for(wiring, place) < _RECENTLY
+    is_recent = place is not None and _over_for(context, place) < _RECENTLY
     for pause in _RECENT if is_recent else _OLD:
         await asyncio.sleep(pause)
-        if await row_of(wiring, item, place) is not None:
+        if await row_of(context, item, place) is not None:
             return Standing.LIVE
-    return Standing.DONE if await wiring.is_marked(item.enqueue_id) else Standing.CLEANED
+    return Standing.DONE if await context.is_marked(item.enqueue_id) else Standing.CLEANED
 
 
-def is_open(wiring: Wiring, place: Place) -> bool:
+def is_open(context: QueueContext, place: Place) -> bool:
     """Whether no cleanup can have cleaned the place yet: its slice is not over even by today's window, the smallest there was."""
-    return wiring.clock() < place.slice_start + wiring.shape.window
+    return context.clock() < place.slice_start + context.shape.window
 
 
-def _over_for(wiring: Wiring, place: Place) -> timedelta:
+def _over_for(context: QueueContext, place: Place) -> timedelta:
     """Since when its slice is over, by the largest window that any node may still use; negative while it is open."""
-    return wiring.clock() - (place.slice_start + wiring.shape.largest_window)
+    return context.clock() - (place.slice_start + context.shape.largest_window)
 
 
-async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | None) -> bool:
+async def was_cleaned(context: QueueContext, enqueue_id: EnqueueId, *where: Place | None) -> bool:
     """Whether an unmarked mail has no row in the places of its message and its delay: cleaned away.
 
     Look for the mark first, for cleanups delete rows first. False in doubt: no place is known (a
@@ -81,65 +81,70 @@ async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | Non
     places = {place for place in where if place is not None}
     if not places:
         return False
-    ended = _over_for(wiring, max(places, key=lambda place: place.slice_start))
+    ended = _over_for(context, max(places, key=lambda place: place.slice_start))
     if ended < timedelta(0):
         return False
     for pause in _RECENT if ended < _LATELY else _OLD:
         await asyncio.sleep(pause)
         # A migration may have made the other table since this worker began; that is asked for only when there is no row in what is known.
         tables = (
-            await asyncio.to_thread(wiring.tables.existing_now) if pause else wiring.tables.existing
+            await asyncio.to_thread(context.tables.existing_now)
+            if pause
+            else context.tables.existing
         )
-        if await _is_in_one(wiring, tables, places, enqueue_id):
+        if await _is_in_one(context, tables, places, enqueue_id):
             return False
     return True
 
 
 async def _is_in_one(
-    wiring: Wiring, tables: Iterable[EnqueuedMails], places: Iterable[Place], enqueue_id: EnqueueId
+    context: QueueContext,
+    tables: Iterable[EnqueuedMails],
+    places: Iterable[Place],
+    enqueue_id: EnqueueId,
 ) -> bool:
     """By the id alone: a row that cannot be read is one, too."""
 
     def found(rows: EnqueuedMails) -> bool:
         return any(
             page
-            for _, page in rows.some_ids(wiring.queue, [(place, [enqueue_id]) for place in places])
+            for _, page in rows.some_ids(context.queue, [(place, [enqueue_id]) for place in places])
         )
 
     return any(await asyncio.gather(*(asyncio.to_thread(found, rows) for rows in tables)))
 
 
 async def row_of(
-    wiring: Wiring, item: QueuedMail, place: Place | None, *, most: int | None = None
+    context: QueueContext, item: QueuedMail, place: Place | None, *, most: int | None = None
 ) -> ViewRow | None:
     """The mail's row, in V3 or V4, by at most `most` reads (None: as many as it takes).
 
     Without a place: slices from browseStart to now, newest first, in the bucket of its name.
     """
     places = (
-        [place] if place is not None else await asyncio.to_thread(_possible_places, wiring, item)
+        [place] if place is not None else await asyncio.to_thread(_possible_places, context, item)
     )
-    looked = islice(((rows, at) for at in places for rows in wiring.tables.existing), most)
+    looked = islice(((rows, at) for at in places for rows in context.tables.existing), most)
     at_once = 2
     while some := list(islice(looked, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
         found = await asyncio.gather(
-            *(asyncio.to_thread(rows.read, wiring.queue, at, item.enqueue_id) for rows, at in some)
+            *(asyncio.to_thread(rows.read, context.queue, at, item.enqueue_id) for rows, at in some)
         )
         if (row := _first(found)) is not None:
             return row
     return None
 
 
-def _possible_places(wiring: Wiring, item: QueuedMail) -> Iterable[Place]:
-    start = wiring.tables.browse_starts.read(wiring.queue)
-    return list(_places(wiring, item, start.value)) if start is not None else []
+def _possible_places(context: QueueContext, item: QueuedMail) -> Iterable[Place]:
+    start = context.tables.browse_starts.read(context.queue)
+    return list(_places(context, item, start.value)) if start is not None else []
 
 
-def _places(wiring: Wiring, item: QueuedMail, first: datetime) -> Iterator[Place]:
+def _places(context: QueueContext, item: QueuedMail, first: datetime) -> Iterator[Place]:
     """The newest slice first, where most mails are; the name's bucket by every count that ever was."""
-    buckets = {bucket_of(item.mail.name, count) for count in wiring.shape.bucket_counts}
-    starts = list(slices_between(first, wiring.clock(), wiring.shape.window))
+    buckets = {bucket_of(item.mail.name, count) for count in context.shape.bucket_counts}
+    starts = list(slices_between(first, context.clock(), context.shape.window))
     return (Place(start, bucket) for start in reversed(starts) for bucket in buckets)
 
 

@@ -23,7 +23,7 @@ from mailslice.model.throttling import LEASE, Ask, Book, Freed, Limit, Limits, d
 from mailslice.stores.cassandra.own import Destinations
 
 if TYPE_CHECKING:
-    from mailslice.worker.io.context import Wiring
+    from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 _MOST_DESKS = 1000
@@ -35,8 +35,8 @@ _DOMAINS_AT_ONCE = 64
 class Throttle:
     """The destinations of one queue, for one worker on one event loop."""
 
-    def __init__(self, wiring: Wiring, limits: Limits) -> None:
-        self._wiring = wiring
+    def __init__(self, context: QueueContext, limits: Limits) -> None:
+        self._context = context
         self._limits = limits
         self._table: Destinations | None = None
         self._opening = asyncio.Lock()
@@ -69,7 +69,7 @@ class Throttle:
                 self.leave(connection, domains)
                 raise answer
             verdict = "granted" if answer is None else "throttled"
-            self._wiring.doings.destinations[limit.rule, verdict] += 1
+            self._context.statistics.destinations[limit.rule, verdict] += 1
             if answer is not None:
                 waits[domain] = timedelta(microseconds=answer)
         if self._renewing is None and any(limit.connections for limit in limited.values()):
@@ -93,9 +93,9 @@ class Throttle:
         async with self._opening:
             if self._table is None:
                 self._table = await asyncio.to_thread(
-                    Destinations.created, self._wiring.stores.cassandra, self._wiring.settings
+                    Destinations.created, self._context.stores.cassandra, self._context.settings
                 )
-        desk = self._desks.pop(domain, None) or _Desk(self._wiring, self._table, domain, limit)
+        desk = self._desks.pop(domain, None) or _Desk(self._context, self._table, domain, limit)
         self._desks[domain] = desk
         if len(self._desks) > _MOST_DESKS:
             idle = next(
@@ -115,8 +115,10 @@ class Throttle:
 class _Desk:
     """One destination. Asks and news gather while a write is under way, and are the next one."""
 
-    def __init__(self, wiring: Wiring, table: Destinations, domain: str, limit: Limit) -> None:
-        self._wiring = wiring
+    def __init__(
+        self, context: QueueContext, table: Destinations, domain: str, limit: Limit
+    ) -> None:
+        self._context = context
         self._table = table
         self._domain = domain
         self._limit = limit
@@ -186,12 +188,12 @@ class _Desk:
         self._serving = None
 
     async def _agreed(self, asks: list[Ask], freed: list[Freed]) -> list[int | None]:
-        bridge, queue = self._wiring.bridge, self._wiring.queue
+        bridge, queue = self._context.bridge, self._context.queue
         for lost in range(_MOST_TURNS):
             before = self._book or self._table.book(
                 await bridge.rows(self._table.read_future(queue, self._domain))
             )
-            now_us = int(self._wiring.clock().timestamp() * 1e6)
+            now_us = int(self._context.clock().timestamp() * 1e6)
             after, answers = decide(
                 before,
                 self._limit,

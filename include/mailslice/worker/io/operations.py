@@ -20,7 +20,7 @@ def worker_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
 
 
-class Doings:
+class WorkerStatistics:
     """The counts of one worker on one queue."""
 
     def __init__(self) -> None:

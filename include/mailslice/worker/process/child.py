@@ -156,11 +156,11 @@ async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> i
     handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
     # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
-        worker.context.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
-        worker.context.on_buried = link.buried.append
+        worker.state.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
+        worker.state.on_buried = link.buried.append
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, worker, deliveries, handling, metrics))
-        _log_start(task, handler.takes, has_marks=worker.context.in_doubt is not None)
+        _log_start(task, handler.takes, has_marks=worker.state.in_doubt is not None)
         try:
             try:
                 await hand_out(deliveries, handling, stop)
@@ -171,7 +171,7 @@ async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> i
             return await _drain(deliveries, handling, task.drain)
         finally:
             turning.cancel()
-            metrics.observe(worker.wiring.doings)
+            metrics.observe(worker.context.statistics)
 
 
 def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) -> None:
@@ -205,7 +205,7 @@ async def _turn(
     metrics: ConsumerMetrics,
 ) -> None:
     while True:
-        metrics.observe(worker.wiring.doings)
+        metrics.observe(worker.context.statistics)
         link.turned = time.monotonic()
         link.health = ProcessHealth(
             deliveries.connected, 0.0, handling.in_flight, worker.reaches_cassandra

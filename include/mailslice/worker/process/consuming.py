@@ -88,7 +88,7 @@ async def consume(
     check_count("concurrency", concurrency)
     check_span("idle", idle)
     consumed = Consumed()
-    handling = Handling(loaded(handler), concurrency, consumed, policy_of(worker.wiring.settings))
+    handling = Handling(loaded(handler), concurrency, consumed, policy_of(worker.context.settings))
     deliveries = worker.deliveries(
         prefetch if most is None else min(prefetch, most), give_up_after=give_up_after
     )

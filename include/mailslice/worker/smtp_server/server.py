@@ -110,7 +110,7 @@ async def _stay_connected(worker: QueueWorker) -> None:
     """Who is not ready gets no mail, and only a mail would connect to the broker again."""
     while True:
         with contextlib.suppress(MailsliceError):
-            await worker.wiring.publisher.connect()
+            await worker.context.publisher.connect()
         await asyncio.sleep(2)
 
 

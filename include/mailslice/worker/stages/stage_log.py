@@ -20,7 +20,7 @@ from mailslice.model.errors import BadInput, TakenOver, TryAgain
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage, Verdict, decide, next_attempt
 from mailslice.worker.io.cassandra_bridge import Rows
-from mailslice.worker.io.context import Wiring
+from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 
@@ -212,15 +212,15 @@ class Doubt:
 class Stages:
     """The stage marks of one queue, for one worker on one event loop."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self.worker = wiring.worker
-        self.clock = wiring.clock
-        self._table = wiring.stores.own.mail_stages
-        self._records = wiring.stores.own.worker_records
-        self._queue = wiring.queue
-        self._bridge = wiring.bridge
+    def __init__(self, context: QueueContext) -> None:
+        self.worker = context.worker
+        self.clock = context.clock
+        self._table = context.stores.own.mail_stages
+        self._records = context.stores.own.worker_records
+        self._queue = context.queue
+        self._bridge = context.bridge
         # A worker that was idle writes its record a tick after it got a mail.
-        self._first_look = 1.0 + 2 * min(1.0, wiring.settings.worker.record_every.total_seconds())
+        self._first_look = 1.0 + 2 * min(1.0, context.settings.worker.record_every.total_seconds())
 
     def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
         """Asks for the mail's record, at the settings' consistency, without waiting: for `told`. What a refused write has lost to is seen by it."""
