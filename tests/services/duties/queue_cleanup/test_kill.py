@@ -203,13 +203,13 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, p
 
 AT_A_FILE = """
 import json, os, signal, sys
-from mailslice.maintenance import road
+from mailslice.maintenance import runner
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.settings import load_settings
 from mailslice.checks import gate
 
-road.agree = lambda stores: stores.settings
+runner.agree = lambda stores: stores.settings
 gate._publish = lambda *_: "not rendered"
 step, queue, run, params, last = sys.argv[1:]
 write = Artifacts.write
@@ -222,9 +222,9 @@ def killed(artifacts, name, data):
 Artifacts.write = killed
 request = RunRequest("queue_cleanup", queue, run, params=json.loads(params))
 if step == "all":
-    road.run_small(request, load_settings())
+    runner.run_small(request, load_settings())
 else:
-    road.run_step(step, request, load_settings())
+    runner.run_step(step, request, load_settings())
 """
 
 
