@@ -1,4 +1,4 @@
-"""Proof `drained`: the broker was seen empty after the slices were closed (design, section 6; reference/rabbitmq.md).
+"""Proof `drained`: the broker was seen empty after the slices were closed (I5; docs/reference/rabbitmq.md).
 
 Two passes 15 s apart, each with work queue, hop queue and all delay levels at zero and no alarm. queue_size takes such samples all day; a cleanup
 looks once when it plans and a second time when it applies. Nobody waits for the rest of the 15 s unless the first pass was empty.

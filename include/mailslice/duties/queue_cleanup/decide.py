@@ -1,4 +1,4 @@
-"""What may be deleted and where the starts may go: pure (design, sections 3 and 6)."""
+"""What may be deleted and where the starts may go: pure (I1, I3, I8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same job on a Spark standalone master with a worker on this machine, and on S3 artifacts: nothing changes but settings (issue section C)."""
+"""The same job on a Spark standalone master with a worker on this machine, and on S3 artifacts: nothing changes but settings."""
 
 import json
 import os

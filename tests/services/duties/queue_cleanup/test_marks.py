@@ -1,4 +1,4 @@
-"""Deleted marks go with a proof only, and never while a row with their id is left (design, section 6; I5)."""
+"""Deleted marks go with a proof only, and never while a row with their id is left (I5)."""
 
 from datetime import UTC, datetime, timedelta
 

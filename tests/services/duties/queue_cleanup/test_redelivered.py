@@ -1,4 +1,4 @@
-"""A message that the broker hands out again after its slice was cleaned is never handled (design, section 6; I2)."""
+"""A message that the broker hands out again after its slice was cleaned is never handled (I2)."""
 
 import asyncio
 import time

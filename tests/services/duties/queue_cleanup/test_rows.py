@@ -1,4 +1,4 @@
-"""Which rows go, and which never do (design, section 6; I1, I8)."""
+"""Which rows go, and which never do (I1, I8)."""
 
 import uuid
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""browseStart and contentStart: where a cleanup moves them, and James writing them meanwhile (design, section 6, I3, I4)."""
+"""browseStart and contentStart: where a cleanup moves them, and James writing them meanwhile (I3, I4)."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The sweep: rows before contentStart and marks without a row (design, section 6)."""
+"""The sweep: rows before contentStart and marks without a row."""
 
 import json
 import uuid

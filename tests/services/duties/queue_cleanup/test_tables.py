@@ -1,4 +1,4 @@
-"""V3 and V4 share starts and marks: where both exist every start and proof considers both (design, section 6)."""
+"""V3 and V4 share starts and marks: where both exist every start and proof considers both."""
 
 from datetime import UTC, datetime
 
