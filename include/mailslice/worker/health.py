@@ -16,7 +16,7 @@ from mailslice.model.errors import BadSetting
 
 SILENT_AFTER = 15.0
 """A process that says nothing, or whose event loop does not turn, for so many seconds hangs."""
-GONE_AFTER = 120.0
+MISSED_AFTER = 120.0
 """A process that died is started again within half a minute; after this long it is missed."""
 
 Answer = tuple[int, str, bytes]
@@ -78,32 +78,32 @@ class Liveness:
 
     def livez(self) -> Answer:
         """200 when every process is there and its event loop turns."""
-        return self._judged("live", self._hangs)
+        return self._answer_of("live", self._hangs)
 
     def readyz(self) -> Answer:
         """200 when every process reaches RabbitMQ and Cassandra."""
-        return self._judged("ready", self._unready)
+        return self._answer_of("ready", self._unready)
 
-    def _judged(self, what: str, judge: Callable[[_Process], str | None]) -> Answer:
+    def _answer_of(self, key: str, problem_of: Callable[[_Process], str | None]) -> Answer:
         entries = [
             {
                 "process": number,
                 "pid": process.pid,
                 "connected": bool(process.health and process.health.connected),
                 "inFlight": process.health.in_flight if process.health else 0,
-                "wrong": judge(process),
+                "wrong": problem_of(process),
             }
             for number, process in enumerate(self._processes)
         ]
         good = all(entry["wrong"] is None for entry in entries)
-        body = json.dumps({what: good, "processes": entries}).encode() + b"\n"
+        body = json.dumps({key: good, "processes": entries}).encode() + b"\n"
         return 200 if good else 503, "application/json", body
 
     def _hangs(self, process: _Process) -> str | None:
         now = self._clock()
         if process.pid is None:
-            gone = now - process.heard
-            return f"not running for {gone:.0f} s" if gone > GONE_AFTER else None
+            seconds = now - process.heard
+            return f"not running for {seconds:.0f} s" if seconds > MISSED_AFTER else None
         silent = now - max(process.heard, process.started)
         stuck = max(silent, process.health.loop_lag if process.health else 0.0)
         if stuck > SILENT_AFTER:
@@ -156,8 +156,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         answer = self._answers.get(self.path.partition("?")[0])
         if answer is None:
-            here = ", ".join(self._answers)
-            self._answer(404, "text/plain", f"here are {here}\n".encode())
+            paths = ", ".join(self._answers)
+            self._answer(404, "text/plain", f"here are {paths}\n".encode())
         else:
             self._answer(*answer())
 

@@ -54,7 +54,7 @@ class Recorder:
         self._table: WorkerRecords | None = None
         self._beat = 0
         self._written = 0.0
-        self._told = (0, 0)
+        self._reported = (0, 0)
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -104,12 +104,12 @@ class Recorder:
             and any(now - handed >= _LONG for handed in self._handed())
         ):
             return True
-        news = (
+        has_changes = (
             bool(self._state.in_hand)
-            or self._told != (0, self._context.statistics.count)
+            or self._reported != (0, self._context.statistics.count)
             or any(True for _ in self._received())
         )
-        return quiet >= (self._every if news else max(_IDLE, self._every))
+        return quiet >= (self._every if has_changes else max(_IDLE, self._every))
 
     def _handed(self) -> Iterator[float]:
         return (
@@ -120,7 +120,7 @@ class Recorder:
 
     async def _write(self, in_flight: tuple[InFlightMail, ...]) -> None:
         statistics = self._context.statistics
-        told = (len(in_flight), statistics.count)
+        summary = (len(in_flight), statistics.count)
         if self._table is None:
             self._table = await asyncio.to_thread(self._opened)
         self._beat += 1
@@ -138,13 +138,13 @@ class Recorder:
             completed=statistics.finished,
             hops=statistics.hops,
             undoing=statistics.undoing,
-            left_behind=statistics.left_behind,
+            left_behind=statistics.abandoned,
             stage_marks=self._state.in_doubt is not None and self._state.handler_marks,
             shared=self._context.settings.queue.shared,
         )
         await self._context.bridge.rows(self._table.save_future(self._context.queue, record))
         self._written = asyncio.get_running_loop().time()
-        self._told = told
+        self._reported = summary
 
     def _opened(self) -> WorkerRecords:
         return WorkerRecords.created(self._context.stores.cassandra, self._context.settings)
@@ -154,12 +154,12 @@ class Recorder:
         now = asyncio.get_running_loop().time()
         in_hand = self._state.in_hand.values()
         begun = sorted(
-            (each for each in in_hand if each.handed is not None),
-            key=lambda each: each.handed or now,
+            (delivery for delivery in in_hand if delivery.handed is not None),
+            key=lambda delivery: delivery.handed or now,
         )
-        waiting = (each for each in in_hand if each.handed is None)
+        waiting = (delivery for delivery in in_hand if delivery.handed is None)
         mails = chain(
-            (_of_delivery(each, now) for each in chain(begun, waiting)),
+            (_of_delivery(delivery, now) for delivery in chain(begun, waiting)),
             (_of_message(item, message, now) for item, message in self._received()),
         )
         return tuple(_lightened(islice(mails, MOST_LISTED)))
@@ -168,27 +168,27 @@ class Recorder:
 def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
     begun = delivery.handed is not None
     message = delivery.message
-    held = now - (message.arrived if delivery.handed is None else delivery.handed)
+    seconds = now - (message.arrived if delivery.handed is None else delivery.handed)
     return InFlightMail(
         enqueue_id=delivery.item.enqueue_id,
         name=delivery.item.mail.name,
-        held=timedelta(seconds=max(0.0, held)),
+        held=timedelta(seconds=max(0.0, seconds)),
         stage=delivery.stage,
         attempt=delivery.attempt,
         begun=begun,
         returned=delivery.lease.is_lost,
         place=place_in(message.headers),
-        message=message.body if begun and held >= _LONG else None,
+        message=message.body if begun and seconds >= _LONG else None,
     )
 
 
 def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
-    held = timedelta(seconds=max(0.0, now - message.arrived))
+    duration = timedelta(seconds=max(0.0, now - message.arrived))
     returned = not message.link.is_open
     return InFlightMail(
         item.enqueue_id,
         item.mail.name,
-        held,
+        duration,
         "received",
         1,
         begun=False,

@@ -27,14 +27,14 @@ def new_mail(
     """
     if isinstance(recipients, str):
         raise BadInput(f"recipients: {recipients!r} is one text; a list of addresses is wanted")
-    given = tuple(checked_address(recipient, "recipient") for recipient in recipients)
-    if not given:
+    addresses = tuple(checked_address(recipient, "recipient") for recipient in recipients)
+    if not addresses:
         raise BadInput("a mail needs at least one recipient")
     milliseconds = time.time_ns() // 1_000_000
     return Mail(
         name=name or f"Mail{milliseconds}-{uuid4()}",
         sender=None if sender is None else checked_sender(sender),
-        recipients=given,
+        recipients=addresses,
         state=state,
         last_updated_ns=milliseconds * 1_000_000,
         attributes=dict(attributes or {}),
@@ -45,7 +45,7 @@ def mail_of(content: bytes, *, name: str | None = None) -> Mail:
     """An envelope by the headers of `content`: sender of Return-Path, Sender or From, recipients of To, Cc and Bcc. Raises BadInput when those name nobody."""
     if not isinstance(content, bytes | bytearray):
         raise BadInput(f"content: {type(content).__name__} is not allowed; bytes are")
-    found = envelope(content)
-    if not found.recipients:
+    parsed = envelope(content)
+    if not parsed.recipients:
         raise BadInput("the headers name no recipient; give them by new_mail")
-    return new_mail(found.sender, found.recipients, name=name)
+    return new_mail(parsed.sender, parsed.recipients, name=name)

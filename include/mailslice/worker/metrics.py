@@ -23,10 +23,10 @@ _TOTALS = {
         "Recipients failed because their sender ended before the answer was written",
     ),
     "hops": ("delay_hops", "Copies of delayed mails put into a delay level"),
-    "left_behind": ("enqueues_left_behind", "Failed enqueues whose undoing was given up"),
+    "abandoned": ("enqueues_left_behind", "Failed enqueues whose undoing was given up"),
 }
 _LEVELS = {
-    "held": ("mails_held", "Mails that wait in this process for a store to answer"),
+    "waiting": ("mails_held", "Mails that wait in this process for a store to answer"),
     "undoing": ("enqueues_undoing", "Failed enqueues that are being taken back"),
 }
 """Fields of `WorkerStatistics` -> name and description of the figure."""

@@ -32,12 +32,12 @@ from mailslice.worker.io.blob_deleter import BlobDiscarder
 from mailslice.worker.io.cassandra_bridge import Bridge
 from mailslice.worker.io.content_loader import ContentBudget, Loader, return_large_blocks
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.destination_throttle import Throttle
+from mailslice.worker.io.destination_throttle import DestinationThrottle
 from mailslice.worker.stages.stage_log import Stages
 from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
 
 _MIB = 1024 * 1024
-_LOOK_EVERY = 5.0
+_LEASE_CHECK_SECONDS = 5.0
 
 
 class QueueWorker:
@@ -47,12 +47,14 @@ class QueueWorker:
         self.state = state
         self.context = state.context
         self._enqueuer = Enqueuer(self.context, state.delays)
-        self._given: set[Deliveries] = set()
+        self._open_deliveries: set[Deliveries] = set()
         """Those that are not disconnected yet."""
         self._watching: asyncio.Task[None] | None = None
         self._recorder = Recorder(
             state,
-            lambda: chain.from_iterable(deliveries.received() for deliveries in self._given),
+            lambda: chain.from_iterable(
+                deliveries.received() for deliveries in self._open_deliveries
+            ),
         )
 
     @property
@@ -82,9 +84,9 @@ class QueueWorker:
         check_count("prefetch", prefetch, MOST_PREFETCH)
         check_span("give_up_after", give_up_after)
         deliveries = Deliveries(
-            self.state, prefetch, give_up_after, on_disconnected=self._given.discard
+            self.state, prefetch, give_up_after, on_disconnected=self._open_deliveries.discard
         )
-        self._given.add(deliveries)
+        self._open_deliveries.add(deliveries)
         self._recorder.start()
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="leases")
@@ -103,7 +105,7 @@ class QueueWorker:
     async def _watch(self) -> None:
         """No message of a mail in a handler stays unacknowledged for long (`lease`)."""
         while True:
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_LEASE_CHECK_SECONDS)
             for delivery in list(self.state.in_hand.values()):
                 delivery.extend_when_due()
 
@@ -117,7 +119,7 @@ class QueueWorker:
 
     async def close(self) -> None:
         """Gives back what is not settled, deletes what is to be deleted, closes the connections."""
-        for deliveries in [*self._given]:
+        for deliveries in [*self._open_deliveries]:
             await deliveries.disconnect()
         if self._watching is not None:
             self._watching.cancel()
@@ -233,5 +235,5 @@ def _wire(
     if queue in settings.queue.stage_marks:
         state.in_doubt = InDoubt(context, Stages(context), state.reporter)
     if settings.relay.limits:
-        state.throttle = Throttle(context, settings.relay.limits)
+        state.throttle = DestinationThrottle(context, settings.relay.limits)
     return state

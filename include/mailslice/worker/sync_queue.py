@@ -206,7 +206,7 @@ class SyncQueue:
         self, mails: Iterator[tuple[Mail, bytes | Path]], in_flight: int, delay: timedelta | None
     ) -> Iterator[Enqueued]:
         ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]] = SimpleQueue()
-        flying = held = 0
+        flying = bytes_in_flight = 0
         away: TryAgain | None = None
         more = True
         try:
@@ -214,17 +214,17 @@ class SyncQueue:
                 if (
                     more
                     and ended.empty()
-                    and (not flying or (flying < in_flight and held < _BYTES_IN_FLIGHT))
+                    and (not flying or (flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT))
                 ):
                     drawn = next(mails, None)
                     if drawn is None:
                         more = False
                         continue
-                    held += self._begin(drawn, delay, ended)
+                    bytes_in_flight += self._begin(drawn, delay, ended)
                     flying += 1
                     continue
                 mail, size, done = ended.get()
-                flying, held = flying - 1, held - size
+                flying, bytes_in_flight = flying - 1, bytes_in_flight - size
                 result = _result(mail, done)
                 if isinstance(result.error, TryAgain):
                     away, more = away or result.error, False
@@ -294,14 +294,16 @@ class _Taking:
     async def next(self, idle: timedelta | None) -> Delivery | None:
         delivery = await following(self._deliveries, idle, lambda: False)
         if delivery is not None:
-            self._handed = {each for each in self._handed if not each.settled.is_set()} | {delivery}
+            self._handed = {handed for handed in self._handed if not handed.settled.is_set()} | {
+                delivery
+            }
         return delivery
 
     async def close(self) -> None:
         """The connection stays while anything is in hand, so that it can still be settled."""
         await unwatched(self._stopping, self._stop)
         await self._deliveries.aclose()
-        if all(each.settled.is_set() for each in self._handed):
+        if all(handed.settled.is_set() for handed in self._handed):
             await self._deliveries.disconnect()
 
 

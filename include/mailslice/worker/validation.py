@@ -19,15 +19,15 @@ def check_content(content: object) -> None:
         )
 
 
-def check_span(place: str, value: object) -> None:
+def check_span(name: str, value: object) -> None:
     """BadInput for what is neither a timedelta nor None."""
     if value is not None and not isinstance(value, timedelta):
         raise BadInput(
-            f"{place}={value!r} is not allowed; a timedelta is, as timedelta(seconds=5), or None"
+            f"{name}={value!r} is not allowed; a timedelta is, as timedelta(seconds=5), or None"
         )
 
 
-def check_count(place: str, value: object, most: int | None = None) -> None:
+def check_count(name: str, value: object, most: int | None = None) -> None:
     """BadInput for what is no whole number from 1 (to `most`). A prefetch of 0 would be none at all to the broker: it would send everything."""
     if (
         not isinstance(value, int)
@@ -36,5 +36,5 @@ def check_count(place: str, value: object, most: int | None = None) -> None:
         or (most is not None and value > most)
     ):
         raise BadInput(
-            f"{place}={value!r} is not allowed; a whole number from 1{'' if most is None else f' to {most}'} is"
+            f"{name}={value!r} is not allowed; a whole number from 1{'' if most is None else f' to {most}'} is"
         )

@@ -68,7 +68,9 @@ async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quo
 async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(
     fresh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_worker, "_LOOK_EVERY", 3600.0)  # the return itself is the occasion
+    monkeypatch.setattr(
+        queue_worker, "_LEASE_CHECK_SECONDS", 3600.0
+    )  # the return itself is the occasion
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
         limited = fresh.but(

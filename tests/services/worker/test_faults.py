@@ -372,7 +372,7 @@ async def test_an_outage_of_cassandra_leaves_no_message_and_no_live_row_of_what_
                         else:
                             break
                 await until(lambda: worker.context.statistics.undoing == 0, 60)
-                assert worker.context.statistics.left_behind == 0
+                assert worker.context.statistics.abandoned == 0
             assert "under way" in {row.item.mail.name for row in spool.rows()}, "it was applied"
             assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
             assert len(spool.blob_keys()) == 4
@@ -473,7 +473,7 @@ async def test_deliveries_end_although_a_store_fails_as_they_do(
             mail(), CONTENT, delay=None if where == "loading" else timedelta(seconds=0.2)
         )
         monkeypatch.setattr(
-            *((Loader, "load", stuck) if where == "loading" else (Delays, "surfaced", stuck))
+            *((Loader, "load", stuck) if where == "loading" else (Delays, "on_expired", stuck))
         )
         deliveries = worker.deliveries(4)
         coming = asyncio.ensure_future(anext(deliveries, None))

@@ -24,7 +24,7 @@ LENGTH = 5.0
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "LONGEST_UNACKNOWLEDGED", 1.0)
     monkeypatch.setattr(lease, "LENGTH", timedelta(seconds=LENGTH))
-    monkeypatch.setattr(queue_worker, "_LOOK_EVERY", 0.2)
+    monkeypatch.setattr(queue_worker, "_LEASE_CHECK_SECONDS", 0.2)
 
 
 async def leased(spool: Place4Queue, worker: Any, deliveries: Deliveries) -> Delivery:

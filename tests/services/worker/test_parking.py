@@ -133,7 +133,7 @@ async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
 async def test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself(
     fresh: Any, s3: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(park, "IN_PLACE", 1.0)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 1.0)
     proxied = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
     for spool in at(fresh.settings):
         async with open_worker(proxied, spool.queue) as worker:
@@ -160,7 +160,7 @@ async def test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself
 async def test_a_broker_in_alarm_takes_no_copy_and_the_mail_is_held_on(
     fresh: Any, s3: Refusing, rabbit: Cuttable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(park, "IN_PLACE", 1.0)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 1.0)
     for spool in at(fresh.settings):
         settings = through(
             fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}"), "rabbitmq", rabbit.port
@@ -185,7 +185,7 @@ async def test_a_broker_in_alarm_takes_no_copy_and_the_mail_is_held_on(
 async def test_a_park_queue_that_somebody_deleted_is_declared_again(
     fresh: Any, s3: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(park, "IN_PLACE", 1.0)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 1.0)
     proxied = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
     for spool in at(fresh.settings):
         async with open_worker(proxied, spool.queue) as worker:

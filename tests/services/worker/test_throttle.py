@@ -16,7 +16,7 @@ from mailslice.model.throttling import Book
 from mailslice.stores.cassandra.own import Destinations
 from mailslice.worker import consume, open_worker
 from mailslice.worker.handlers.relay import Relay
-from mailslice.worker.io.destination_throttle import BlockingThrottle, Throttle
+from mailslice.worker.io.destination_throttle import BlockingThrottle, DestinationThrottle
 from mailslice.worker.queue_worker import QueueWorker
 from tests.services.worker.conftest import mail
 from tests.services.worker_process.sink import Sink, running
@@ -32,7 +32,7 @@ def limited(spool: Any, port: int = 25, **given: Any) -> Any:
     )
 
 
-def throttle_of(worker: QueueWorker) -> Throttle:
+def throttle_of(worker: QueueWorker) -> DestinationThrottle:
     assert worker.state.throttle is not None
     return worker.state.throttle
 
@@ -108,7 +108,7 @@ async def test_the_forms_of_a_domain_share_its_book_and_each_is_told_how_long_it
 async def test_domains_without_a_limit_ask_nobody(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Throttle, "_desk", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(DestinationThrottle, "_desk", lambda *_: pytest.fail("asked"))
     async with open_worker(
         limited(spool, rates="slow.example=1,free.example=0"), spool.queue
     ) as worker:

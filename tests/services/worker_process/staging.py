@@ -123,13 +123,13 @@ async def relaying(
 
 
 def saying_settled() -> None:
-    original = task.Handling._tell
+    original = task.Handling._store_outcome
 
     async def told(*args: Any) -> None:
         await original(*args)
         say("settled")
 
-    task.Handling._tell = told
+    task.Handling._store_outcome = told
 
 
 async def main() -> None:

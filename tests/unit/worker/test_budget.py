@@ -35,36 +35,36 @@ async def test_a_content_larger_than_the_budget_has_it_alone() -> None:
 
 async def test_turns_are_first_come_first_served_so_that_a_large_one_is_not_starved() -> None:
     budget = ContentBudget(10)
-    hold = await budget.acquire(8)
+    reservation = await budget.acquire(8)
     large = asyncio.create_task(budget.acquire(9))
     await asyncio.sleep(0)
     small = asyncio.create_task(budget.acquire(1))
     await asyncio.sleep(0)
     assert not small.done()
-    hold.release()
+    reservation.release()
     (await large).release()
     (await small).release()
 
 
 async def test_a_waiter_that_is_cancelled_lets_the_next_one_pass() -> None:
     budget = ContentBudget(10)
-    hold = await budget.acquire(8)
+    reservation = await budget.acquire(8)
     large = asyncio.create_task(budget.acquire(9))
     await asyncio.sleep(0)
     small = asyncio.create_task(budget.acquire(2))
     await asyncio.sleep(0)
     large.cancel()
     (await asyncio.wait_for(small, 1)).release()
-    hold.release()
+    reservation.release()
     assert budget.try_acquire(10) is not None
 
 
 async def test_a_waiter_cancelled_at_its_very_turn_gives_it_back() -> None:
     budget = ContentBudget(10)
-    hold = await budget.acquire(10)
+    reservation = await budget.acquire(10)
     waiting = asyncio.create_task(budget.acquire(10))
     await asyncio.sleep(0)
-    hold.release()
+    reservation.release()
     waiting.cancel()
     await asyncio.wait({waiting})
     if not waiting.cancelled():
@@ -74,11 +74,11 @@ async def test_a_waiter_cancelled_at_its_very_turn_gives_it_back() -> None:
 
 async def test_a_waiter_cancelled_just_before_room_comes_is_cancelled_and_nothing_else() -> None:
     budget = ContentBudget(10)
-    hold = await budget.acquire(10)
+    reservation = await budget.acquire(10)
     waiting = asyncio.create_task(budget.acquire(10))
     await asyncio.sleep(0)
     waiting.cancel()
-    hold.release()  # its turn is cancelled already, and it does not know yet
+    reservation.release()  # its turn is cancelled already, and it does not know yet
     await asyncio.wait({waiting})
     assert waiting.cancelled()
     assert budget.try_acquire(10) is not None
@@ -95,7 +95,7 @@ def test_whatever_is_asked_for_never_more_than_the_budget_is_held_and_all_get_th
 
         async def one(size: int) -> None:
             nonlocal held, most, done
-            hold = await budget.acquire(size)
+            reservation = await budget.acquire(size)
             held += min(size, 10)
             most = max(most, held)
             try:
@@ -103,7 +103,7 @@ def test_whatever_is_asked_for_never_more_than_the_budget_is_held_and_all_get_th
                 done += 1
             finally:
                 held -= min(size, 10)
-                hold.release()
+                reservation.release()
 
         tasks = [asyncio.create_task(one(size)) for size in sizes]
         await asyncio.sleep(0)

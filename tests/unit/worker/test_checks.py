@@ -10,7 +10,7 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId
-from mailslice.worker.io.cassandra_bridge import MOST, DeletedChecks, Rows
+from mailslice.worker.io.cassandra_bridge import MAX_IDS, DeletedChecks, Rows
 
 
 class Table:
@@ -25,7 +25,7 @@ class Table:
     def ask_one(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
         return self.ask([enqueue_id])
 
-    def ask_some(self, ids: Sequence[EnqueueId]) -> asyncio.Future[Rows]:
+    def ask_batch(self, ids: Sequence[EnqueueId]) -> asyncio.Future[Rows]:
         return self.ask(ids, refused=self.refuses_many)
 
     def ask(self, ids: Sequence[EnqueueId], *, refused: bool = False) -> asyncio.Future[Rows]:
@@ -38,7 +38,7 @@ class Table:
         return answer
 
     def checks(self) -> DeletedChecks:
-        return DeletedChecks(self.ask_one, self.ask_some)
+        return DeletedChecks(self.ask_one, self.ask_batch)
 
 
 def ids(count: int) -> list[EnqueueId]:
@@ -46,12 +46,12 @@ def ids(count: int) -> list[EnqueueId]:
 
 
 async def test_what_is_asked_in_one_turn_shares_requests_and_each_has_its_own_answer() -> None:
-    table, asked = Table(), ids(2 * MOST + 1)
+    table, asked = Table(), ids(2 * MAX_IDS + 1)
     table.marked = set(asked[::3])
     checks = table.checks()
     found = await asyncio.gather(*(checks.is_marked(one) for one in asked))
     assert found == [one in table.marked for one in asked]
-    assert table.requests == [MOST, MOST, 1]
+    assert table.requests == [MAX_IDS, MAX_IDS, 1]
 
 
 async def test_a_later_turn_asks_anew_so_that_a_mark_written_meanwhile_is_seen() -> None:

@@ -10,7 +10,7 @@ import pytest
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail
 from mailslice.view.configuration import Shape
 from mailslice.worker.io import deleted_check
-from mailslice.worker.io.deleted_check import Standing, standing
+from mailslice.worker.io.deleted_check import DeliveryStatus, delivery_status
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -34,16 +34,16 @@ def context(*, shared: bool = False) -> Any:
 @pytest.mark.parametrize(
     ("minutes", "shared", "expected"),
     [
-        (59, False, Standing.LIVE),
-        (60, False, Standing.CLEANED),
-        (119, False, Standing.CLEANED),
-        (120, False, Standing.CLEANED),
-        (None, False, Standing.CLEANED),
-        (600, True, Standing.LIVE),
+        (59, False, DeliveryStatus.LIVE),
+        (60, False, DeliveryStatus.CLEANED),
+        (119, False, DeliveryStatus.CLEANED),
+        (120, False, DeliveryStatus.CLEANED),
+        (None, False, DeliveryStatus.CLEANED),
+        (600, True, DeliveryStatus.LIVE),
     ],
 )
 async def test_a_delivery_without_a_row(
-    monkeypatch: pytest.MonkeyPatch, minutes: int | None, shared: bool, expected: Standing
+    monkeypatch: pytest.MonkeyPatch, minutes: int | None, shared: bool, expected: DeliveryStatus
 ) -> None:
     async def none(*_: object) -> None:
         return None
@@ -52,4 +52,4 @@ async def test_a_delivery_without_a_row(
     monkeypatch.setattr(deleted_check, "_OLD", (0.0,))
     monkeypatch.setattr(deleted_check, "_RECENT", (0.0,))
     place = None if minutes is None else Place(NOW - timedelta(minutes=minutes), 0)
-    assert await standing(context(shared=shared), ITEM, place) is expected
+    assert await delivery_status(context(shared=shared), ITEM, place) is expected

@@ -146,14 +146,14 @@ async def test_marks_outlive_their_callers_and_come_before_blobs_when_cassandra_
         row.set_exception(AWAY)
         with pytest.raises(StoreUnavailable):
             await task
-        assert (statistics.undoing, statistics.left_behind) == (number, 0)
+        assert (statistics.undoing, statistics.abandoned) == (number, 0)
     assert "delete" not in begun.stores.asked
     begun.stores.away = False
     async with asyncio.timeout(5):
         while statistics.undoing:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     assert begun.stores.asked.count("delete") == 3
-    assert statistics.left_behind == 0
+    assert statistics.abandoned == 0
 
 
 async def test_the_oldest_is_given_up_where_there_is_no_room_and_the_rest_at_the_end(
@@ -168,9 +168,9 @@ async def test_the_oldest_is_given_up_where_there_is_no_room_and_the_rest_at_the
         row.set_exception(AWAY)
         with pytest.raises(StoreUnavailable):
             await task
-    assert (statistics.undoing, statistics.left_behind) == (2, 1)
+    assert (statistics.undoing, statistics.abandoned) == (2, 1)
     await begun.enqueuer.close()
-    assert (statistics.undoing, statistics.left_behind) == (0, 3)
+    assert (statistics.undoing, statistics.abandoned) == (0, 3)
 
 
 async def test_a_fault_of_ours_is_tried_again_too_and_ends_nothing_for_the_others(
@@ -206,4 +206,4 @@ async def test_what_was_taken_back_as_the_worker_closed_is_not_counted_as_left_b
     stores.away = False
     await begun.enqueuer.close()
     assert stores.asked.count("delete") == 3
-    assert (statistics.undoing, statistics.left_behind) == (0, 1)
+    assert (statistics.undoing, statistics.abandoned) == (0, 1)

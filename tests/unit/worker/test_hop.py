@@ -12,7 +12,7 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.dequeue import park
 from mailslice.worker.dequeue.hop_consumer import HopConsumer
-from mailslice.worker.dequeue.park import Park, Patience
+from mailslice.worker.dequeue.park import Park, RetryPauses
 from mailslice.worker.io.operations import WorkerStatistics
 
 
@@ -30,14 +30,14 @@ async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_oth
         return True
 
     monkeypatch.setattr(Park, "put", put)
-    monkeypatch.setattr(park, "IN_PLACE", 0.1)
-    monkeypatch.setattr(Patience, "pause", lambda _: 0.01)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(RetryPauses, "pause", lambda _: 0.01)
     context: Any = SimpleNamespace(
         settings=SimpleNamespace(rabbitmq=None),
         names=RabbitNames(queue_name("spool")),
         statistics=WorkerStatistics(),
     )
-    delays: Any = SimpleNamespace(surfaced=away, has_published=lambda _: published)
+    delays: Any = SimpleNamespace(on_expired=away, has_published=lambda _: published)
     waited = asyncio.get_running_loop().time() - 600
     message: Any = SimpleNamespace(headers={}, arrived=waited)
     surfacing = asyncio.create_task(HopConsumer(context, delays)._surface(message))

@@ -25,9 +25,9 @@ class Stores:
     async def _unmarked(self, _one: object) -> bool:
         return False
 
-    async def schedule(self, *_: object, leased: bool, held: bool) -> None:
+    async def schedule(self, *_: object, leased: bool, has_message: bool) -> None:
         assert leased
-        assert held
+        assert has_message
         self.asked.append("row, and perhaps a copy")
         raise Unconfirmed("nobody confirms")
 

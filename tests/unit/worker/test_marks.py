@@ -14,7 +14,7 @@ from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.testing.memory import MemoryMailStages
-from mailslice.worker.stages.stage_log import Marks
+from mailslice.worker.stages.stage_log import StageMarks
 
 ID = EnqueueId(UUID(int=1))
 QUEUE = QueueName("spool")
@@ -37,7 +37,7 @@ class Table:
     def clock(self) -> datetime:
         return now()
 
-    async def read(self, enqueue_id: EnqueueId) -> MailStage | None:
+    async def fetch(self, enqueue_id: EnqueueId) -> MailStage | None:
         return self.table.read(QUEUE, enqueue_id)
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
@@ -54,13 +54,13 @@ class Table:
         return self.table.read(QUEUE, ID)
 
 
-def marks(table: Table, *recipients: str, told: list[tuple[str, ...]] | None = None) -> Marks:
+def marks(table: Table, *recipients: str, told: list[tuple[str, ...]] | None = None) -> StageMarks:
     async def late(_record: MailStage, those: tuple[str, ...]) -> None:
         assert told is not None
         told.append(those)
 
     record = decide(table.record, ID, recipients or (A, B, C), by=table.worker, now=now()).record
-    return Marks(table, record, lambda _stage: None, late)  # type: ignore[arg-type]
+    return StageMarks(table, record, lambda _stage: None, late)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fault", ["lost", "down"])
@@ -84,7 +84,7 @@ async def test_a_sending_that_was_not_confirmed_leaves_nobody_in_doubt_after_the
     made = marks(table)
     with pytest.raises(StoreUnavailable):
         await made.sending([A])
-    again = await made.begin_again([A, B, C])
+    again = await made.begin_next_attempt([A, B, C])
     assert (again.attempt, again.remaining, again.recipients) == (2, (A, B, C), {})
     assert table.record == again
 
@@ -104,7 +104,7 @@ async def test_a_sent_that_was_not_confirmed_is_written_by_what_comes_next(fault
             await made.finish()
             assert table.record.recipients == {A: SENT, B: SENT, C: SENT}  # type: ignore[union-attr]
         else:
-            await made.begin_again([A, B, C])
+            await made.begin_next_attempt([A, B, C])
             assert (table.record.recipients, table.record.remaining) == ({A: SENT}, (B, C))  # type: ignore[union-attr]
 
 
@@ -114,10 +114,10 @@ async def test_a_retry_whose_record_was_not_confirmed_counts_one_attempt(fault: 
     made = marks(table)
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            await made.begin_again([B])
-    assert made.begun_again is None
-    assert (await made.begin_again([B])).attempt == 2
-    assert (await made.begin_again([B])).attempt == 2
+            await made.begin_next_attempt([B])
+    assert made.next_record is None
+    assert (await made.begin_next_attempt([B])).attempt == 2
+    assert (await made.begin_next_attempt([B])).attempt == 2
     assert table.record is not None
     assert (table.record.attempt, table.record.remaining, table.record.recipients) == (
         2,
@@ -133,7 +133,7 @@ async def test_whoever_lost_the_mail_is_refused_at_every_turn() -> None:
     await yours.sending([A])
     with pytest.raises(TakenOver):
         await mine.sending([B])
-    for refused in (mine.sending([B]), mine.finish(), mine.begin_again([B])):
+    for refused in (mine.sending([B]), mine.finish(), mine.begin_next_attempt([B])):
         with pytest.raises(TakenOver):
             await refused
     assert table.record.owner == "you"  # type: ignore[union-attr]
@@ -182,7 +182,7 @@ async def test_a_handler_that_goes_on_after_its_delivery_was_ended_changes_nothi
     table = Table()
     made = marks(table, told=told)
     await made.sending([A])
-    ended = await made.begin_again([A, B, C])
+    ended = await made.begin_next_attempt([A, B, C])
     assert (ended.recipients, ended.remaining) == ({A: FAILED}, (B, C))
     with pytest.raises(TakenOver):
         await made.sending([B])

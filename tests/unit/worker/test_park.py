@@ -14,14 +14,20 @@ from mailslice.stores.cassandra import connecting
 from mailslice.stores.rabbitmq import consumer, publisher
 from mailslice.worker.dequeue import park, preparer
 from mailslice.worker.dequeue.delivery import WorkerState
-from mailslice.worker.dequeue.park import FAULT_ROUNDS, FIRST_PAUSE, LONGEST_PAUSE, Park, Patience
+from mailslice.worker.dequeue.park import (
+    FAULT_ROUNDS,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Park,
+    RetryPauses,
+)
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.preparer import Preparer
 from mailslice.worker.io.operations import WorkerStatistics
 
 
 async def test_pauses_double_with_jitter_up_to_five_seconds() -> None:
-    patience = Patience()
+    patience = RetryPauses()
     pauses = [patience.pause() for _ in range(400)]
     for pause, most in zip(pauses, [0.5, 1, 2, 4, *[5] * 396], strict=True):
         assert 0.7 * most <= pause <= most
@@ -69,12 +75,12 @@ class Made:
         monkeypatch.setattr(Preparer, "_attempt", self._attempt)
         monkeypatch.setattr(preparer, "dead_letter", self._dead_letter)
         monkeypatch.setattr(Park, "put", self._put)
-        monkeypatch.setattr(park, "IN_PLACE", 0.5)
-        monkeypatch.setattr(Patience, "pause", lambda _: 0.01)
+        monkeypatch.setattr(park, "RETRY_SECONDS", 0.5)
+        monkeypatch.setattr(RetryPauses, "pause", lambda _: 0.01)
 
     @property
     def held(self) -> int:
-        return self.statistics.held
+        return self.statistics.waiting
 
     async def _attempt(self, slot: Slot) -> None:
         self.tries += 1
@@ -157,7 +163,7 @@ async def test_half_a_window_that_is_held_makes_room_while_others_get_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = Made(monkeypatch, prefetch=4)
-    monkeypatch.setattr(park, "IN_PLACE", 3600.0)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
     made.error = StoreUnavailable("S3 at x")
     tasks = [
         asyncio.create_task(made.preparer.prepare(made.slots.arrived(message("bad"))))
@@ -175,7 +181,7 @@ async def test_half_a_window_that_is_held_makes_room_while_others_get_through(
 async def test_what_the_broker_counts_is_parked_at_once(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(park, "IN_PLACE", 3600.0)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
     made.error = StoreUnavailable("S3 at x")
     slot = made.slots.arrived(message("bad", **{"x-delivery-count": 1}))
     async with asyncio.timeout(10):

@@ -66,8 +66,8 @@ class Stores:
             link=link,
             ack=self._ack,
         )
-        hold: Any = SimpleNamespace(release=lambda: None)
-        return Delivery(self.state, message, ITEM, content=b"", hold=hold)
+        reservation: Any = SimpleNamespace(release=lambda: None)
+        return Delivery(self.state, message, ITEM, content=b"", reservation=reservation)
 
 
 @pytest.mark.parametrize("second", ["complete", "reject"])

@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID, uuid4
 
 from mailslice.model.mail import EnqueueId
-from mailslice.worker.dequeue.strikes import MOST, InHandlers, Isolation, Strikes, Struck
+from mailslice.worker.dequeue.strikes import MAX_DEATHS, InHandlers, Isolation, Strikes, Struck
 
 
 def an_id() -> EnqueueId:
@@ -30,7 +30,7 @@ def test_what_is_in_handlers_is_read_from_memory_that_stays() -> None:
 def test_three_deaths_condemn_and_fewer_make_a_suspect() -> None:
     strikes, one, neighbour = Strikes(), an_id(), an_id()
     assert strikes.died([one, neighbour]) == Struck(frozenset({one, neighbour}), frozenset())
-    for _ in range(MOST - 1):
+    for _ in range(MAX_DEATHS - 1):
         struck = strikes.died([one])
     assert struck == Struck(frozenset({neighbour}), frozenset({one}))
 
@@ -89,7 +89,7 @@ async def test_a_suspect_that_is_cancelled_as_it_waits_lets_others_go_on() -> No
 
 def test_a_condemned_mail_that_is_a_dead_letter_begins_anew() -> None:
     strikes, poison, other = Strikes(), an_id(), an_id()
-    for _ in range(MOST):
+    for _ in range(MAX_DEATHS):
         strikes.died([poison, other])
     assert strikes.buried(poison) == Struck(condemned=frozenset({other}))
     assert strikes.died([poison]) == Struck(frozenset({poison}), frozenset({other}))

@@ -20,7 +20,7 @@ from mailslice.model.settings import RelaySettings, Settings, StartTls
 from mailslice.worker.handlers import next_hop, relay, smtp_dialogue
 from mailslice.worker.handlers.next_hop import NextHop
 from mailslice.worker.handlers.relay import outcome_of, transactions
-from mailslice.worker.handlers.smtp_dialogue import Patience, Transaction
+from mailslice.worker.handlers.smtp_dialogue import Timeouts, Transaction
 from mailslice.worker.handlers.smtp_refusals import Refusals
 from mailslice.worker.handlers.smtp_wire import PIECE, Body, data, header_block, is_sendable
 from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
@@ -193,8 +193,8 @@ def relaying(
     """What becomes of the mail at a server that takes everything, and the patience that each transaction was given."""
     given_patience: list[tuple[float, float]] = []
 
-    def sent(*_: Any, patience: Patience, **__: Any) -> None:
-        given_patience.append((patience.step, patience.answer))
+    def sent(*_: Any, timeouts: Timeouts, **__: Any) -> None:
+        given_patience.append((timeouts.step, timeouts.answer))
 
     monkeypatch.setattr(NextHop, "connection", lambda _, **__: smtplib.SMTP())
     monkeypatch.setattr(NextHop, "release", lambda *_: None)

@@ -6,20 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.worker.io.content_loader import ContentBudget, Hold
+from mailslice.worker.io.content_loader import ContentBudget, Reservation
 from mailslice.worker.smtp_server.data import BUSY, TOO_LARGE, receive
 
 MIB = 1 << 20
 
 
 async def taken(
-    sent: bytes, limit: int = MIB, hold: Hold | None = None, *, window: int = 64, chunk: int = 7
+    sent: bytes,
+    limit: int = MIB,
+    reservation: Reservation | None = None,
+    *,
+    window: int = 64,
+    chunk: int = 7,
 ) -> tuple[bytes | str, bytes, int]:
     """What was received, what is left for the next command, and how often progress was told. The bytes come in chunks, through a small window."""
     reader = asyncio.StreamReader(limit=window)
     told: list[int] = []
     task = asyncio.create_task(
-        receive(reader, limit, hold or Hold(ContentBudget(MIB)), told.append)
+        receive(reader, limit, reservation or Reservation(ContentBudget(MIB)), told.append)
     )
     for start in range(0, len(sent), chunk):
         reader.feed_data(sent[start : start + chunk])
@@ -68,27 +73,29 @@ async def test_a_line_longer_than_the_window_is_kept_whole() -> None:
 
 
 async def test_a_mail_over_the_limit_is_read_to_its_end_and_refused() -> None:
-    hold = Hold(ContentBudget(MIB))
-    assert await taken(b"123456\r\n" * 10 + b".\r\nNOOP\r\n", limit=79, hold=hold) == (
+    reservation = Reservation(ContentBudget(MIB))
+    assert await taken(
+        b"123456\r\n" * 10 + b".\r\nNOOP\r\n", limit=79, reservation=reservation
+    ) == (
         TOO_LARGE,
         b"NOOP\r\n",
         0,
     )
-    assert hold.grow(MIB), "what it held is given back"
+    assert reservation.grow(MIB), "what it held is given back"
     assert (await taken(b"123456\r\n" * 10 + b".\r\n", limit=80))[0] == b"123456\r\n" * 10
 
 
 async def test_a_mail_for_which_there_is_no_memory_is_read_to_its_end_and_refused_for_now() -> None:
     budget = ContentBudget(200_000)
-    other = Hold(budget)
+    other = Reservation(budget)
     assert other.grow(150_000)
     sent = b"x" * 998 + b"\r\n"
     assert await taken(
-        sent * 100 + b".\r\nNOOP\r\n", hold=Hold(budget), window=4096, chunk=4096
+        sent * 100 + b".\r\nNOOP\r\n", reservation=Reservation(budget), window=4096, chunk=4096
     ) == (BUSY, b"NOOP\r\n", 1)
     other.release()
     received, _, told = await taken(
-        sent * 300 + b".\r\n", hold=Hold(budget), window=4096, chunk=4096
+        sent * 300 + b".\r\n", reservation=Reservation(budget), window=4096, chunk=4096
     )
     assert received == sent * 300, "alone it passes, although it is larger than the budget"
     assert told == 4
@@ -96,7 +103,7 @@ async def test_a_mail_for_which_there_is_no_memory_is_read_to_its_end_and_refuse
 
 def test_memory_is_given_back_once() -> None:
     budget = ContentBudget(100)
-    first, second = Hold(budget), Hold(budget)
+    first, second = Reservation(budget), Reservation(budget)
     assert first.grow(60)
     assert not second.grow(50)
     assert second.grow(40)

@@ -17,7 +17,7 @@ from mailslice.model.errors import TakenOver
 from mailslice.model.mail import RecipientHeader
 from mailslice.worker.handlers import smtp_dialogue
 from mailslice.worker.handlers.next_hop import Connection, StaleConnection
-from mailslice.worker.handlers.smtp_dialogue import Patience, Stopping, Transaction, send
+from mailslice.worker.handlers.smtp_dialogue import Stopping, Timeouts, Transaction, send
 from mailslice.worker.handlers.smtp_refusals import Refusals
 from mailslice.worker.handlers.smtp_wire import Body
 from mailslice.worker.stages.handler_stage import BlockingStage
@@ -96,7 +96,7 @@ def talk(
     made = Dialogue(
         wire, Refusals(), given.pop("stage", Told()), broken=False, connection=connection
     )
-    patience = Patience(60, 600, stopping=given.pop("stopping", threading.Event()))
+    timeouts = Timeouts(60, 600, stopping=given.pop("stopping", threading.Event()))
     try:
         send(
             connection,
@@ -105,7 +105,7 @@ def talk(
             Body.of(content),
             refused=made.refused,
             stage=made.stage,
-            patience=patience,
+            timeouts=timeouts,
         )
     except (OSError, smtplib.SMTPException):
         made.broken = True
@@ -276,7 +276,7 @@ def test_a_connection_that_ended_between_two_mails_is_no_answer_to_the_second(
         Body.of(CONTENT),
         refused=refused,
         stage=Told(),
-        patience=Patience(60, 600),
+        timeouts=Timeouts(60, 600),
     )
     with pytest.raises(StaleConnection):
         second()
@@ -381,7 +381,7 @@ def test_answers_are_counted_by_kind() -> None:
     refused = Refusals()
     refused.add((A, B), 550)
     refused.add((C,), 0)
-    refused.add_here("ü@x", "5.6.7")
+    refused.add_local("ü@x", "5.6.7")
     assert refused.counted() == "no answer for 1, 550 for 2, no SMTPUTF8 for 1"
 
 

@@ -16,7 +16,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.process import supervisor
-from mailslice.worker.process.child import Link
+from mailslice.worker.process.child import ParentLink
 from mailslice.worker.process.consumer import ConsumerTask, drain_for
 
 
@@ -41,7 +41,7 @@ def test_a_health_port_that_is_taken_leaves_nothing_behind(
 def test_a_process_whose_handler_is_still_being_built_does_not_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    link = Link(None, 30.0)  # type: ignore[arg-type]
+    link = ParentLink(None, 30.0)  # type: ignore[arg-type]
     now = time.monotonic()
     with monkeypatch.context() as patched:
         patched.setattr(time, "monotonic", lambda: now + 100)

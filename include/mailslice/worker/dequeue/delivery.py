@@ -28,17 +28,17 @@ from mailslice.worker.dequeue.in_doubt import InDoubt
 from mailslice.worker.dequeue.lease import Lease
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
-from mailslice.worker.io.content_loader import Hold
+from mailslice.worker.io.content_loader import Reservation
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy, own_headers
 from mailslice.worker.io.deleted_check import is_open, row_of
-from mailslice.worker.io.destination_throttle import BlockingThrottle, Throttle
+from mailslice.worker.io.destination_throttle import BlockingThrottle, DestinationThrottle
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
-from mailslice.worker.stages.stage_log import Marks
+from mailslice.worker.stages.stage_log import StageMarks
 
 log = logging.getLogger(__name__)
-_LOOKS_FOR_PLACE = 64
+_MAX_ROW_READS = 64
 """Reads for the row of a delayed mail, newest slice first. Not found, it names no place."""
 
 
@@ -50,7 +50,7 @@ class WorkerState:
     delays: Delays
     in_doubt: InDoubt | None = None
     """Only where the queue has stage marks."""
-    throttle: Throttle | None = None
+    throttle: DestinationThrottle | None = None
     """Only where destinations have limits."""
     reporter: Reporter | None = None
     """Only where senders are told of recipients that fail."""
@@ -82,23 +82,23 @@ class Delivery:
         item: QueuedMail,
         *,
         content: bytes,
-        hold: Hold,
+        reservation: Reservation,
         record: MailStage | None = None,
-        left: tuple[str, ...] | None = None,
+        remaining: tuple[str, ...] | None = None,
     ) -> None:
-        """`left`: the message's recipients but for those who were served since it was published."""
+        """`remaining`: the message's recipients but for those who were served since it was published."""
         self._state = state
         self._context = state.context
         self._delays = state.delays
         self.lease = Lease(state.context, state.delays, message, item.enqueue_id)
-        self._hold = hold
+        self._reservation = reservation
         self._message_recipients = item.mail.recipients
-        self._marks: Marks | None = None
+        self._marks: StageMarks | None = None
         if state.in_doubt is not None and record is not None:
-            self._marks = Marks(state.in_doubt.stages, record, self._staged, self._late)
+            self._marks = StageMarks(state.in_doubt.stages, record, self._staged, self._late)
             item = _narrowed(item, record.remaining)
-        elif left is not None:
-            item = _narrowed(item, left)
+        elif remaining is not None:
+            item = _narrowed(item, remaining)
         self._item = item
         self._content = content
         self.settled = asyncio.Event()
@@ -109,7 +109,7 @@ class Delivery:
         self.failures = failures_in(message.headers)
         """Attempts that failed so far, by what every counted retry has written into the message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
-        self._told = False
+        self._bounce_sent = False
         self._disposition: Disposition | None = None
         state.in_hand[item.enqueue_id] = self
 
@@ -202,30 +202,30 @@ class Delivery:
         begun and never answered for is failed.
         """
         delay = checked_delay(after)
-        left = self._item.mail.recipients if recipients is None else tuple(recipients)
-        if not left:
+        remaining = self._item.mail.recipients if recipients is None else tuple(recipients)
+        if not remaining:
             return await self.complete()
-        if unknown := set(left) - set(self._item.mail.recipients):
+        if unknown := set(remaining) - set(self._item.mail.recipients):
             raise BadInput(
                 f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} does not have"
             )
         return await self._settled(
-            lambda: self._retry(left, delay, counted=counted, throttled=throttled)
+            lambda: self._retry(remaining, delay, counted=counted, throttled=throttled)
         )
 
     async def _retry(
-        self, left: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
+        self, remaining: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
     ) -> Disposition:
-        again = await self._begun_again(left)
-        if isinstance(again, Disposition):
-            return again
-        if again == self._message_recipients and delay is None and not self.lease.is_closed:
+        to_serve = await self._begin_next_attempt(remaining)
+        if isinstance(to_serve, Disposition):
+            return to_serve
+        if to_serve == self._message_recipients and delay is None and not self.lease.is_closed:
             return await self._give_back(Disposition.RETRIED)
         if self.lease.is_closed or await self._context.is_marked(self._item.enqueue_id):
             return await self._end(self.lease.ack, Disposition.DROPPED)
         counts = counted and delay is not None and not throttled
-        await self._publish_again(
-            again, delay, self._again_headers(counted=counts, throttled=throttled)
+        await self._publish_retry(
+            to_serve, delay, self._retry_headers(counted=counts, throttled=throttled)
         )
         if delay is None:
             await self.lease.end()
@@ -238,14 +238,14 @@ class Delivery:
     async def _reject(self, reason: str) -> Disposition:
         if await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
-        left = await self._begun_again(self._item.mail.recipients)
-        if isinstance(left, Disposition):
-            return left
+        remaining = await self._begin_next_attempt(self._item.mail.recipients)
+        if isinstance(remaining, Disposition):
+            return remaining
         message = self.message
         if message.redelivered and not self.lease.is_out:  # else that copy is all there is yet
             await self._delays.forget(self._item.enqueue_id)
-        if left != self._message_recipients:
-            message = replace(message, body=codec.encode(_narrowed(self._item, left)))
+        if remaining != self._message_recipients:
+            message = replace(message, body=codec.encode(_narrowed(self._item, remaining)))
         await dead_letter(
             self._context,
             message,
@@ -267,11 +267,11 @@ class Delivery:
         marks, reporter = self._marks, self._state.reporter
         if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
             return await self._reject(reason)
-        if not self._told and not await reporter.report(self._item, failures, self._content):
+        if not self._bounce_sent and not await reporter.report(self._item, failures, self._content):
             return await self._reject(
                 f"{reason}; no report could be made" if self._item.mail.sender else reason
             )
-        self._told = True
+        self._bounce_sent = True
         log.info(
             "mail %s bounced: %s",
             self._item.enqueue_id,
@@ -321,20 +321,22 @@ class Delivery:
         await self._context.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
         return disposition
 
-    async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | Disposition:
-        """Those of `left` whom the next attempt serves, durably; or what became of the mail."""
+    async def _begin_next_attempt(
+        self, remaining: tuple[str, ...]
+    ) -> tuple[str, ...] | Disposition:
+        """Those of `remaining` whom the next attempt serves, durably; or what became of the mail."""
         marks, in_doubt = self._marks, self._state.in_doubt
         if marks is None or in_doubt is None:
-            return left
+            return remaining
         try:
-            if marks.begun_again is None and not marks.taken:
-                await in_doubt.tell(self._item, marks.known, marks.doubtful, self._content)
-            again = (await marks.begin_again(left)).remaining
+            if marks.next_record is None and not marks.taken:
+                await in_doubt.notify(self._item, marks.known, marks.doubtful, self._content)
+            to_serve = (await marks.begin_next_attempt(remaining)).remaining
         except TakenOver:
             return await self._give_back(Disposition.GIVEN_BACK)
-        if left and not again:
+        if remaining and not to_serve:
             return await self._done(Disposition.COMPLETED)
-        return again if set(again) != set(left) else left
+        return to_serve if set(to_serve) != set(remaining) else remaining
 
     async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
         if self._state.in_doubt is not None:
@@ -343,7 +345,7 @@ class Delivery:
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value
 
-    def _again_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
+    def _retry_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
         """The headers of the next attempt's message."""
         headers = own_headers(self.message.headers)
         headers.pop(HEADER_THROTTLED, None)
@@ -351,7 +353,7 @@ class Delivery:
             headers[HEADER_FAILURES] = self.failures + 1
         return headers | ({HEADER_THROTTLED: 1} if throttled else {})
 
-    async def _publish_again(
+    async def _publish_retry(
         self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]
     ) -> None:
         """A delayed mail names the place of its row: when it is due that tells whether it was
@@ -361,7 +363,7 @@ class Delivery:
         narrowed = recipients != self._message_recipients
         place = place_in(self.message.headers)
         if narrowed or after is not None:
-            most = None if narrowed else _LOOKS_FOR_PLACE
+            most = None if narrowed else _MAX_ROW_READS
             row = await row_of(self._context, self._item, place, most=most)
             if row is not None:
                 headers |= headers_of(row.place)
@@ -380,7 +382,7 @@ class Delivery:
             await self._context.publish(copy)
         else:
             await self._delays.schedule(
-                self._item.enqueue_id, copy, now + after, held=not self.lease.is_out
+                self._item.enqueue_id, copy, now + after, has_message=not self.lease.is_out
             )
 
     def _may_be_cleaned(self, place: Place) -> bool:
@@ -427,7 +429,7 @@ class Delivery:
         self._release()
 
     def _release(self) -> None:
-        self._hold.release()
+        self._reservation.release()
         self._marks = (
             None  # they know us, too: the content would stay until the garbage collector comes by
         )
@@ -448,7 +450,7 @@ async def dead_letter(
     context: QueueContext,
     message: Message,
     reason: str,
-    what: str = "a message that is no mail",
+    subject: str = "a message that is no mail",
     *,
     settle: Callable[[], object] | None = None,
 ) -> None:
@@ -460,9 +462,9 @@ async def dead_letter(
     """
     log.warning(
         "dead letter: %s: %s",
-        what,
+        subject,
         reason,
-        extra={"action": "dead_letter", "enqueue_id": what, "queue": context.queue},
+        extra={"action": "dead_letter", "enqueue_id": subject, "queue": context.queue},
     )
     # A header that cannot be written would keep the mail here for ever.
     readable = reason.encode("utf-8", "replace").decode()

@@ -17,7 +17,7 @@ from mailslice.worker.dequeue.prefetch_window import Slots
 from mailslice.worker.dequeue.preparer import Preparer
 
 _TICK = 0.5
-_TICKS_A_LOOK = 10
+_TICKS_PER_CHECK = 10
 """Between two looks for what has been in the window for too long."""
 
 
@@ -145,7 +145,7 @@ class Deliveries:
             await asyncio.sleep(_TICK)
             self._slots.changed.set()
             ticks += 1
-            if ticks % _TICKS_A_LOOK == 0:
+            if ticks % _TICKS_PER_CHECK == 0:
                 self._preparer.clear_out()
 
     def _raise_trouble(self) -> None:

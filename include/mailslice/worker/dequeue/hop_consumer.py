@@ -22,7 +22,7 @@ from mailslice.worker.dequeue.park import (
     LONGEST_UNACKNOWLEDGED,
     FaultRounds,
     Park,
-    Patience,
+    RetryPauses,
     Trial,
     is_counted,
 )
@@ -102,19 +102,19 @@ class HopConsumer:
             task.cancel()
 
     async def _surface(self, message: Message) -> None:
-        trial, patience, since = Trial(), None, 0.0
+        trial, pauses, since = Trial(), None, 0.0
         with suppress(asyncio.CancelledError):
             while why := await self._rounds.tried(trial, self._surface_once(message)):
-                if patience is None:
-                    patience, since = Patience(), asyncio.get_running_loop().time()
+                if pauses is None:
+                    pauses, since = RetryPauses(), asyncio.get_running_loop().time()
                     log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
-                over = patience.is_over or is_counted(message)
-                if over and await self._put_aside(message, why, trial, since):
+                over = pauses.is_over or is_counted(message)
+                if over and await self._park_or_dead_letter(message, why, trial, since):
                     return
-                await asyncio.sleep(patience.pause())
+                await asyncio.sleep(pauses.pause())
             self._rounds.through += 1
 
-    async def _put_aside(
+    async def _park_or_dead_letter(
         self, message: Message, why: MailsliceError, trial: Trial, since: float
     ) -> bool:
         """Whether it is out of our hands: in a delay level, which gives it back here, or a dead letter.
@@ -122,19 +122,19 @@ class HopConsumer:
         `since`: when its trouble began. A copy that was published here, and whose row is open
         still, is held for as long as may be: another worker would publish it again.
         """
-        held = asyncio.get_running_loop().time() - since
-        if self._delays.has_published(message) and held < LONGEST_UNACKNOWLEDGED:
+        seconds = asyncio.get_running_loop().time() - since
+        if self._delays.has_published(message) and seconds < LONGEST_UNACKNOWLEDGED:
             return False
         faults = self._rounds.after(message, trial)
         if faults >= FAULT_ROUNDS:
-            return await self._given_up(
+            return await self._give_up(
                 message, f"cannot be looked at after its delay: {trial.fault}"
             )
         token = message.headers.get(HEADER_DELAY_TOKEN)
         headers = {HEADER_DELAY_TOKEN: token} if isinstance(token, str) else {}
         return await self._park.put(message, why, faults=faults, headers=headers, level=_LEVEL)
 
-    async def _given_up(self, message: Message, reason: str) -> bool:
+    async def _give_up(self, message: Message, reason: str) -> bool:
         try:
             await dead_letter(self._context, message, reason)
         except MailsliceError as error:
@@ -146,7 +146,7 @@ class HopConsumer:
 
     async def _surface_once(self, message: Message) -> None:
         try:
-            await self._delays.surfaced(message)
+            await self._delays.on_expired(message)
         except Undecodable as error:
             # The hop queue has no dead letter exchange: a reject would drop it.
             await dead_letter(self._context, message, f"not a mail, in the hop queue: {error}")

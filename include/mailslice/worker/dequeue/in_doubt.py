@@ -37,11 +37,11 @@ class InDoubt:
     def __init__(self, context: QueueContext, stages: Stages, reporter: Reporter | None) -> None:
         self._context = context
         self._reporter = reporter
-        self._told: deque[tuple[EnqueueId, int]] = deque(maxlen=1000)
+        self._reported: deque[tuple[EnqueueId, int]] = deque(maxlen=1000)
         """The last mails and attempts that were told: asked again, they are not told again."""
         self.stages = stages
 
-    async def tell(
+    async def notify(
         self,
         item: QueuedMail,
         record: MailStage,
@@ -54,10 +54,10 @@ class InDoubt:
         not told. Raises StoreUnavailable: then nobody may be written down as failed.
         """
         key = (item.enqueue_id, record.attempt)
-        if not failed or key in self._told:
+        if not failed or key in self._reported:
             return
         doubtful = replace(item, mail=replace(item.mail, recipients=tuple(failed)))
-        await asyncio.to_thread(self._set_aside, doubtful, record)
+        await asyncio.to_thread(self._quarantine_recipients, doubtful, record)
         crash.point("fail:set-aside")
         if self._reporter is not None:
             await self._reporter.report(doubtful, [in_doubt(one) for one in failed], content)
@@ -77,22 +77,22 @@ class InDoubt:
             },
         )
         self._context.statistics.in_doubt += len(failed)
-        self._told.append(key)
+        self._reported.append(key)
 
     async def fail(self, item: QueuedMail, decision: Decision) -> bool:
         """Tells of the decision's failed recipients and writes the record after it.
 
         False when another one was faster. Raises StoreUnavailable.
         """
-        now = await self.stages.read(item.enqueue_id)
+        now = await self.stages.fetch(item.enqueue_id)
         if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
             return False  # nobody is to be told of what has ended well since it was read
-        await self.tell(item, decision.record, decision.failed)
+        await self.notify(item, decision.record, decision.failed)
         crash.point("fail:told")
         if await self.stages.advance(decision.record, decision.after):
             crash.point("fail:recorded")
             return True
-        now = await self.stages.read(item.enqueue_id)
+        now = await self.stages.fetch(item.enqueue_id)
         if now is not None and any(
             now.recipients.get(recipient) is Stage.SENT for recipient in decision.failed
         ):
@@ -116,7 +116,7 @@ class InDoubt:
         )
         await asyncio.to_thread(self._correct, item, record)
 
-    def _set_aside(self, item: QueuedMail, record: MailStage) -> None:
+    def _quarantine_recipients(self, item: QueuedMail, record: MailStage) -> None:
         now = self._context.clock()
         since = record.updated or now
         age = max(timedelta(0), now - since)

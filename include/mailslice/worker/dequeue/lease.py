@@ -19,7 +19,7 @@ from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.worker.dequeue.park import IN_PLACE, LONGEST_UNACKNOWLEDGED, Park, is_counted
+from mailslice.worker.dequeue.park import LONGEST_UNACKNOWLEDGED, RETRY_SECONDS, Park, is_counted
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
@@ -90,7 +90,7 @@ class Lease:
             try:
                 await self._delays.forget(self._enqueue_id)
             except MailsliceError as error:
-                self._tell("a mail may be delivered again when its lease is over: %s", error)
+                self._log_warning("a mail may be delivered again when its lease is over: %s", error)
 
     async def bring_back(self) -> None:
         """A mail whose copy is out is published now; a store that is away leaves it to the copy."""
@@ -100,7 +100,7 @@ class Lease:
             if self.is_out:
                 await self._context.publish(Copy.of(self.message))
         except MailsliceError as error:
-            self._tell("a mail comes back when its lease is over: %s", error)
+            self._log_warning("a mail comes back when its lease is over: %s", error)
         else:
             await self.end()
 
@@ -118,12 +118,12 @@ class Lease:
     def _extended(self, task: asyncio.Task[None]) -> None:
         self._extending = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._tell("a mail has no lease, by a fault of mailslice: %s", error)
+            self._log_warning("a mail has no lease, by a fault of mailslice: %s", error)
         self.extend_when_due()  # a message that was adopted meanwhile may be due
 
     async def _extend(self) -> None:
         loop = asyncio.get_running_loop()
-        self._due = loop.time() + IN_PLACE
+        self._due = loop.time() + RETRY_SECONDS
         try:
             if await self._context.is_marked(self._enqueue_id):
                 self._due = math.inf  # closed meanwhile: its message is not needed any more
@@ -135,12 +135,12 @@ class Lease:
                     Copy.of(self.message),
                     self._context.clock() + LENGTH,
                     leased=True,
-                    held=not self.is_out,
+                    has_message=not self.is_out,
                 )
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")
         except MailsliceError as error:
-            self._tell("a mail is long in its handler, and has no lease yet: %s", error)
+            self._log_warning("a mail is long in its handler, and has no lease yet: %s", error)
             if self.is_out or loop.time() - self.message.arrived < LAST_RESORT:
                 return
             self.is_out = await Park(self._context, self._delays).put(self.message, error)
@@ -149,5 +149,5 @@ class Lease:
             self.is_out = True
             self.message.ack()
 
-    def _tell(self, text: str, error: BaseException) -> None:
+    def _log_warning(self, text: str, error: BaseException) -> None:
         log.warning(text, error, extra={"action": "lease", "enqueue_id": str(self._enqueue_id)})

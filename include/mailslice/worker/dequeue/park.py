@@ -30,7 +30,7 @@ from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.operations import WorkerStatistics
 
 log = logging.getLogger(__name__)
-IN_PLACE = 30.0
+RETRY_SECONDS = 30.0
 """Seconds for which what a store does not answer for is tried in place, and between two attempts to park it."""
 LONGEST_UNACKNOWLEDGED = 240.0
 """Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
@@ -42,12 +42,12 @@ _ON_ITS_WAY = 5.0
 """Seconds for which a parked mail may be late."""
 
 
-class Patience:
+class RetryPauses:
     """Of one message, for the time in place: pauses that double from half a second to five, with jitter."""
 
     def __init__(self) -> None:
         self._next = FIRST_PAUSE
-        self._until = asyncio.get_running_loop().time() + IN_PLACE
+        self._until = asyncio.get_running_loop().time() + RETRY_SECONDS
 
     @property
     def is_over(self) -> bool:
@@ -91,7 +91,7 @@ class Trial:
         now = asyncio.get_running_loop().time()
         if now < self.retry_at:
             return False
-        self.retry_at = now + IN_PLACE
+        self.retry_at = now + RETRY_SECONDS
         return True
 
 

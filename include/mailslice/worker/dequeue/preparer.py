@@ -26,11 +26,11 @@ from mailslice.worker.dequeue.park import (
     LONGEST_UNACKNOWLEDGED,
     FaultRounds,
     Park,
-    Patience,
+    RetryPauses,
     is_counted,
 )
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
-from mailslice.worker.io.deleted_check import REASON, Standing, row_of, standing
+from mailslice.worker.io.deleted_check import REASON, DeliveryStatus, delivery_status, row_of
 from mailslice.worker.stages.stage_log import WAIT_SECONDS, Doubt
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Preparer:
         self._context = state.context
         self._slots = slots
         self._prefetch = prefetch
-        self._held = 0
+        self._waiting = 0
         self._on_trouble = on_trouble
         self._on_fine = on_fine
         self._rounds = FaultRounds(state.context.statistics)
@@ -71,26 +71,26 @@ class Preparer:
         if (why := await self._tried(slot)) is None or slot not in self._slots:
             return
         log.warning("a mail is held: %s", why, extra={"action": "held"})
-        self._hold(1)
+        self._count_waiting(1)
         try:
-            patience = Patience()
+            pauses = RetryPauses()
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
-                over = patience.is_over or is_counted(slot.message) or self._is_in_the_way(through)
-                if over and slot.trial.may_park() and await self._put_aside(slot, why):
+                over = pauses.is_over or is_counted(slot.message) or self._is_in_the_way(through)
+                if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
                     return
-                await asyncio.sleep(patience.pause())
+                await asyncio.sleep(pauses.pause())
                 why = await self._tried(slot)
         finally:
-            self._hold(-1)
+            self._count_waiting(-1)
 
-    def _hold(self, more: int) -> None:
-        self._held += more
-        self._context.statistics.held += more
+    def _count_waiting(self, more: int) -> None:
+        self._waiting += more
+        self._context.statistics.waiting += more
 
     def _is_in_the_way(self, through: int) -> bool:
         """Whether half of the window is held, while others that came later got through."""
-        return 2 * self._held >= self._prefetch and self._rounds.through > through
+        return 2 * self._waiting >= self._prefetch and self._rounds.through > through
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
         """Why it has to wait; None when it is ready or gone."""
@@ -116,7 +116,7 @@ class Preparer:
         if slot not in self._slots:
             return
         self._slots.withhold(slot)
-        if await self._put_aside(slot, "it was not handed out for long"):
+        if await self._park_or_dead_letter(slot, "it was not handed out for long"):
             if slot.ready is not None:
                 slot.ready.abandon()
         elif slot.ready is not None:
@@ -124,35 +124,35 @@ class Preparer:
         else:
             await self.prepare(slot)
 
-    async def _put_aside(self, slot: Slot, why: object) -> bool:
+    async def _park_or_dead_letter(self, slot: Slot, why: object) -> bool:
         """Whether it is out of the window: parked or, where its fault is its own, in the dead letter queue."""
         faults = self._rounds.after(slot.message, slot.trial)
         if faults >= FAULT_ROUNDS:
-            return await self._given_up(slot, faults)
+            return await self._give_up(slot, faults)
         headers = {} if slot.doubt is None else {HEADER_DOUBT: slot.doubt.header}
         if not await self.park.put(slot.message, why, faults=faults, headers=headers):
             return False
         self._slots.remove(slot)
         return True
 
-    async def _given_up(self, slot: Slot, faults: int) -> bool:
+    async def _give_up(self, slot: Slot, faults: int) -> bool:
         """Whether it is a dead letter. A fault's text may hold an address: its type is named."""
-        what = "a message" if slot.item is None else str(slot.item.enqueue_id)
+        subject = "a message" if slot.item is None else str(slot.item.enqueue_id)
         reason = (
             f"cannot be prepared: {slot.trial.fault}, {faults} rounds, while other mails could be"
         )
         try:
-            await self._dead_letter(slot, reason, what)
+            await self._dead_letter(slot, reason, subject)
         except MailsliceError:
             log.exception(
                 "it could not be dead-lettered either",
-                extra={"action": "prepare_fault", "enqueue_id": what},
+                extra={"action": "prepare_fault", "enqueue_id": subject},
             )
         return slot not in self._slots
 
-    async def _dead_letter(self, slot: Slot, reason: str, what: str) -> None:
+    async def _dead_letter(self, slot: Slot, reason: str, subject: str) -> None:
         settle = partial(self._slots.ack, slot)
-        await dead_letter(self._context, slot.message, reason, what, settle=settle)
+        await dead_letter(self._context, slot.message, reason, subject, settle=settle)
 
     async def _attempt(self, slot: Slot) -> None:
         try:
@@ -191,11 +191,11 @@ class Preparer:
         now, decision = await self._looked_up(slot, item)
         crash.point("dequeue:checked")
         match now:
-            case Standing.DONE:
+            case DeliveryStatus.DONE:
                 await self._drop(slot, item)
-            case Standing.CLEANED:
+            case DeliveryStatus.CLEANED:
                 await self._dead_letter(slot, REASON, str(item.enqueue_id))
-            case Standing.LIVE:
+            case DeliveryStatus.LIVE:
                 return await self._live(slot, item, decision)
         return True
 
@@ -211,10 +211,10 @@ class Preparer:
             return True
         if decision is not None:
             return await self._staged(slot, item, decision)
-        left = await self._recipients_left(slot, item) if message.redelivered else None
-        return await self._load(slot, item, left=left)
+        remaining = await self._remaining_recipients(slot, item) if message.redelivered else None
+        return await self._load(slot, item, remaining=remaining)
 
-    async def _recipients_left(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
+    async def _remaining_recipients(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
         """Those of its row, where they are fewer: a retry writes the row before its message."""
         place = place_in(slot.message.headers)
         row = None if place is None else await row_of(self._context, item, place)
@@ -222,20 +222,22 @@ class Preparer:
             return None
         return row.item.mail.recipients or None
 
-    async def _looked_up(self, slot: Slot, item: QueuedMail) -> tuple[Standing, Decision | None]:
+    async def _looked_up(
+        self, slot: Slot, item: QueuedMail
+    ) -> tuple[DeliveryStatus, Decision | None]:
         """The deleted check and, beside it, the stage."""
         place, in_doubt = place_in(slot.message.headers), self._state.in_doubt
         if in_doubt is None:
-            return await standing(self._context, item, place), None
+            return await delivery_status(self._context, item, place), None
         stages = in_doubt.stages
         reading = stages.ask(item.enqueue_id)
         try:
-            now = await standing(self._context, item, place)
-            record = stages.told(item.enqueue_id, await reading)
+            now = await delivery_status(self._context, item, place)
+            record = stages.record_of(item.enqueue_id, await reading)
         finally:
             if not reading.cancel() and not reading.cancelled():
                 reading.exception()  # looked at, also when the check beside it has failed first
-        if now is not Standing.LIVE:
+        if now is not DeliveryStatus.LIVE:
             return now, None
         decision, slot.doubt = await stages.decide(item, record, slot.doubt)
         return now, decision
@@ -271,17 +273,17 @@ class Preparer:
         slot: Slot,
         item: QueuedMail,
         record: MailStage | None = None,
-        left: tuple[str, ...] | None = None,
+        remaining: tuple[str, ...] | None = None,
     ) -> bool:
         try:
-            content, hold = await self._context.loader.load(item)
+            content, reservation = await self._context.loader.load(item)
         except ContentMissing as error:
             if await self._context.is_marked(item.enqueue_id):
                 return False  # done meanwhile, by whoever had another copy: its blobs went with it
             await self._dead_letter(slot, f"content missing: {error}", str(item.enqueue_id))
             return True
         if item.enqueue_id in self._state.in_hand:
-            hold.release()
+            reservation.release()
             return False  # another copy was quicker
         crash.point("dequeue:loaded")
         delivery = Delivery(
@@ -289,9 +291,9 @@ class Preparer:
             slot.message,
             item,
             content=content,
-            hold=hold,
+            reservation=reservation,
             record=record,
-            left=left,
+            remaining=remaining,
         )
         self._slots.make_ready(slot, delivery)
         return True

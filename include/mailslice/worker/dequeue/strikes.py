@@ -16,9 +16,9 @@ from uuid import UUID
 
 from mailslice.model.mail import EnqueueId
 
-MOST = 3
+MAX_DEATHS = 3
 """Deaths of its process after which a mail is a dead letter."""
-REASON = f"its process died {MOST} times while it was in a handler"
+REASON = f"its process died {MAX_DEATHS} times while it was in a handler"
 _REMEMBERED = 1000
 _SIZE = 16
 _FREE = bytes(_SIZE)
@@ -54,7 +54,7 @@ class Strikes:
     @property
     def struck(self) -> Struck:
         """What is known."""
-        condemned = frozenset(one for one, count in self._counts.items() if count >= MOST)
+        condemned = frozenset(one for one, count in self._counts.items() if count >= MAX_DEATHS)
         return Struck(frozenset(self._counts) - condemned, condemned)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
-_FEW = 100
+_MAX_BUILT_ON_LOOP = 100
 
 
 class Reporter:
@@ -52,7 +52,7 @@ class Reporter:
         before it is written down, a sender is told twice rather than never.
         """
         try:
-            told = await self._enqueued(item, failures, content)
+            queued = await self._enqueued(item, failures, content)
         except (TryAgain, TakenOver, BadSetting):
             raise
         except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
@@ -66,18 +66,18 @@ class Reporter:
             )
             log.debug("no report can be made", exc_info=error)  # it may name addresses
             return False
-        if told is None:
+        if queued is None:
             return False
         crash.point("report:enqueued")
         log.info(
             "the sender of %s is told of %d recipients by %s",
             item.enqueue_id,
             len(failures),
-            told.enqueue_id,
+            queued.enqueue_id,
             extra={
                 "action": "report",
                 "enqueue_id": str(item.enqueue_id),
-                "report": str(told.enqueue_id),
+                "report": str(queued.enqueue_id),
             },
         )
         return True
@@ -96,7 +96,7 @@ class Reporter:
             report_of, item.mail, failures, header, reporter=self._name, now=self._clock()
         )
         # A sixth of a millisecond a recipient: many of them must not stop the loop.
-        made = build() if len(failures) <= _FEW else await asyncio.to_thread(build)
+        made = build() if len(failures) <= _MAX_BUILT_ON_LOOP else await asyncio.to_thread(build)
         return None if made is None else await self._enqueuer.enqueue(*made)
 
     async def _header(self, item: QueuedMail) -> bytes | None:

@@ -51,7 +51,7 @@ _REMEMBERED = 1000
 _WAITING_BYTES = 2 * 1024 * 1024
 _LEAST_BYTES = 8 * 1024
 """The room for copies that wait here for their last stretch, and what a small one takes of it: 256 of those."""
-_LOOK_EVERY = 60.0
+_TABLE_CHECK_SECONDS = 60.0
 _BEFORE_ITS_ROW = timedelta(seconds=60)
 """The least delay of a copy that is published before its row: the row has to be there when it surfaces."""
 _NO_WAIT = timedelta(0)
@@ -89,7 +89,7 @@ class Delays:
         self._lock = asyncio.Lock()
         self._waiting_bytes = 0
         self._table: DelayedMails | None = None
-        self._look_at = 0.0
+        self._next_table_check = 0.0
         self._published: dict[UUID, None] = {}
         """The newest tokens of rows whose mails were published here: whoever read a row before it was closed does not publish it again."""
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
@@ -117,19 +117,19 @@ class Delays:
         due: datetime,
         *,
         leased: bool = False,
-        held: bool = True,
+        has_message: bool = True,
     ) -> None:
         """Row, then copy. The caller keeps its message, or its right to say that nothing was
         enqueued, until this returns. The copy of an older row is dropped when it surfaces.
 
-        `leased`: a handler has the mail (`lease`). `held` False: the caller has no message any
+        `leased`: a handler has the mail (`lease`). `has_message` False: the caller has no message any
         more, and only the older row's copy stands for the mail: a copy comes before the row, too.
         """
         now = self._context.clock()
         await self.declare(level_for(due - now))
         token = uuid4()
-        first = due if held else max(due, now + _BEFORE_ITS_ROW)
-        if not held:
+        first = due if has_message else max(due, now + _BEFORE_ITS_ROW)
+        if not has_message:
             await self._publish_copy(copy, token, first)
         before = await self._read(enqueue_id)
         row = DelayedMail(
@@ -147,7 +147,7 @@ class Delays:
             leased=leased,
         )
         await self._write(row)
-        if held or due < first:
+        if has_message or due < first:
             await self._publish_copy(copy, token, due)
 
     async def forget(self, enqueue_id: EnqueueId) -> None:
@@ -170,7 +170,7 @@ class Delays:
         await self._publish_copy(_copy_of(row), row.token, row.due)
         return True
 
-    async def surfaced(self, message: Message) -> None:
+    async def on_expired(self, message: Message) -> None:
         """One copy in the hop queue is published, sent round again, or dropped; then acknowledged.
 
         Raises Undecodable when it is no mail, StoreUnavailable when it is still held: try again.
@@ -207,7 +207,7 @@ class Delays:
             await self._publish_copy(replace(copy, body=row.message), row.token, row.due)
         elif remaining > _NO_WAIT:
             return remaining
-        elif await self._is_gone(item.enqueue_id, row.place, place_in(message.headers)):
+        elif await self._is_cleaned(item.enqueue_id, row.place, place_in(message.headers)):
             await self._close(row)
         else:
             await self._release(row, copy)
@@ -244,16 +244,16 @@ class Delays:
         now = await self._read(row.enqueue_id)
         if now is None or now.published or now.token != row.token:
             return False  # it came due, or was delayed anew, since the rows were listed
-        if marked or await self._is_gone(now.enqueue_id, now.place):
+        if marked or await self._is_cleaned(now.enqueue_id, now.place):
             await self._close(now)
             return False
         await self._release(now, _copy_of(now))
         return True
 
-    async def _is_gone(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
+    async def _is_cleaned(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
         """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
-        gone = await was_cleaned(self._context, enqueue_id, *where)
-        if gone:
+        cleaned = await was_cleaned(self._context, enqueue_id, *where)
+        if cleaned:
             extra = {
                 "action": "delay_cleaned",
                 "enqueue_id": str(enqueue_id),
@@ -264,7 +264,7 @@ class Delays:
                 enqueue_id,
                 extra=extra,
             )
-        return gone
+        return cleaned
 
     async def settled(self) -> None:
         """Waits a little for rows that are being closed: open, the next worker would publish again."""
@@ -274,7 +274,7 @@ class Delays:
     def has_published(self, message: Message) -> bool:
         """Whether the mail of this copy was published here, though its row may be open still."""
         token = message.headers.get(HEADER_DELAY_TOKEN)
-        return any(str(each) == token for each in self._published)
+        return any(str(published) == token for published in self._published)
 
     async def _release(self, row: DelayedMail, copy: Copy) -> None:
         """Publishes the mail and closes its row. It goes on, and ends, when its caller is cancelled."""
@@ -322,11 +322,11 @@ class Delays:
     async def _exists(self) -> bool:
         """Whether there is a table, or was none a minute ago: a redelivered message creates none."""
         now = asyncio.get_running_loop().time()
-        if self._table is None and now >= self._look_at:
+        if self._table is None and now >= self._next_table_check:
             self._table = await asyncio.to_thread(
                 DelayedMails.existing, self._context.stores.cassandra, self._context.settings
             )
-            self._look_at = now + _LOOK_EVERY  # a look that failed said nothing
+            self._next_table_check = now + _TABLE_CHECK_SECONDS  # a look that failed said nothing
         return self._table is not None
 
     async def _rows(self) -> DelayedMails:

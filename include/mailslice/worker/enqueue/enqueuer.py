@@ -29,7 +29,7 @@ from mailslice.worker.io.copies import Copy
 from mailslice.worker.validation import check_content
 
 if TYPE_CHECKING:
-    from mailslice.worker.io.content_loader import Hold
+    from mailslice.worker.io.content_loader import Reservation
 
 _SMALL = 1024 * 1024
 
@@ -58,16 +58,16 @@ class Enqueuer:
         delay = checked_delay(delay)
         size = _size(content)
         self._check_size(mail, size)
-        hold = self._context.enqueue_budget.try_acquire(
+        reservation = self._context.enqueue_budget.try_acquire(
             size
         ) or await self._context.enqueue_budget.acquire(size)
         try:
-            return await self._within(hold, mail, content, delay)
+            return await self._within(reservation, mail, content, delay)
         finally:
-            hold.release()
+            reservation.release()
 
     async def _within(
-        self, _hold: Hold, mail: Mail, content: bytes | Path, delay: timedelta | None
+        self, _reservation: Reservation, mail: Mail, content: bytes | Path, delay: timedelta | None
     ) -> QueuedMail:
         if isinstance(content, Path):
             content = await asyncio.to_thread(content.read_bytes)

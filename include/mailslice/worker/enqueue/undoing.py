@@ -31,7 +31,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _Undo:
     """What is to be done yet for one enqueue: its mark, and then these blobs."""
 
     enqueue_id: EnqueueId
@@ -44,21 +44,21 @@ class Undoing:
 
     def __init__(self, context: QueueContext) -> None:
         self._context = context
-        self._pending: deque[_Left] = deque()
+        self._pending: deque[_Undo] = deque()
         self._first_tries: set[asyncio.Task[None]] = set()
-        self._again: asyncio.Task[None] | None = None
+        self._retrying: asyncio.Task[None] | None = None
         self._marks_fail = False
 
     async def take_back(self, item: QueuedMail) -> None:
         """Returns when it is done, or was tried in vain, or after two seconds; it goes on beside the caller, also when that is cancelled."""
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
-        left = _Left(item.enqueue_id, blobs)
+        undo = _Undo(item.enqueue_id, blobs)
         self._context.statistics.undoing += 1
         if self._marks_fail:
-            self._pending.append(left)
+            self._pending.append(undo)
             self._go_on()
             return
-        first = asyncio.create_task(self._first_try(left), name=f"undo-{item.enqueue_id}")
+        first = asyncio.create_task(self._first_try(undo), name=f"undo-{item.enqueue_id}")
         self._first_tries.add(first)
         first.add_done_callback(self._first_tries.discard)
         await asyncio.wait({first}, timeout=_FIRST_SECONDS)
@@ -67,8 +67,8 @@ class Undoing:
         """Waits for what is being taken back, 8 s at most, and gives up the rest."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CLOSE_SECONDS
-        while (tasks := self._tasks()) and (left := deadline - loop.time()) > 0:
-            await asyncio.wait(tasks, timeout=left)
+        while (tasks := self._tasks()) and (remaining := deadline - loop.time()) > 0:
+            await asyncio.wait(tasks, timeout=remaining)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -76,32 +76,34 @@ class Undoing:
         self._give_up(len(self._pending))
 
     def _tasks(self) -> set[asyncio.Task[None]]:
-        again = {self._again} if self._again is not None and not self._again.done() else set()
-        return {*self._first_tries, *again}
+        retrying = (
+            {self._retrying} if self._retrying is not None and not self._retrying.done() else set()
+        )
+        return {*self._first_tries, *retrying}
 
-    async def _first_try(self, left: _Left) -> None:
-        await self._tried(left)
+    async def _first_try(self, undo: _Undo) -> None:
+        await self._tried(undo)
         self._go_on()
 
     def _go_on(self) -> None:
         """With what is pending, if anything is."""
         self._give_up(len(self._pending) - MOST_PENDING)
-        if self._pending and (self._again is None or self._again.done()):
-            self._again = asyncio.create_task(self._retry(), name="undo-again")
+        if self._pending and (self._retrying is None or self._retrying.done()):
+            self._retrying = asyncio.create_task(self._retry(), name="undo-again")
 
     def _give_up(self, count: int) -> None:
         """The oldest ones."""
         if count <= 0:
             return
-        some = [self._pending.popleft() for _ in range(count)]
+        batch = [self._pending.popleft() for _ in range(count)]
         statistics = self._context.statistics
         statistics.undoing -= count
-        statistics.left_behind += count
+        statistics.abandoned += count
         log.warning(
             "%d failed enqueues left something behind (row, message or blobs), the first: %s",
             count,
-            some[0].enqueue_id,
-            extra={"action": "enqueue_failed", "enqueue_id": str(some[0].enqueue_id)},
+            batch[0].enqueue_id,
+            extra={"action": "enqueue_failed", "enqueue_id": str(batch[0].enqueue_id)},
         )
 
     async def _retry(self) -> None:
@@ -109,31 +111,31 @@ class Undoing:
         pause = _SHORTEST_PAUSE
         while self._pending:
             await asyncio.sleep(pause)
-            some = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
-            forward = await asyncio.gather(*(self._tried(left) for left in some))
+            batch = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
+            forward = await asyncio.gather(*(self._tried(undo) for undo in batch))
             pause = _SHORTEST_PAUSE if any(forward) else min(pause * 2, _LONGEST_PAUSE)
 
-    async def _tried(self, left: _Left) -> bool:
+    async def _tried(self, undo: _Undo) -> bool:
         """Whether a try brought it forward. What is still to be done is pending then."""
-        before = left
+        before = undo
         try:
-            if not left.marked:
-                await self._mark(left.enqueue_id)
-                left = replace(left, marked=True)
+            if not undo.marked:
+                await self._mark(undo.enqueue_id)
+                undo = replace(undo, marked=True)
                 crash.point("enqueue:undo-marked")
-            await self._context.blobs.delete_many(left.blobs)
+            await self._context.blobs.delete_many(undo.blobs)
         except asyncio.CancelledError:
-            self._pending.append(left)
+            self._pending.append(undo)
             raise
         except Exception as error:  # a fault of ours, too: it must not end this for the others
             log.info(
                 "what a failed enqueue left is not taken back yet: %s",
                 error,
                 exc_info=not isinstance(error, MailsliceError),
-                extra={"action": "enqueue_undo", "enqueue_id": str(left.enqueue_id)},
+                extra={"action": "enqueue_undo", "enqueue_id": str(undo.enqueue_id)},
             )
-            self._pending.append(left)
-            return left is not before
+            self._pending.append(undo)
+            return undo is not before
         self._context.statistics.undoing -= 1
         return True
 

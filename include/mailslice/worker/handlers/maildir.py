@@ -41,7 +41,7 @@ class MaildirHandler:
         An OSError (no space, say) is for the consumer: the mail is tried again later.
         """
         name = f"{enqueue_id}.mailslice"
-        if redelivered and self._is_there(name):
+        if redelivered and self._is_stored(name):
             _sync_folder(self._folder / "new")  # whoever put it there may have died before doing so
             return Complete()
         temporary = self._folder / "tmp" / f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -59,7 +59,7 @@ class MaildirHandler:
         _sync_folder(self._folder / "new")
         return Complete()
 
-    def _is_there(self, name: str) -> bool:
+    def _is_stored(self, name: str) -> bool:
         """In new/, or moved on to cur/, where readers add `:2,` and flags."""
         return (self._folder / "new" / name).exists() or any(
             (self._folder / "cur").glob(f"{name}*")

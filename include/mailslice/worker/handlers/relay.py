@@ -26,7 +26,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.handlers.next_hop import Connection, NextHop, StaleConnection
-from mailslice.worker.handlers.smtp_dialogue import Patience, Stopping, Transaction, send
+from mailslice.worker.handlers.smtp_dialogue import Stopping, Timeouts, Transaction, send
 from mailslice.worker.handlers.smtp_refusals import NO_ANSWER, Refusals
 from mailslice.worker.handlers.smtp_security import LoginRefused
 from mailslice.worker.handlers.smtp_wire import Body
@@ -66,27 +66,33 @@ class Relay:
 
         When all of them are refused for good, or it is too late, Reject or Bounce.
         """
-        patience = self._patience(arrived, stopping)
-        if patience.stopping.is_set():
+        timeouts = self._timeouts(arrived, stopping)
+        if timeouts.stopping.is_set():
             return Retry()
         refused = Refusals()
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
             now = tuple(
                 recipient for recipient in mail.recipients if domain_of(recipient) not in waits
             )
-            left: frozenset[str] = frozenset()
+            unsent: frozenset[str] = frozenset()
             if now or not mail.recipients:
-                left = self._send(replace(mail, recipients=now), content, refused, stage, patience)
-        held = frozenset(mail.recipients) - frozenset(now)
-        if left:
-            left |= held
-            return Retry(recipients=tuple(r for r in mail.recipients if r in left or r in refused))
-        outcome = outcome_of(mail, refused, held, max(waits.values(), default=timedelta(0)))
-        return self._given_up(mail, outcome, refused, stage, late=bool(refused.for_now or held))
+                unsent = self._send(
+                    replace(mail, recipients=now), content, refused, stage, timeouts
+                )
+        throttled = frozenset(mail.recipients) - frozenset(now)
+        if unsent:
+            unsent |= throttled
+            return Retry(
+                recipients=tuple(r for r in mail.recipients if r in unsent or r in refused)
+            )
+        outcome = outcome_of(mail, refused, throttled, max(waits.values(), default=timedelta(0)))
+        return self._final_outcome(
+            mail, outcome, refused, stage, late=bool(refused.for_now or throttled)
+        )
 
-    def _patience(self, arrived: float | None, stopping: Event | None) -> Patience:
+    def _timeouts(self, arrived: float | None, stopping: Event | None) -> Timeouts:
         step = self._settings.timeout.total_seconds()
-        return Patience(
+        return Timeouts(
             step,
             max(step, self._settings.answer_timeout.total_seconds()),
             time.monotonic() if arrived is None else arrived,
@@ -99,7 +105,7 @@ class Relay:
         content: bytes,
         refused: Refusals,
         stage: BlockingStage,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> frozenset[str]:
         """Sends to all recipients of `mail`; those who were not served are in `refused` then.
 
@@ -119,7 +125,7 @@ class Relay:
                     body=body,
                     refused=refused,
                     stage=stage,
-                    patience=patience,
+                    timeouts=timeouts,
                 )
                 try:
                     transact(connection)
@@ -127,8 +133,8 @@ class Relay:
                     connection = self._hop.connection(fresh=True)
                     transact(connection)
                 pending.popleft()
-                stopped = patience.stopping.is_set()
-                if stopped or patience.is_late:
+                stopped = timeouts.stopping.is_set()
+                if stopped or timeouts.is_late:
                     break
             self._hop.release(connection)
             connection = None
@@ -162,7 +168,7 @@ class Relay:
         )
         log.debug("next hop failed", exc_info=error)
 
-    def _given_up(
+    def _final_outcome(
         self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage, *, late: bool
     ) -> Outcome:
         """`late`: some wait for a later attempt, which a mail that is too old does not get."""
@@ -210,20 +216,20 @@ def _recipients(pending: Iterable[Transaction]) -> list[str]:
 
 
 def outcome_of(
-    mail: Mail, refused: Refusals, held: Collection[str] = (), wait: timedelta = timedelta(0)
+    mail: Mail, refused: Refusals, throttled: Collection[str] = (), wait: timedelta = timedelta(0)
 ) -> Outcome:
     """What remains decides. Those refused for good go round once more, alone, for the dead letter.
 
-    `held` have to `wait` for their destination, which is no failed attempt for anybody.
+    `throttled` have to `wait` for their destination, which is no failed attempt for anybody.
     """
     remaining = tuple(
-        recipient for recipient in mail.recipients if recipient in refused or recipient in held
+        recipient for recipient in mail.recipients if recipient in refused or recipient in throttled
     )
     if not mail.recipients:
         return Reject("the mail has no recipient")
     if not remaining:
         return Complete()
-    if held:
+    if throttled:
         return Retry(
             after=wait, recipients=remaining, back_off=bool(refused.for_now), throttled=True
         )

@@ -56,7 +56,7 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long to wait: seconds for one command, or 64 KiB of a mail (`step`), and for the `answer`
     to a mail that was sent whole; `began` is when the worker got the mail, `stopping` when it ends.
     """
@@ -87,7 +87,7 @@ def send(
     *,
     refused: Refusals,
     stage: BlockingStage,
-    patience: Patience,
+    timeouts: Timeouts,
 ) -> None:
     """One transaction; `refused` has those who were not served.
 
@@ -102,7 +102,7 @@ def send(
     mail = _mail_command(connection, sender, recipients, body, len(head) + body.size)
     connection.begin()
     envelope = _Envelope(connection, recipients, refused)
-    envelope.say(mail, patience)
+    envelope.exchange(mail, timeouts)
     accepted, code, words = envelope.accepted, envelope.code, envelope.words
     if code == _GO_ON and not accepted:
         connection.send(b".\r\n")  # a mail for nobody: the server refuses it (RFC 2920 3.1)
@@ -110,8 +110,8 @@ def send(
         connection.ended()
     elif code == _GO_ON:
         _begin(connection, accepted, stage)
-        _pour(connection, data(head, body.content), accepted, stage, patience)
-        code, words = _result(connection, patience)
+        _pour(connection, data(head, body.content), accepted, stage, timeouts)
+        code, words = _result(connection, timeouts)
         connection.ended()
         if code // 100 == 2:
             stage.sent(accepted)
@@ -133,7 +133,7 @@ class _Envelope:
         self.accepted: list[str] = []
         self.code, self.words = NO_ANSWER, ""
 
-    def say(self, mail: str, patience: Patience) -> None:
+    def exchange(self, mail: str, timeouts: Timeouts) -> None:
         """Without PIPELINING a command at a time, and no DATA when there is nobody to say it for."""
         commands: deque[_Command] = deque(
             (f"RCPT TO:<{recipient}>", (recipient,), self._recipient_heard)
@@ -151,7 +151,7 @@ class _Envelope:
                 heard(about)
             if self._mail_refused or (len(commands) == 1 and not self.accepted):
                 return
-            while self.accepted and patience.is_late and len(commands) > 1:
+            while self.accepted and timeouts.is_late and len(commands) > 1:
                 self._refused.add(commands.popleft()[1], NO_ANSWER)
 
     def _reset_heard(self, _: tuple[str, ...]) -> None:
@@ -194,12 +194,12 @@ def _pour(
     pieces: Iterable[bytes],
     recipients: list[str],
     stage: BlockingStage,
-    patience: Patience,
+    timeouts: Timeouts,
 ) -> None:
     """Raises, after `stage.not_sent`, while the last byte has not gone."""
     try:
         for piece in pieces:
-            patience.check()
+            timeouts.check()
             connection.send(piece)
     except BaseException:
         connection.close()
@@ -207,13 +207,13 @@ def _pour(
         raise
 
 
-def _result(connection: Connection, patience: Patience) -> tuple[int, str]:
+def _result(connection: Connection, timeouts: Timeouts) -> tuple[int, str]:
     """The answer to the mail itself. Raises when there is none."""
-    connection.set_timeout(patience.answer)
+    connection.set_timeout(timeouts.answer)
     code, words = connection.reply()
     if code // 100 not in {2, 4, 5}:
         raise connection.out_of_step(code)
-    connection.set_timeout(patience.step)
+    connection.set_timeout(timeouts.step)
     return code, words
 
 
@@ -246,11 +246,11 @@ def _addressable(
     good = []
     for recipient in recipients:
         if not is_sendable(recipient):
-            refused.add_here(recipient, BAD_RECIPIENT)
+            refused.add_local(recipient, BAD_RECIPIENT)
         elif not is_sendable(sender):
-            refused.add_here(recipient, BAD_SENDER)
+            refused.add_local(recipient, BAD_SENDER)
         elif not (utf8 or (recipient.isascii() and sender.isascii())):
-            refused.add_here(recipient, NO_UTF8)
+            refused.add_local(recipient, NO_UTF8)
         else:
             good.append(recipient)
     return tuple(good)

@@ -12,10 +12,10 @@ from mailslice.codec.reports import Failure
 NO_ANSWER = 0
 NO_UTF8, BAD_RECIPIENT, BAD_SENDER = "5.6.7", "5.1.3", "5.1.7"
 _BAD_ADDRESS = 553
-_OURS_TO_MEND = frozenset({530, 534, 535, 538})
+_CONFIGURATION_CODES = frozenset({530, 534, 535, 538})
 """The next hop wants AUTH or TLS: our settings are wrong, not the mail."""
 _STATUS = re.compile(r"(5\.\d{1,3}\.\d{1,3})\b", re.ASCII)
-_REFUSED_HERE = {
+_LOCAL_REFUSALS = {
     NO_UTF8: (
         "no SMTPUTF8",
         "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one",
@@ -34,41 +34,48 @@ class Refusals:
     for_good: dict[str, int] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
     """Recipient -> what the server said, for reports."""
-    here: dict[str, str] = field(default_factory=dict)
+    local: dict[str, str] = field(default_factory=dict)
     """Recipient -> the status by which it was refused here, without asking the server: in `for_good`, too."""
 
     def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
         """5yz is for good, all else for now."""
-        kind = self.for_good if 500 <= code < 600 and code not in _OURS_TO_MEND else self.for_now
+        kind = (
+            self.for_good
+            if 500 <= code < 600 and code not in _CONFIGURATION_CODES
+            else self.for_now
+        )
         new = [recipient for recipient in recipients if recipient not in self.for_good]
         kind.update(dict.fromkeys(new, code))
         self.words.update(dict.fromkeys(new, words))
 
-    def add_here(self, recipient: str, status: str) -> None:
+    def add_local(self, recipient: str, status: str) -> None:
         """Refused for good before the server was asked."""
         self.add((recipient,), _BAD_ADDRESS)
-        self.here[recipient] = status
+        self.local[recipient] = status
 
     def failure(self, recipient: str) -> Failure:
         """What a report says of a recipient that is given up."""
-        if (status := self.here.get(recipient)) is not None:
-            return Failure(recipient, status, _REFUSED_HERE[status][1])
+        if (status := self.local.get(recipient)) is not None:
+            return Failure(recipient, status, _LOCAL_REFUSALS[status][1])
         code = self.for_good.get(recipient, self.for_now.get(recipient, NO_ANSWER))
-        said = (
+        diagnostic = (
             " ".join(f"{code} {self.words.get(recipient, '')}".split())
             if code != NO_ANSWER
             else None
         )
         if recipient not in self.for_good:
             return Failure(
-                recipient, "4.4.7", "it could not be delivered for too long, and is given up", said
+                recipient,
+                "4.4.7",
+                "it could not be delivered for too long, and is given up",
+                diagnostic,
             )
-        status_there = _STATUS.match(self.words.get(recipient, ""))
+        remote_status = _STATUS.match(self.words.get(recipient, ""))
         return Failure(
             recipient,
-            status_there[1] if status_there else "5.0.0",
+            remote_status[1] if remote_status else "5.0.0",
             "the next server refused it for good",
-            said,
+            diagnostic,
         )
 
     def counted(self) -> str:
@@ -77,7 +84,9 @@ class Refusals:
         named = Counter(
             (
                 code,
-                _REFUSED_HERE[self.here[one]][0] if one in self.here else str(code or "no answer"),
+                _LOCAL_REFUSALS[self.local[one]][0]
+                if one in self.local
+                else str(code or "no answer"),
             )
             for one, code in codes
         )

@@ -45,17 +45,17 @@ def data(head: bytes, content: bytes) -> Iterator[bytes]:
     Every line end as CRLF (RFC 5321 2.3.8: bare CR and LF must not be sent), dots at the start of
     a line doubled (4.5.2), all other bytes as they are.
     """
-    line_begins, return_held, ready = True, b"", b""
+    line_begins, pending_cr, ready = True, b"", b""
     for piece in _slices(head, content):
-        raw = return_held + piece
-        return_held = b"\r" if raw.endswith(b"\r") else b""  # its LF may come with the next piece
-        if not (raw := raw.removesuffix(return_held)):
+        raw = pending_cr + piece
+        pending_cr = b"\r" if raw.endswith(b"\r") else b""  # its LF may come with the next piece
+        if not (raw := raw.removesuffix(pending_cr)):
             continue
         if ready:
             yield ready
         ready = _dots_doubled(_crlf(raw), first=line_begins)
         line_begins = ready.endswith(b"\n")
-    if return_held:
+    if pending_cr:
         ready, line_begins = ready + b"\r\n", True
     yield ready + (b".\r\n" if line_begins and ready else b"\r\n.\r\n")
 

@@ -19,21 +19,21 @@ from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.session import CassandraSession
 
 Rows = list[tuple[Any, ...]]
-MOST = 20
+MAX_IDS = 20
 """Ids a request: operators bound how many partitions one may name (Cassandra's guardrail partition_keys_in_select)."""
 _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
 
 
 class DeletedChecks:
-    """Of one queue, for one event loop. `ask_one` and `ask_some` send requests whose rows begin with the ids that are marked."""
+    """Of one queue, for one event loop. `ask_one` and `ask_batch` send requests whose rows begin with the ids that are marked."""
 
     def __init__(
         self,
         ask_one: Callable[[EnqueueId], asyncio.Future[Rows]],
-        ask_some: Callable[[Sequence[EnqueueId]], asyncio.Future[Rows]],
+        ask_batch: Callable[[Sequence[EnqueueId]], asyncio.Future[Rows]],
     ) -> None:
         self._ask_one = ask_one
-        self._ask_some = ask_some
+        self._ask_batch = ask_batch
         self._asked: _Asked = []
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
@@ -47,14 +47,16 @@ class DeletedChecks:
 
     def _send(self) -> None:
         asked, self._asked = self._asked, []
-        for at in range(0, len(asked), MOST):
-            some = [one for one in asked[at : at + MOST] if not one[1].done()]
-            if len(some) > 1:
-                self._request(some, partial(self._ask_some, [enqueue_id for enqueue_id, _ in some]))
+        for at in range(0, len(asked), MAX_IDS):
+            batch = [one for one in asked[at : at + MAX_IDS] if not one[1].done()]
+            if len(batch) > 1:
+                self._request(
+                    batch, partial(self._ask_batch, [enqueue_id for enqueue_id, _ in batch])
+                )
             else:
-                self._apart(some)
+                self._request_singly(batch)
 
-    def _apart(self, asked: _Asked) -> None:
+    def _request_singly(self, asked: _Asked) -> None:
         for one in asked:
             if not one[1].done():
                 self._request([one], partial(self._ask_one, one[0]))
@@ -72,7 +74,9 @@ class DeletedChecks:
                 if not answer.done():
                     answer.set_result(enqueue_id in marked)
         elif len(asked) > 1:
-            self._apart(asked)  # one mail's replicas, or a guardrail, must not hold up the others
+            self._request_singly(
+                asked
+            )  # one mail's replicas, or a guardrail, must not hold up the others
         else:
             _fail(asked, error)
 

@@ -17,7 +17,7 @@ _M_MMAP_THRESHOLD = -3
 _LARGE_BLOCK = 2 * 1024 * 1024
 
 
-class Hold:
+class Reservation:
     """A part of the budget, given back once."""
 
     def __init__(self, budget: ContentBudget, size: int = 0) -> None:
@@ -57,18 +57,18 @@ class ContentBudget:
         """
         return size <= self._free or self._size - self._free == own
 
-    def try_acquire(self, size: int) -> Hold | None:
+    def try_acquire(self, size: int) -> Reservation | None:
         """The hold, when it can be had at once."""
         size = min(size, self._size)
         if self._waiting or size > self._free:
             return None
         self._free -= size
-        return Hold(self, size)
+        return Reservation(self, size)
 
-    async def acquire(self, size: int) -> Hold:
+    async def acquire(self, size: int) -> Reservation:
         """The hold, when it is this one's turn."""
-        if (hold := self.try_acquire(size)) is not None:
-            return hold
+        if (reservation := self.try_acquire(size)) is not None:
+            return reservation
         size = min(size, self._size)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
@@ -80,7 +80,7 @@ class ContentBudget:
             else:
                 self._wake()  # drops the cancelled turn, and lets those behind it pass
             raise
-        return Hold(self, size)
+        return Reservation(self, size)
 
     def _give_back(self, size: int) -> None:
         self._free += size
@@ -126,7 +126,7 @@ class Loader:
         self.budget = budget
         self._large = asyncio.Semaphore(_LARGE)
 
-    async def load(self, item: QueuedMail) -> tuple[bytes, Hold]:
+    async def load(self, item: QueuedMail) -> tuple[bytes, Reservation]:
         """The content and its part of the budget, to be released. Raises ContentMissing, StoreUnavailable.
 
         The sizes come with the first bytes. When there is no room for the content those are let go,
@@ -134,13 +134,13 @@ class Loader:
         """
         header, body = await _open(self._blobs, item)
         size = header.size + body.size
-        if (hold := self.budget.try_acquire(size)) is not None:
-            return await _held(hold, self._read(header, body, size))
+        if (reservation := self.budget.try_acquire(size)) is not None:
+            return await _with_reservation(reservation, self._read(header, body, size))
         del header, body
-        hold = await self.budget.acquire(size)
-        return await _held(hold, self._read_again(item, size))
+        reservation = await self.budget.acquire(size)
+        return await _with_reservation(reservation, self._reread(item, size))
 
-    async def _read_again(self, item: QueuedMail, size: int) -> bytes:
+    async def _reread(self, item: QueuedMail, size: int) -> bytes:
         header, body = await _open(self._blobs, item)
         return await self._read(header, body, size)
 
@@ -149,11 +149,13 @@ class Loader:
             return await _read(header, body, size)
 
 
-async def _held(hold: Hold, reading: Awaitable[bytes]) -> tuple[bytes, Hold]:
+async def _with_reservation(
+    reservation: Reservation, reading: Awaitable[bytes]
+) -> tuple[bytes, Reservation]:
     try:
-        return await reading, hold
+        return await reading, reservation
     except BaseException:
-        hold.release()
+        reservation.release()
         raise
 
 

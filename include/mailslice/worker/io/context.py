@@ -54,7 +54,7 @@ class QueueContext:
         deleted, queue, rows = self.tables.deleted, self.queue, self.bridge.rows
         self.checks = DeletedChecks(
             lambda one: rows(deleted.is_marked_future(queue, one)),
-            lambda some: rows(deleted.are_marked_future(queue, some)),
+            lambda ids: rows(deleted.are_marked_future(queue, ids)),
         )
 
     @property

@@ -31,7 +31,7 @@ _LATELY = timedelta(minutes=10)
 _IN_FLIGHT = 32
 
 
-class Standing(Enum):
+class DeliveryStatus(Enum):
     """What becomes of a delivery."""
 
     LIVE = "handle it"
@@ -39,7 +39,9 @@ class Standing(Enum):
     CLEANED = "dead letter"
 
 
-async def standing(context: QueueContext, item: QueuedMail, place: Place | None) -> Standing:
+async def delivery_status(
+    context: QueueContext, item: QueuedMail, place: Place | None
+) -> DeliveryStatus:
     """The deleted check and, where marks may have been dropped, a search for the row.
 
     There is none while the message's slice is open by today's window: after a change of the window
@@ -48,17 +50,19 @@ async def standing(context: QueueContext, item: QueuedMail, place: Place | None)
     longer.
     """
     if await context.is_marked(item.enqueue_id):
-        return Standing.DONE
+        return DeliveryStatus.DONE
     if context.settings.queue.shared:
-        return Standing.LIVE
+        return DeliveryStatus.LIVE
     if place is not None and is_open(context, place):
-        return Standing.LIVE
+        return DeliveryStatus.LIVE
     is_recent = place is not None and _over_for(context, place) < _RECENTLY
     for pause in _RECENT if is_recent else _OLD:
         await asyncio.sleep(pause)
         if await row_of(context, item, place) is not None:
-            return Standing.LIVE
-    return Standing.DONE if await context.is_marked(item.enqueue_id) else Standing.CLEANED
+            return DeliveryStatus.LIVE
+    return (
+        DeliveryStatus.DONE if await context.is_marked(item.enqueue_id) else DeliveryStatus.CLEANED
+    )
 
 
 def is_open(context: QueueContext, place: Place) -> bool:
@@ -105,13 +109,13 @@ async def _is_in_one(
 ) -> bool:
     """By the id alone: a row that cannot be read is one, too."""
 
-    def found(rows: EnqueuedMails) -> bool:
+    def has_row(rows: EnqueuedMails) -> bool:
         return any(
             page
             for _, page in rows.some_ids(context.queue, [(place, [enqueue_id]) for place in places])
         )
 
-    return any(await asyncio.gather(*(asyncio.to_thread(found, rows) for rows in tables)))
+    return any(await asyncio.gather(*(asyncio.to_thread(has_row, rows) for rows in tables)))
 
 
 async def row_of(
@@ -126,12 +130,15 @@ async def row_of(
     )
     looked = islice(((rows, at) for at in places for rows in context.tables.existing), most)
     at_once = 2
-    while some := list(islice(looked, at_once)):
+    while batch := list(islice(looked, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
-        found = await asyncio.gather(
-            *(asyncio.to_thread(rows.read, context.queue, at, item.enqueue_id) for rows, at in some)
+        results = await asyncio.gather(
+            *(
+                asyncio.to_thread(rows.read, context.queue, at, item.enqueue_id)
+                for rows, at in batch
+            )
         )
-        if (row := _first(found)) is not None:
+        if (row := _first(results)) is not None:
             return row
     return None
 

@@ -32,7 +32,7 @@ _MOST_TURNS = 100
 _DOMAINS_AT_ONCE = 64
 
 
-class Throttle:
+class DestinationThrottle:
     """The destinations of one queue, for one worker on one event loop."""
 
     def __init__(self, context: QueueContext, limits: Limits) -> None:
@@ -54,10 +54,10 @@ class Throttle:
         limited = {
             domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None
         }
-        places = asyncio.Semaphore(_DOMAINS_AT_ONCE)
+        permits = asyncio.Semaphore(_DOMAINS_AT_ONCE)
 
         async def asked(domain: str, limit: Limit) -> int | None:
-            async with places:
+            async with permits:
                 return await (await self._desk(domain, limit)).ask(Ask(connection, waited))
 
         answers = await asyncio.gather(
@@ -99,7 +99,7 @@ class Throttle:
         self._desks[domain] = desk
         if len(self._desks) > _MOST_DESKS:
             idle = next(
-                (name for name, each in self._desks.items() if each.idle and name != domain), None
+                (name for name, other in self._desks.items() if other.idle and name != domain), None
             )
             if idle is not None:
                 del self._desks[idle]
@@ -109,7 +109,7 @@ class Throttle:
         while True:
             await asyncio.sleep(LEASE.total_seconds() / 3)
             for desk in list(self._desks.values()):
-                desk.keep()
+                desk.renew()
 
 
 class _Desk:
@@ -150,7 +150,7 @@ class _Desk:
             self._freed.append(Freed(connection, int((time.monotonic() - since) * 1e6)))
             self._serve()
 
-    def keep(self) -> None:
+    def renew(self) -> None:
         """Says of the connections that are in use that they are."""
         if self._since:
             self._keeping = True
@@ -220,7 +220,7 @@ class BlockingThrottle:
 
     def __init__(
         self,
-        throttle: Throttle | None = None,
+        throttle: DestinationThrottle | None = None,
         *,
         waited: bool = False,
         loop: asyncio.AbstractEventLoop | None = None,

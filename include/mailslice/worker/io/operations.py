@@ -35,10 +35,10 @@ class WorkerStatistics:
         """Copies of delayed mails that were put into a level."""
         self.undoing = 0
         """Failed enqueues that are being taken back (`undoing`), and those that were given up."""
-        self.left_behind = 0
+        self.abandoned = 0
         self.faults = 0
         """Attempts to prepare a delivery that ended in a fault of mailslice."""
-        self.held = 0
+        self.waiting = 0
         """Deliveries that wait now for a store to answer."""
         self.parked = 0
         self.in_doubt = 0

@@ -39,7 +39,7 @@ REPORT_EVERY = 1.0
 _EXIT_WITHIN = 5.0
 
 
-class Link:
+class ParentLink:
     """The thread that speaks with the parent, so that a stuck event loop cannot hide.
 
     It ends the process when the parent is gone. It sends its health every second, the error that
@@ -68,10 +68,10 @@ class Link:
         """Seconds since the event loop last turned."""
         return 0.0 if self.turned is None else time.monotonic() - self.turned
 
-    def send(self, news: ProcessHealth | MailsliceError | EnqueueId) -> None:
+    def send(self, message: ProcessHealth | MailsliceError | EnqueueId) -> None:
         """To the parent; from any thread."""
         with self._sending:
-            self._pipe.send(news)
+            self._pipe.send(message)
 
     def _run(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         try:
@@ -106,19 +106,19 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
     from mailslice.stores.cassandra.lean import without_numpy
 
     without_numpy()
-    link = Link(pipe, task.drain.total_seconds())
+    link = ParentLink(pipe, task.drain.total_seconds())
     link.struck = struck
     in_handlers = InHandlers(cells)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            left = runner.run(_consume(task, link, in_handlers))
+            unfinished = runner.run(_consume(task, link, in_handlers))
         in_handlers.clear()
     except MailsliceError as error:
         in_handlers.clear()
         link.send(error)
         _end_soon(1)
         sys.exit(1)
-    if left:
+    if unfinished:
         # Python would wait for threads that still run a handler.
         _exit_now()
     _end_soon(0)
@@ -137,7 +137,7 @@ def _exit_now(code: int = 0) -> None:
     os._exit(code)
 
 
-async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> int:
+async def _consume(task: ConsumerTask, link: ParentLink, in_handlers: InHandlers) -> int:
     """Until told to stop; the number of handlers that did not end in time."""
     # Late: prometheus-client looks at its environment when it is imported, and the parent needs neither it nor the drivers.
     from mailslice.worker.metrics import ConsumerMetrics
@@ -198,7 +198,7 @@ def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) ->
 
 
 async def _turn(
-    link: Link,
+    link: ParentLink,
     worker: QueueWorker,
     deliveries: Deliveries,
     handling: Handling,
@@ -216,15 +216,17 @@ async def _turn(
 async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta) -> int:
     """What was delivered and not begun goes back at once; what runs has its time. The number of those that took longer."""
     log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
-    _, left = await asyncio.gather(deliveries.aclose(), handling.drain(longest.total_seconds()))
-    if left:
+    _, unfinished = await asyncio.gather(
+        deliveries.aclose(), handling.drain(longest.total_seconds())
+    )
+    if unfinished:
         log.warning(
             "%d handlers did not end within %s; the broker hands their mails out again",
-            left,
+            unfinished,
             longest,
             extra={"action": "drain_timeout"},
         )
-    return left
+    return unfinished
 
 
 async def hand_out(

@@ -151,20 +151,20 @@ async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
 async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
     """The end of deliveries of which only `handed` may still be in hand: those go back, and then the connection is closed."""
     await asyncio.gather(
-        *(_given_back(delivery) for delivery in [*handed] if not delivery.settled.is_set())
+        *(_return_to_queue(delivery) for delivery in [*handed] if not delivery.settled.is_set())
     )
     await deliveries.disconnect()
 
 
-async def _given_back(delivery: Delivery) -> None:
+async def _return_to_queue(delivery: Delivery) -> None:
     with suppress(MailsliceError):  # the broker takes it back with the connection
         await delivery.retry()
 
 
 async def stopped(
-    stop: asyncio.Event, deliveries: Deliveries, told: Callable[[], None] = lambda: None
+    stop: asyncio.Event, deliveries: Deliveries, on_stop: Callable[[], None] = lambda: None
 ) -> None:
-    """When `stop` is set it calls `told` and closes the deliveries: whoever waits for the next one then learns that there is none."""
+    """When `stop` is set it calls `on_stop` and closes the deliveries: whoever waits for the next one then learns that there is none."""
     await stop.wait()
-    told()
+    on_stop()
     await deliveries.aclose()

@@ -57,14 +57,14 @@ def load_handler(spec: str, settings: Settings) -> LoadedHandler:
     module_name, colon, path = SHIPPED.get(spec, spec).partition(":")
     if not (module_name and colon and path):
         raise BadInput(f"--handler {spec!r} names no function; {_ALLOWED}")
-    found = _attribute(spec, _module(spec, module_name, own=spec not in SHIPPED), path)
-    if inspect.isclass(found):
-        found = _built(spec, found, settings)
-    if not callable(found):
+    handler = _attribute(spec, _module(spec, module_name, own=spec not in SHIPPED), path)
+    if inspect.isclass(handler):
+        handler = _built(spec, handler, settings)
+    if not callable(handler):
         raise BadInput(
-            f"--handler {spec!r}: {path} is a {type(found).__name__}, which cannot be called; {_ALLOWED}"
+            f"--handler {spec!r}: {path} is a {type(handler).__name__}, which cannot be called; {_ALLOWED}"
         )
-    return LoadedHandler(found, _is_async(found), _keywords(f"--handler {spec!r}", found))
+    return LoadedHandler(handler, _is_async(handler), _keywords(f"--handler {spec!r}", handler))
 
 
 def loaded(handler: Callable[..., Any]) -> LoadedHandler:
@@ -94,12 +94,12 @@ def _module(spec: str, name: str, *, own: bool) -> Any:
 
 
 def _attribute(spec: str, module: Any, path: str) -> Any:
-    found = module
+    value = module
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise BadInput(f"--handler {spec!r}: {module.__name__} has no {path!r}; {_ALLOWED}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _built(spec: str, cls: Callable[[Settings], Any], settings: Settings) -> Any:
@@ -119,7 +119,7 @@ def _is_async(handler: Callable[..., Any]) -> bool:
     )
 
 
-def _keywords(what: str, handler: Callable[..., Any]) -> frozenset[str]:
+def _keywords(subject: str, handler: Callable[..., Any]) -> frozenset[str]:
     """Those of the optional keywords that it takes."""
     try:
         parameters = inspect.signature(handler).parameters
@@ -133,5 +133,5 @@ def _keywords(what: str, handler: Callable[..., Any]) -> frozenset[str]:
     try:
         inspect.signature(handler).bind(None, b"", **dict.fromkeys(takes))
     except TypeError as error:
-        raise BadInput(f"{what} cannot be called as (mail, content): {error}") from None
+        raise BadInput(f"{subject} cannot be called as (mail, content): {error}") from None
     return frozenset(takes)

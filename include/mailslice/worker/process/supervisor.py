@@ -153,16 +153,16 @@ class Supervisor:
         now = time.monotonic()
         for slot in self._slots:
             if slot.process is None and now >= slot.not_before:
-                ours, theirs = self._spawning.Pipe()
+                parent_pipe, child_pipe = self._spawning.Pipe()
                 slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
                 process = self._spawning.Process(
                     target=child.main,
-                    args=(self._task, theirs, slot.cells, self._strikes.struck),
+                    args=(self._task, child_pipe, slot.cells, self._strikes.struck),
                     name=f"mailslice-worker-{slot.number}",
                 )
                 process.start()
-                theirs.close()  # else the child would not see our end close
-                slot.process, slot.pipe, slot.started = process, ours, now
+                child_pipe.close()  # else the child would not see our end close
+                slot.process, slot.pipe, slot.started = process, parent_pipe, now
                 self._liveness.started(slot.number, process.pid)
 
     def _listen(self, longest: float) -> None:
@@ -175,12 +175,12 @@ class Supervisor:
             time.sleep(longest)
             return
         ready = connection.wait([*pipes, *sentinels], longest)
-        for thing in ready:
-            if isinstance(thing, connection.Connection):
-                self._take(pipes[thing])
-        for thing in ready:
-            if isinstance(thing, int):
-                self._died(sentinels[thing])
+        for source in ready:
+            if isinstance(source, connection.Connection):
+                self._take(pipes[source])
+        for source in ready:
+            if isinstance(source, int):
+                self._died(sentinels[source])
 
     def _take(self, slot: _Slot) -> None:
         """All that the process has said."""

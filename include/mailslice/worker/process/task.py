@@ -91,10 +91,10 @@ def action_of(
         case GiveBack():
             return delivery.give_back
         case Retry():
-            return _again(delivery, outcome, policy)
+            return _retry_action(delivery, outcome, policy)
 
 
-def _again(
+def _retry_action(
     delivery: Delivery, outcome: Retry, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
     failures = delivery.failures + 1
@@ -107,13 +107,15 @@ def _again(
         outcome.counted and not outcome.throttled and pause is not None and pause > timedelta(0)
     )
     if counts and policy.back_off.used_up(failures):
-        left = tuple(
+        remaining = tuple(
             delivery.item.mail.recipients if outcome.recipients is None else outcome.recipients
         )
-        if set(left) == set(delivery.item.mail.recipients):
-            return action_of(delivery, _given_up(left, failures, outcome.why, policy), policy)
+        if set(remaining) == set(delivery.item.mail.recipients):
+            return action_of(
+                delivery, _final_outcome(remaining, failures, outcome.why, policy), policy
+            )
         # Who was served is done; for the others this was the last attempt, and the next delivery names only them.
-        return lambda: delivery.retry(recipients=left)
+        return lambda: delivery.retry(recipients=remaining)
     return lambda: delivery.retry(
         recipients=outcome.recipients,
         after=pause,
@@ -122,7 +124,7 @@ def _again(
     )
 
 
-def _given_up(
+def _final_outcome(
     recipients: tuple[str, ...], failures: int, why: str, policy: Policy
 ) -> Reject | Bounce:
     reason = f"given up after {failures} attempts (MAILSLICE_WORKER_ATTEMPTS){f'; the last: {why}' if why else ''}"
@@ -154,7 +156,7 @@ class Handling:
     ) -> None:
         self._handler = handler
         self._metrics = metrics
-        self._places = asyncio.Semaphore(concurrency)
+        self._permits = asyncio.Semaphore(concurrency)
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
         self._running: set[asyncio.Task[None]] = set()
         self._policy = policy
@@ -170,12 +172,12 @@ class Handling:
 
     async def room(self) -> None:
         """Returns when there is a free place: for who takes a mail only when it can be begun."""
-        async with self._places:
+        async with self._permits:
             pass
 
     async def start(self, delivery: Delivery) -> None:
         """Waits for a free place, then runs the handler there; returns at once then."""
-        await self._places.acquire()
+        await self._permits.acquire()
         task = asyncio.create_task(
             self._handle(delivery), name=f"handle-{delivery.item.enqueue_id}"
         )
@@ -197,17 +199,17 @@ class Handling:
             self.hurry()
         if self._running:
             await asyncio.wait(self._running, timeout=longest)
-        left = set(self._running)
-        for task in left:
+        unfinished = set(self._running)
+        for task in unfinished:
             task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=1)
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=1)
         self._threads.shutdown(wait=False, cancel_futures=True)
-        return len(left)
+        return len(unfinished)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._places.release()
+        self._permits.release()
         if not task.cancelled() and (error := task.exception()):
             log.error(
                 "handling ended by a fault of mailslice; the mail is held until this process ends",
@@ -220,7 +222,9 @@ class Handling:
         with self._metrics.handling():
             async with self._isolation.handling(delivery.item.enqueue_id):
                 outcome = await self._outcome(delivery)
-        disposition = await self._tell(delivery, action_of(delivery, outcome, self._policy))
+        disposition = await self._store_outcome(
+            delivery, action_of(delivery, outcome, self._policy)
+        )
         if disposition is not None:
             self._metrics.settled(disposition, time.monotonic() - began)
 
@@ -248,9 +252,9 @@ class Handling:
             raise  # the loop is being closed
         except BaseException as error:  # noqa: BLE001 - whatever a handler throws, the mail is tried again: libraries have such of their own (gevent, trio)
             return self._failed(delivery, error)
-        return self._judged(delivery, result)
+        return self._checked_outcome(delivery, result)
 
-    def _judged(self, delivery: Delivery, result: object) -> Outcome:
+    def _checked_outcome(self, delivery: Delivery, result: object) -> Outcome:
         """The outcome, or that the handler failed when it is none. Must not raise: nobody would have the mail then."""
         if result is None:
             return Complete()
@@ -329,7 +333,7 @@ class Handling:
         log.debug("handler failed", exc_info=error)
         return Retry(back_off=True, why=f"{type(error).__name__} at {_where(error)}")
 
-    async def _tell(
+    async def _store_outcome(
         self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
     ) -> Disposition | None:
         """Asks until the stores have taken it: handled mail must not be handled again. None: in
@@ -352,17 +356,17 @@ class Handling:
                     "outcome not stored, by a fault of mailslice; again in %d s", pause, extra=extra
                 )
             self._metrics.store_failed()
-            left = self._left(began)
-            if left <= 0:
+            remaining = self._seconds_remaining(began)
+            if remaining <= 0:
                 log.warning(
                     "outcome given up: this is the end, and no store took it for %d s; the mail goes back",
                     DRAIN_SECONDS,
                     extra=extra,
                 )
                 return None
-            await asyncio.sleep(min(left, pause * random.uniform(0.7, 1.0)))
+            await asyncio.sleep(min(remaining, pause * random.uniform(0.7, 1.0)))
 
-    def _left(self, began: float) -> float:
+    def _seconds_remaining(self, began: float) -> float:
         """Seconds for an outcome that is being told since `began`."""
         return (
             math.inf

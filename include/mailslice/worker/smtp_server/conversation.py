@@ -12,7 +12,7 @@ from typing import Any
 from aiosmtpd.smtp import SMTP
 
 from mailslice.model import crash
-from mailslice.worker.io.content_loader import Hold
+from mailslice.worker.io.content_loader import Reservation
 from mailslice.worker.smtp_server.data import read_path, receive
 from mailslice.worker.smtp_server.policy import SmtpPolicy, client_address, client_key
 from mailslice.worker.smtp_server.session import Intake
@@ -41,10 +41,10 @@ class ConnectionLimits:
 
     def exceeded(self, one: Conversation, others: Iterable[Conversation]) -> str | None:
         """The limit, `all` or `client`, that is exceeded by `one` more."""
-        alike = [other.client for other in others if bool(other.client) is bool(one.client)]
-        if len(alike) >= self.of_all:
+        same_kind = [other.client for other in others if bool(other.client) is bool(one.client)]
+        if len(same_kind) >= self.of_all:
             return "all"
-        return "client" if one.client and alike.count(one.client) >= self.of_client else None
+        return "client" if one.client and same_kind.count(one.client) >= self.of_client else None
 
 
 class Conversation(SMTP):  # type: ignore[misc]
@@ -60,7 +60,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         limits: ConnectionLimits,
         **options: Any,
     ) -> None:
-        self.hold = intake.hold()
+        self.reservation = intake.reservation()
         """Of the mail whose recipients are being named."""
         super().__init__(
             intake,
@@ -136,11 +136,13 @@ class Conversation(SMTP):  # type: ignore[misc]
         await self.push("354 End data with <CR><LF>.<CR><LF>")
         self.receiving = True
         try:
-            hold, self.hold = (
-                self.hold,
-                self._intake.hold(),
+            reservation, self.reservation = (
+                self.reservation,
+                self._intake.reservation(),
             )  # it outlives a client that hangs up, as the enqueue does
-            answer = await self._intake.take(self.session, self.envelope, hold, self._receive)
+            answer = await self._intake.take(
+                self.session, self.envelope, reservation, self._receive
+            )
             self._intake.metrics.answered(answer)
             self._reset_timeout()
             self._set_post_data_state()
@@ -149,17 +151,17 @@ class Conversation(SMTP):  # type: ignore[misc]
         finally:
             self.receiving = self.enqueuing = False
 
-    async def _receive(self, hold: Hold, before: bytes) -> bytes | str:
+    async def _receive(self, reservation: Reservation, before: bytes) -> bytes | str:
         began = self.loop.time()
 
         def progressed(came: int) -> None:
-            left = began + _LEAST_TIME + came / _LEAST_RATE - self.loop.time()
-            self._reset_timeout(max(min(self._timeout_duration, left), 0.001))
+            remaining = began + _LEAST_TIME + came / _LEAST_RATE - self.loop.time()
+            self._reset_timeout(max(min(self._timeout_duration, remaining), 0.001))
 
         received = await receive(
             self._reader,
             self.data_size_limit,
-            hold,
+            reservation,
             progressed,
             before,
             refuse_bare=self._intake.refuses_bare_line_ends(self.session),
@@ -172,12 +174,12 @@ class Conversation(SMTP):  # type: ignore[misc]
 
     def _set_post_data_state(self) -> None:
         """What aiosmtpd does when another mail begins, or the same one anew."""
-        self.hold.release()
+        self.reservation.release()
         super()._set_post_data_state()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The end, whoever wanted it."""
-        self.hold.release()
+        self.reservation.release()
         super().connection_lost(error)
 
     def _timeout_cb(self) -> None:
@@ -188,7 +190,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         (self._original_transport or self.transport).abort()
         if self._handler_coroutine is not None:
             self._handler_coroutine.cancel()  # of a connection that ends within a TLS handshake asyncio tells nobody
-        self.hold.release()
+        self.reservation.release()
 
     def dismiss(self) -> None:
         """Closes it, with the word for that (RFC 5321 3.8). Called again and again until it is gone: a client that does not read is cut off in the end."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from io import BytesIO
 
-from mailslice.worker.io.content_loader import Hold
+from mailslice.worker.io.content_loader import Reservation
 
 _ATOM = r"[^\s\x00-\x20\x7f()<>\[\]:;@\\,\"]+"
 _QUOTED = r'"(?:[^\x00-\x1f\x7f"\\]|\\[^\x00-\x1f\x7f])*"'
@@ -46,7 +46,7 @@ _STEP = 1 << 16
 async def receive(
     reader: asyncio.StreamReader,
     limit: int,
-    hold: Hold,
+    reservation: Reservation,
     on_progress: Callable[[int], None],
     before: bytes = b"",
     *,
@@ -54,11 +54,11 @@ async def receive(
 ) -> bytes | str:
     """The mail with `before` in front of it (which does not count), or the refusal to answer with.
 
-    Takes memory from `hold` as it grows; a refusal gives it back. `on_progress` is called with the
+    Takes memory from `reservation` as it grows; a refusal gives it back. `on_progress` is called with the
     bytes that have come, at first and for every 64 KiB: a slow client is not one that has gone.
     """
-    mail = _Mail(limit, hold, before, refuse_bare=refuse_bare)
-    told = 0
+    mail = _Mail(limit, reservation, before, refuse_bare=refuse_bare)
+    reported = 0
     line_begins = True
     on_progress(0)
     while True:
@@ -69,19 +69,21 @@ async def receive(
             piece = piece[1:]
         line_begins = line_ends
         mail.add(piece, line_ends=line_ends)
-        if mail.came - told >= _STEP:
-            told = mail.came
-            on_progress(told)
+        if mail.came - reported >= _STEP:
+            reported = mail.came
+            on_progress(reported)
 
 
 class _Mail:
     """The bytes that have come, or why they are refused: then they are counted, and not kept."""
 
-    def __init__(self, limit: int, hold: Hold, before: bytes, *, refuse_bare: bool) -> None:
+    def __init__(
+        self, limit: int, reservation: Reservation, before: bytes, *, refuse_bare: bool
+    ) -> None:
         self._limit = limit
-        self._hold = hold
+        self._reservation = reservation
         self._refuse_bare = refuse_bare
-        self._held = 0
+        self._reserved = 0
         self.came = 0
         self.content = BytesIO()
         self.content.write(before)
@@ -96,17 +98,17 @@ class _Mail:
             self.content.write(piece)
         else:
             self.content = BytesIO()
-            self._hold.release()
+            self._reservation.release()
 
     def _refused(self, piece: bytes, end: int) -> str | None:
         if self.came > self._limit:
             return TOO_LARGE
         if self._refuse_bare and (piece.find(b"\n", 0, end) >= 0 or piece.find(b"\r", 0, end) >= 0):
             return BARE
-        if self.came > self._held:
-            if not self._hold.grow(_STEP + len(piece)):
+        if self.came > self._reserved:
+            if not self._reservation.grow(_STEP + len(piece)):
                 return BUSY
-            self._held += _STEP + len(piece)
+            self._reserved += _STEP + len(piece)
         return None
 
 

@@ -22,7 +22,7 @@ from mailslice.worker.io.content_loader import ContentBudget
 from mailslice.worker.smtp_server.conversation import ConnectionLimits, Conversation
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import SmtpPolicy, policy_of
-from mailslice.worker.smtp_server.session import Enqueuer, Intake
+from mailslice.worker.smtp_server.session import AcceptsMail, Intake
 
 if TYPE_CHECKING:
     from mailslice.worker.queue_worker import QueueWorker
@@ -125,7 +125,7 @@ def _with_room_for_trace(settings: Settings) -> Settings:
 async def serve(
     settings: Settings,
     policy: SmtpPolicy,
-    worker: Enqueuer,
+    worker: AcceptsMail,
     stop: asyncio.Event,
     *,
     clock: Clock,
@@ -133,13 +133,13 @@ async def serve(
     on_listening: Callable[[str, int], None] | None = None,
 ) -> None:
     """Listens until `stop` is set, then finishes what is being received."""
-    wanted = settings.smtp_in
-    hostname = wanted.hostname or socket.getfqdn()
+    smtp_in = settings.smtp_in
+    hostname = smtp_in.hostname or socket.getfqdn()
     intake = Intake(
         worker,
         policy,
         hostname=hostname,
-        max_recipients=wanted.max_recipients,
+        max_recipients=smtp_in.max_recipients,
         budget=ContentBudget(settings.worker.memory_budget_mib << 20),
         clock=clock,
         metrics=metrics,
@@ -152,19 +152,19 @@ async def serve(
         intake,
         policy,
         open_now,
-        ConnectionLimits(wanted.max_connections, wanted.connections_per_client),
+        ConnectionLimits(smtp_in.max_connections, smtp_in.connections_per_client),
         data_size_limit=settings.queue.max_mail_bytes,
         hostname=hostname,
-        timeout=wanted.timeout.total_seconds(),
+        timeout=smtp_in.timeout.total_seconds(),
         loop=loop,
     )
     try:
         server = await loop.create_server(
-            conversation, wanted.host, wanted.port, backlog=wanted.max_connections
+            conversation, smtp_in.host, smtp_in.port, backlog=smtp_in.max_connections
         )
     except OSError as error:
         raise BadSetting(
-            f"MAILSLICE_SMTP_IN_HOST={wanted.host!r}, MAILSLICE_SMTP_IN_PORT={wanted.port}: cannot listen there: {error.strerror or error}; choose another"
+            f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, MAILSLICE_SMTP_IN_PORT={smtp_in.port}: cannot listen there: {error.strerror or error}; choose another"
         ) from error
     host, port = server.sockets[0].getsockname()[:2]
     log.info("listening on %s:%d", host, port, extra={"action": "smtp_listening"})

@@ -24,7 +24,7 @@ from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import Mail, QueuedMail
-from mailslice.worker.io.content_loader import ContentBudget, Hold
+from mailslice.worker.io.content_loader import ContentBudget, Reservation
 from mailslice.worker.smtp_server.data import BUSY, NULL_PATH
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import SmtpPolicy, client_address
@@ -39,16 +39,16 @@ _FREE_RECIPIENTS = 100
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
-class Enqueuer(Protocol):
+class AcceptsMail(Protocol):
     """The part of `worker.QueueWorker` that intake needs."""
 
     async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail: ...
 
 
-class HoldsMail(Protocol):
+class HasReservation(Protocol):
     """The part of a `smtp_conversation.Conversation` that intake needs."""
 
-    hold: Hold
+    reservation: Reservation
 
 
 class Intake:
@@ -56,7 +56,7 @@ class Intake:
 
     def __init__(
         self,
-        worker: Enqueuer,
+        worker: AcceptsMail,
         policy: SmtpPolicy,
         *,
         hostname: str,
@@ -87,9 +87,9 @@ class Intake:
         """Of strangers only: what is in the allowed networks may not know better."""
         return self._policy.refuse_bare_line_ends and self.is_stranger(session)
 
-    def hold(self) -> Hold:
+    def reservation(self) -> Reservation:
         """For one mail: what it takes of the memory."""
-        return Hold(self._budget)
+        return Reservation(self._budget)
 
     async def handle_EHLO(
         self,
@@ -101,12 +101,12 @@ class Intake:
     ) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
-        kept = [
+        announced = [
             line
             for line in responses
             if self._policy.offers_auth or not line.startswith("250-AUTH")
         ]
-        return [*kept[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", kept[-1]]
+        return [*announced[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", announced[-1]]
 
     async def handle_MAIL(
         self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
@@ -122,7 +122,7 @@ class Intake:
 
     async def handle_RCPT(
         self,
-        server: HoldsMail,
+        server: HasReservation,
         session: Session,
         envelope: Envelope,
         address: str,
@@ -138,7 +138,7 @@ class Intake:
             address = f"{address}@{self._hostname}"  # the one name that every server knows without a domain (RFC 5321 4.5.1)
         if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
             return problem
-        if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.hold.grow(
+        if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.reservation.grow(
             sys.getsizeof(address)
         ):
             return BUSY
@@ -150,24 +150,24 @@ class Intake:
         self,
         session: Session,
         envelope: Envelope,
-        hold: Hold,
-        receiving: Callable[[Hold, bytes], Awaitable[bytes | str]],
+        reservation: Reservation,
+        receiving: Callable[[Reservation, bytes], Awaitable[bytes | str]],
     ) -> str:
-        """Receives a mail, behind a Received line, and gives the answer to it: 250 when it is durable. `hold` has its recipients; it is released."""
+        """Receives a mail, behind a Received line, and gives the answer to it: 250 when it is durable. `reservation` has its recipients; it is released."""
         try:
             mail = self._mail(session, envelope)
-            content = await receiving(hold, self._trace(session, envelope, mail.name))
+            content = await receiving(reservation, self._trace(session, envelope, mail.name))
             if isinstance(content, bytes) and len(_HOP.findall(split(content)[0])) - 1 > _MOST_HOPS:
                 content = "554 5.4.6 Too many hops: the mail goes round in circles"
         except BaseException:
-            hold.release()
+            reservation.release()
             raise
         if isinstance(content, str):
-            hold.release()
+            reservation.release()
             return content
         crash.point("smtp:received")
         # A client that hangs up must not cut an enqueue in two: the task goes on, and `drain` waits for it.
-        task = asyncio.create_task(self._accept(mail, content, hold))
+        task = asyncio.create_task(self._accept(mail, content, reservation))
         self._enqueuing.add(task)
         task.add_done_callback(self._enqueuing.discard)
         return await asyncio.shield(task)
@@ -179,22 +179,22 @@ class Intake:
         return "451 4.3.0 Local error, try again later"
 
     def authenticate(
-        self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, given: Any
+        self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
     ) -> AuthResult:
         """The authenticator that aiosmtpd asks."""
-        good = isinstance(given, LoginPassword) and self._policy.accepts(
-            given.login, given.password
+        good = isinstance(auth_data, LoginPassword) and self._policy.accepts(
+            auth_data.login, auth_data.password
         )
         if not good:
             self.metrics.wrong_password()
-        return AuthResult(success=good, handled=False, auth_data=given)
+        return AuthResult(success=good, handled=False, auth_data=auth_data)
 
     async def drain(self) -> None:
         """Waits for the enqueues that run."""
         if self._enqueuing:
             await asyncio.wait(set(self._enqueuing))
 
-    async def _accept(self, mail: Mail, content: bytes, hold: Hold) -> str:
+    async def _accept(self, mail: Mail, content: bytes, reservation: Reservation) -> str:
         try:
             queued = await self._worker.enqueue(mail, content)
         except MailsliceError as error:
@@ -205,7 +205,7 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client keeps the mail
             return await self.handle_exception(error)
         finally:
-            hold.release()
+            reservation.release()
         self.metrics.enqueued(len(content))
         log.info(
             "accepted %d bytes as %s",

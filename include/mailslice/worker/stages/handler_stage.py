@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 
-from mailslice.worker.stages.stage_log import Marks
+from mailslice.worker.stages.stage_log import StageMarks
 
 
 class BlockingStage:
@@ -25,7 +25,7 @@ class BlockingStage:
 
     def __init__(
         self,
-        marks: Marks | None = None,
+        marks: StageMarks | None = None,
         attempt: int = 1,
         age: timedelta | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
@@ -55,7 +55,7 @@ class AsyncStage:
     """The same for a coroutine on the worker's loop."""
 
     def __init__(
-        self, marks: Marks | None = None, attempt: int = 1, age: timedelta | None = None
+        self, marks: StageMarks | None = None, attempt: int = 1, age: timedelta | None = None
     ) -> None:
         self._marks = marks
         self.attempt = attempt

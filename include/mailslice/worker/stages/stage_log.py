@@ -1,7 +1,7 @@
 """Stage marks: read at each delivery, written conditionally by who holds the mail.
 
 `sending` is durable before the first step that cannot be taken back; `sent` follows it. What a
-delivery knows (`Marks`) is at least what the table says: a `sent` that could not be written is
+delivery knows (`StageMarks`) is at least what the table says: a `sent` that could not be written is
 written by the next mark, or by the end of the delivery.
 """
 
@@ -25,7 +25,7 @@ from mailslice.worker.io.context import QueueContext
 log = logging.getLogger(__name__)
 
 
-class Marks:
+class StageMarks:
     """One delivery's. `taken`: a write was refused, so the mail is another one's.
 
     `on_stage` hears of each stage, `on_late` of recipients that were sent to after they had failed.
@@ -61,14 +61,16 @@ class Marks:
 
         Raises TakenOver, StoreUnavailable: then do nothing to them.
         """
-        wanted = self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
+        requested = (
+            self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
+        )
         if self.taken or self._next is not None:
             raise _taken(self._known.enqueue_id)
-        if unknown := set(wanted) - set(self._known.remaining):
+        if unknown := set(requested) - set(self._known.remaining):
             raise BadInput(
                 f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, or are not the mail's"
             )
-        begun = self._moved(wanted, Stage.SENDING)
+        begun = self._moved(requested, Stage.SENDING)
         await self._write(begun)
         crash.point("stage:sending-written")
         self._known = begun
@@ -78,8 +80,8 @@ class Marks:
         """These recipients (None: all being sent to) have the mail. A store that is away raises
         nothing.
         """
-        wanted = self._begun(recipients)
-        before, self._known = self._known, self._moved(wanted, Stage.SENT)
+        requested = self._begun(recipients)
+        before, self._known = self._known, self._moved(requested, Stage.SENT)
         self._on_stage(self._known.stage)
         try:
             if (
@@ -97,7 +99,7 @@ class Marks:
         except TakenOver:
             # The operator was told that they failed, and they did not.
             with suppress(TryAgain):
-                await self._on_late(before, wanted)
+                await self._on_late(before, requested)
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These recipients surely do not have the mail: a plain refusal. They are left to be tried again. The next mark writes it."""
@@ -121,18 +123,24 @@ class Marks:
             crash.point("stage:finished")
 
     @property
-    def begun_again(self) -> MailStage | None:
+    def next_record(self) -> MailStage | None:
         """The record of the next attempt, once it is written."""
         return self._next
 
-    async def begin_again(self, left: Iterable[str]) -> MailStage:
-        """Writes, and gives, the record of the attempt that serves those of `left` who were not begun; those in doubt fail by it. Raises TakenOver."""
+    async def begin_next_attempt(self, remaining: Iterable[str]) -> MailStage:
+        """Writes, and gives, the record of the attempt that serves those of `remaining` who were not begun; those in doubt fail by it. Raises TakenOver."""
         if self.taken:
             raise _taken(self._known.enqueue_id)
         if self._next is None:
-            again = [recipient for recipient in left if recipient not in self._known.recipients]
+            untouched = [
+                recipient for recipient in remaining if recipient not in self._known.recipients
+            ]
             following = next_attempt(
-                self._known, again, self.doubtful, by=self._stages.worker, now=self._stages.clock()
+                self._known,
+                untouched,
+                self.doubtful,
+                by=self._stages.worker,
+                now=self._stages.clock(),
             )
             await self._write(following)
             crash.point("stage:again-written")
@@ -140,12 +148,12 @@ class Marks:
         return self._next
 
     def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
-        wanted = self.doubtful if recipients is None else tuple(dict.fromkeys(recipients))
-        if unknown := set(wanted) - set(self.doubtful):
+        requested = self.doubtful if recipients is None else tuple(dict.fromkeys(recipients))
+        if unknown := set(requested) - set(self.doubtful):
             raise BadInput(
                 f"mail {self._known.enqueue_id}: {len(unknown)} recipients were not begun"
             )
-        return wanted
+        return requested
 
     def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
         return self._known.moved(
@@ -156,22 +164,22 @@ class Marks:
         """After a lost answer the record may be ours and a step ahead: then this delivery wrote it."""
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
-            there = await self._stages.read(after.enqueue_id)
+            existing = await self._stages.fetch(after.enqueue_id)
             if (
-                there is None
-                or there.owner != self._stages.worker
-                or there.step <= self._written.step
+                existing is None
+                or existing.owner != self._stages.worker
+                or existing.step <= self._written.step
             ):
                 self.taken = True
                 raise _taken(after.enqueue_id)
-            self._written = there
-            if (there.attempt, there.remaining, there.recipients) == (
+            self._written = existing
+            if (existing.attempt, existing.remaining, existing.recipients) == (
                 after.attempt,
                 after.remaining,
                 after.recipients,
             ):
                 return
-            after = replace(after, step=there.step + 1)
+            after = replace(after, step=existing.step + 1)
         self._written = after
 
 
@@ -220,19 +228,21 @@ class Stages:
         self._queue = context.queue
         self._bridge = context.bridge
         # A worker that was idle writes its record a tick after it got a mail.
-        self._first_look = 1.0 + 2 * min(1.0, context.settings.worker.record_every.total_seconds())
+        self._first_check_seconds = 1.0 + 2 * min(
+            1.0, context.settings.worker.record_every.total_seconds()
+        )
 
     def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
-        """Asks for the mail's record, at the settings' consistency, without waiting: for `told`. What a refused write has lost to is seen by it."""
+        """Asks for the mail's record, at the settings' consistency, without waiting: for `record_of`. What a refused write has lost to is seen by it."""
         return self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
 
-    def told(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
+    def record_of(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
         """The record, None when nobody began."""
         return self._table.record(rows[0], enqueue_id) if rows else None
 
-    async def read(self, enqueue_id: EnqueueId) -> MailStage | None:
-        """`ask` and `told`."""
-        return self.told(enqueue_id, await self.ask(enqueue_id))
+    async def fetch(self, enqueue_id: EnqueueId) -> MailStage | None:
+        """`ask` and `record_of`."""
+        return self.record_of(enqueue_id, await self.ask(enqueue_id))
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
         """Writes `after` if the record is still `before` (step 0: there is none). After StoreUnavailable nobody knows: read."""
@@ -268,7 +278,7 @@ class Stages:
     async def _may_live(self, doubt: Doubt) -> bool:
         """Our own mails are never asked about here: what this worker still works on is in its hand, and waited for there."""
         waited = (self.clock() - doubt.since).total_seconds()
-        if waited < self._first_look:
+        if waited < self._first_check_seconds:
             return True
         return waited < _LONGEST_WAIT and await asyncio.to_thread(
             self._records.alive, self._queue, doubt.owner
