@@ -92,7 +92,10 @@ __all__ = [
 
 _HOMES = {
     "codec.reports": "Failure",
-    "model.errors": "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused StoreUnavailable TakenOver TryAgain Unconfirmed UnknownQueue",
+    "model.errors": (
+        "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused "
+        "StoreUnavailable TakenOver TryAgain Unconfirmed UnknownQueue"
+    ),
     "model.mail": "EnqueueId Mail QueuedMail ViewRow",
     "model.settings": "Settings load_settings",
     "admin.filters": "MailFilter",

@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is fixed
         """Probes come every few seconds: they are not logged."""
 
 
@@ -182,7 +182,8 @@ def summed_metrics(figures: str, liveness: Liveness) -> Answer:
     )
 
     while liveness.dead_pids:
-        multiprocess.mark_process_dead(liveness.dead_pids.pop(), figures)  # type: ignore[no-untyped-call]
+        pid = liveness.dead_pids.pop()
+        multiprocess.mark_process_dead(pid, figures)  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     multiprocess.MultiProcessCollector(registry, figures)  # type: ignore[no-untyped-call]
     return 200, CONTENT_TYPE_LATEST, generate_latest(registry)

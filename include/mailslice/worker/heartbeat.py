@@ -39,7 +39,10 @@ _ONLY_WORD = 10.0
 
 
 class Recorder:
-    """Writes the record of one worker on one queue. `received` gives what was delivered and not handed out yet."""
+    """Writes the record of one worker on one queue.
+
+    `received` gives the messages that were delivered and not handed out yet.
+    """
 
     def __init__(
         self,
@@ -96,7 +99,7 @@ class Recorder:
                 self._written = loop.time() + (0.0 if is_away else _IDLE)
 
     def _is_due(self, now: float) -> bool:
-        """Every few seconds when there is news; at once for the first mail that takes long; else once a minute."""
+        """Every few seconds after changes; at once for the first slow mail; else once a minute."""
         quiet = now - self._written
         if (
             self._beat == 0

@@ -42,7 +42,11 @@ def new_mail(
 
 
 def mail_of(content: bytes, *, name: str | None = None) -> Mail:
-    """An envelope by the headers of `content`: sender of Return-Path, Sender or From, recipients of To, Cc and Bcc. Raises BadInput when those name nobody."""
+    """An envelope by the headers of `content`.
+
+    Sender: Return-Path, Sender or From. Recipients: To, Cc and Bcc. Raises BadInput when those name
+    nobody.
+    """
     if not isinstance(content, bytes | bytearray):
         raise BadInput(f"content: {type(content).__name__} is not allowed; bytes are")
     parsed = envelope(content)

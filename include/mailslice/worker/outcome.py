@@ -1,4 +1,7 @@
-"""What a handler says of a mail. None means `Complete()`; an exception means `Retry(back_off=True)`, a `DeadLetter` means `Reject`."""
+"""What a handler returns.
+
+None means `Complete()`. An exception means `Retry(back_off=True)`, a `DeadLetter` means `Reject`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ class Retry:
 
     A retry that waits is a failed attempt unless `counted` is False; after
     MAILSLICE_WORKER_ATTEMPTS of them the mail is given up, with `why` as the reason (no mail
-    address in it). `throttled`: it waits for its destinations (`worker.io.destination_throttle`) and never counts.
+    address in it). `throttled`: it waits for its destinations
+    (`worker.io.destination_throttle`) and never counts.
     """
 
     after: timedelta | None = None

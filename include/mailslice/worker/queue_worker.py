@@ -156,7 +156,7 @@ async def open_worker(
 async def worker_of(
     stores: Stores, queue: QueueName, *, clock: Clock = system_clock
 ) -> AsyncIterator[QueueWorker]:
-    """As `open_worker`, on stores that are open already and stay so: workers of several queues may share them."""
+    """As `open_worker`, on stores that are open and stay so: several workers may share them."""
     return_large_blocks()
     blobs = HotBlobs(stores.settings.s3, stores.settings.s3.bucket)
     view = await asyncio.to_thread(_prepared, stores, queue)
@@ -170,7 +170,10 @@ async def worker_of(
 
 
 def _prepared(stores: Stores, queue: QueueName) -> Shape:
-    """The shape of the view. The dead letter exchange and queue are made sure of: James 3.5 declares none."""
+    """The shape of the view, after checks.
+
+    Declares the dead letter exchange and queue: James 3.5 declares none.
+    """
     require(stores, queue)
     stores.rabbitmq.declare_dead_letter(queue)
     ConfigurationGuard(stores.tables, stores.settings).ensure()
@@ -197,7 +200,9 @@ def _prepare_stages(stores: Stores, queue: QueueName) -> None:
         return
     if not settings.worker.record_every:
         raise BadSetting(
-            f"MAILSLICE_WORKER_RECORD_EVERY=0s (in the {settings.source}): allowed is more than that, for MAILSLICE_QUEUE_STAGE_MARKS names queue {queue!r}: "
+            f"MAILSLICE_WORKER_RECORD_EVERY=0s (in the {settings.source}): "
+            "allowed is more than that, "
+            f"for MAILSLICE_QUEUE_STAGE_MARKS names queue {queue!r}: "
             "stage marks need to know which workers live"
         )
     stores.own.mail_stages.prepare()
@@ -211,7 +216,8 @@ def _wire(
     blobs: HotBlobs,
 ) -> WorkerState:
     settings = stores.settings
-    # Two halves, not one budget for both: a handler that holds a content and enqueues must not wait for itself.
+    # Two budgets of half the size: a handler that has a content and enqueues must not wait for
+    # itself.
     half = settings.worker.memory_budget_mib * _MIB // 2
     context = QueueContext(
         settings=settings,

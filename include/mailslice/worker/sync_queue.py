@@ -41,7 +41,10 @@ class Enqueued:
 
 
 class SyncDelivery:
-    """A mail with its content, to be settled once. The same as `Delivery`, in calls that wait; each may raise StoreUnavailable: call it again then."""
+    """A mail with its content, to be settled once: `Delivery`, in blocking calls.
+
+    Each may raise StoreUnavailable: call it again then.
+    """
 
     def __init__(self, loop: LoopThread, delivery: Delivery) -> None:
         self._loop = loop
@@ -64,12 +67,17 @@ class SyncDelivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker has handed it out before; after a restart of the broker it may say so of any mail."""
+        """Whether the broker has delivered it before. After a broker restart it may say so of any
+        mail.
+        """
         return self._delivery.redelivered
 
     @property
     def attempt(self) -> int:
-        """Which attempt at the mail this is, from 1: one more than the delayed retries that counted. It survives restarts."""
+        """The number of this attempt, from 1: one more than the delayed retries that counted.
+
+        It survives restarts.
+        """
         return self._delivery.failures + 1
 
     @property
@@ -91,7 +99,8 @@ class SyncDelivery:
         *,
         counted: bool = True,
     ) -> None:
-        """Hand it out again, at once or `after` a delay of up to 30 days, to the `recipients` that remain (None: all of them).
+        """Delivers the mail again, at once or `after` up to 30 days, to the remaining `recipients`
+        (None: all of them).
 
         A delayed one is one attempt more unless `counted` is False.
         """
@@ -117,7 +126,9 @@ class SyncQueue:
 
     @cached_property
     def view(self) -> MailQueue:
-        """The queue as an administrator sees it: `size`, `browse`, `find`, `content`; `delete` and `clear`, too."""
+        """The queue as an administrator sees it: `size`, `browse`, `find`, `content`, `delete`,
+        `clear`.
+        """
         return view_of(self._worker)
 
     def enqueue(
@@ -199,7 +210,10 @@ class SyncQueue:
         return self._loop.call(self._worker.flush())
 
     def stop(self) -> None:
-        """Ends `consume` and `deliveries`, those that run and those to come. From any thread, and from signal handlers; does not wait."""
+        """Ends `consume` and `deliveries`, running and future ones. Does not wait.
+
+        May be called from any thread and from signal handlers.
+        """
         self._loop.soon(self._stop.set)
 
     def _enqueuing(
@@ -241,7 +255,7 @@ class SyncQueue:
         delay: timedelta | None,
         ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]],
     ) -> int:
-        """The bytes that are held until it has ended; a file's are not, before they are read in their turn."""
+        """Bytes in memory until it has ended. A file counts nothing: it is read in its turn."""
         mail, content = drawn
         size = len(content) if isinstance(content, bytes | bytearray) else 0
         self._loop.submit(self._worker.enqueue(mail, content, delay=delay)).add_done_callback(
@@ -278,7 +292,10 @@ def open_queue(
 
 
 def view_of(worker: QueueWorker) -> MailQueue:
-    """The queue of an open worker as an administrator sees it. Its calls wait for Cassandra: on an event loop use `asyncio.to_thread`."""
+    """The queue of an open worker as an administrator sees it.
+
+    Its calls wait for Cassandra: on an event loop use `asyncio.to_thread`.
+    """
     return MailQueue(worker.context.stores, worker.queue, worker.context.clock)
 
 

@@ -1,4 +1,7 @@
-"""What callers of the public API may give, checked where it comes in: an error that names the value, rather than one of the depths, or none."""
+"""Checks of what callers of the public API pass.
+
+The error names the value, where a later one would not.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def check_span(name: str, value: object) -> None:
 
 
 def check_count(name: str, value: object, most: int | None = None) -> None:
-    """BadInput for what is no whole number from 1 (to `most`). A prefetch of 0 would be none at all to the broker: it would send everything."""
+    """BadInput for anything but a whole number from 1 (to `most`).
+
+    A prefetch of 0 means no limit to the broker: it would send everything.
+    """
     if (
         not isinstance(value, int)
         or isinstance(value, bool)
@@ -36,5 +42,6 @@ def check_count(name: str, value: object, most: int | None = None) -> None:
         or (most is not None and value > most)
     ):
         raise BadInput(
-            f"{name}={value!r} is not allowed; a whole number from 1{'' if most is None else f' to {most}'} is"
+            f"{name}={value!r} is not allowed; "
+            f"a whole number from 1{'' if most is None else f' to {most}'} is"
         )

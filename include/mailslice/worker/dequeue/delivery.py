@@ -57,7 +57,7 @@ class WorkerState:
     in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
     """Mails that are ready to be handed out here, or were, and are not settled."""
     handler_marks: bool = False
-    """Whether the handler takes the stage of its mails. One that does not may have sent what has no record."""
+    """Whether the handler takes the stage of its mails. Another may have sent without a record."""
     is_condemned: Callable[[EnqueueId], bool] = lambda _enqueue_id: False
     """Whether its process died at the mail too often (`strikes`)."""
     on_buried: Callable[[EnqueueId], None] = lambda _enqueue_id: None
@@ -86,7 +86,7 @@ class Delivery:
         record: MailStage | None = None,
         remaining: tuple[str, ...] | None = None,
     ) -> None:
-        """`remaining`: the message's recipients but for those who were served since it was published."""
+        """`remaining`: the message's recipients without those served since it was published."""
         self._state = state
         self._context = state.context
         self._delays = state.delays
@@ -125,7 +125,7 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker has handed it out before; after its restart it may say so of any mail."""
+        """Whether the broker delivered it before. After its restart it may say so of any mail."""
         return self.message.redelivered
 
     @property
@@ -207,7 +207,8 @@ class Delivery:
             return await self.complete()
         if unknown := set(remaining) - set(self._item.mail.recipients):
             raise BadInput(
-                f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} does not have"
+                f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} "
+                "does not have"
             )
         return await self._settled(
             lambda: self._retry(remaining, delay, counted=counted, throttled=throttled)
@@ -232,7 +233,10 @@ class Delivery:
         return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
 
     async def reject(self, reason: str) -> Disposition:
-        """To the dead letter queue, with the recipients that remain. The reason goes to the log: no address in it."""
+        """To the dead letter queue, with the remaining recipients.
+
+        The reason is logged: no mail address in it.
+        """
         return await self._settled(lambda: self._reject(reason))
 
     async def _reject(self, reason: str) -> Disposition:
@@ -301,7 +305,7 @@ class Delivery:
             return False
 
     def abandon(self) -> None:
-        """It was never handed out, and its message is another's: only what it holds here is let go."""
+        """Releases what it has here: it was not handed out, and its message is another's."""
         self._disposition = Disposition.GIVEN_BACK
         self._release()
 
@@ -324,7 +328,7 @@ class Delivery:
     async def _begin_next_attempt(
         self, remaining: tuple[str, ...]
     ) -> tuple[str, ...] | Disposition:
-        """Those of `remaining` whom the next attempt serves, durably; or what became of the mail."""
+        """Writes the next attempt: its recipients, of `remaining`; or what became of the mail."""
         marks, in_doubt = self._marks, self._state.in_doubt
         if marks is None or in_doubt is None:
             return remaining

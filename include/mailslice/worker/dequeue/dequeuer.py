@@ -22,7 +22,7 @@ _TICKS_PER_CHECK = 10
 
 
 class Deliveries:
-    """An async iterator of `Delivery`, for one task to iterate; cancelling an `anext` loses nothing."""
+    """An async iterator of `Delivery`, for one task. Cancelling an `anext` loses nothing."""
 
     def __init__(
         self,
@@ -88,16 +88,22 @@ class Deliveries:
 
     @property
     def connected(self) -> bool:
-        """Whether the broker gives us mail now; False while it is being connected to, at first or again."""
+        """Whether the broker gives us mail now; False while it is being connected to."""
         return self._connected
 
     @property
     def surfacing(self) -> bool:
-        """Whether a delayed mail is between its delay and its delivery: no RabbitMQ queue counts it as ready, and it is not here yet."""
+        """Whether a delayed mail is between its delay and its delivery.
+
+        No RabbitMQ queue counts it as ready then, and it is not here yet.
+        """
         return self._hop.busy
 
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
-        """What the broker delivered and is still being loaded, or waits for a store or for room. Those that wait for an older delivery are left out."""
+        """Messages that are being loaded, or wait for a store or for memory.
+
+        Those that wait for an older delivery of the same mail are left out.
+        """
         return (
             (slot.item, slot.message)
             for slot in list(self._slots)

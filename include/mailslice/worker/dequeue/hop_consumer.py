@@ -1,4 +1,4 @@
-"""Consumes the hop queue, where copies of delayed mails surface. Runs inside every worker that consumes the queue."""
+"""Consumes the hop queue, where expired copies of delayed mails arrive. Runs in every worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LEVEL = 30
 
 
 class HopConsumer:
-    """Holds a copy for half a minute while a store is down, and then puts it into a delay level again."""
+    """Tries a copy for half a minute while a store is down, then returns it to a delay level."""
 
     def __init__(self, context: QueueContext, delays: Delays) -> None:
         self._context = context
@@ -84,7 +84,8 @@ class HopConsumer:
         except TryAgain:
             raise
         except MailsliceError as error:
-            # The work queue's consumer says so too, and ends where nothing else helps; a queue of another kind is mended by a person, while mail goes on.
+            # The work queue's consumer reports it, too, and ends where nothing else helps. A hop
+            # queue of another type is repaired by a person, while mail goes on.
             raise StoreUnavailable(f"delayed mails wait: {error}") from error
 
     def _arrived(self, message: Message) -> None:
@@ -117,7 +118,7 @@ class HopConsumer:
     async def _park_or_dead_letter(
         self, message: Message, why: MailsliceError, trial: Trial, since: float
     ) -> bool:
-        """Whether it is out of our hands: in a delay level, which gives it back here, or a dead letter.
+        """Whether it was passed on: to a delay level, which returns it here, or to dead letters.
 
         `since`: when its trouble began. A copy that was published here, and whose row is open
         still, is held for as long as may be: another worker would publish it again.

@@ -50,7 +50,10 @@ class Lease:
         self.is_out = False
         """Whether a copy stands for the mail, and the message is acknowledged."""
         self.is_closed = False
-        """Whether the mail was found marked while its handler had it. Nothing of it is with the broker since, and a cleanup may drop row and mark."""
+        """Whether the mail was found marked while its handler had it.
+
+        The broker has nothing of it since, and a cleanup may drop row and mark.
+        """
 
     @property
     def is_lost(self) -> bool:

@@ -31,11 +31,11 @@ from mailslice.worker.io.operations import WorkerStatistics
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
-"""Seconds for which what a store does not answer for is tried in place, and between two attempts to park it."""
+"""Seconds of retries before a message is parked, and between two attempts to park it."""
 LONGEST_UNACKNOWLEDGED = 240.0
 """Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
 FAULT_ROUNDS = 5
-"""A mail at which as many rounds ended in a fault, while others could be prepared, is a dead letter."""
+"""Rounds that end in a fault, while other messages succeed, after which a mail is a dead letter."""
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 5.0
 _ON_ITS_WAY = 5.0
@@ -43,7 +43,7 @@ _ON_ITS_WAY = 5.0
 
 
 class RetryPauses:
-    """Of one message, for the time in place: pauses that double from half a second to five, with jitter."""
+    """Pauses between the retries of one message: half a second, doubled up to five; jitter."""
 
     def __init__(self) -> None:
         self._next = FIRST_PAUSE
@@ -162,7 +162,7 @@ class Park:
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}
         try:
             await self._delays.put(Copy.of(message).but({**(headers or {}), **counts}), level)
-        except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being parked
+        except Exception as error:  # noqa: BLE001 - it stays held, whatever the reason
             end_if_cancelled()
             log.warning(
                 "a mail cannot be parked now, and is held: %s",

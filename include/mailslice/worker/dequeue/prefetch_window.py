@@ -28,7 +28,7 @@ class Slot:
 
 
 class Slots:
-    """Handed out in the order in which they became ready: one that waits for a store holds up no other.
+    """Messages are handed out in the order in which they became ready; none delays another.
 
     `changed` is set whenever there may be something to hand out.
     """
@@ -88,7 +88,7 @@ class Slots:
         self.remove(slot)
 
     def lose(self, link: Link | None) -> None:
-        """Forgets what came by a connection that is gone: the broker hands it out again, under new tags."""
+        """Forgets the messages of a lost connection: the broker delivers them again."""
         for slot in [slot for slot in self._slots if slot.message.link is link]:
             if slot.task is not None:
                 slot.task.cancel()

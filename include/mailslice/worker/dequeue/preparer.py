@@ -43,7 +43,10 @@ def _longest(slot: Slot) -> float:
 
 
 class Preparer:
-    """Prepares the messages of one window. `on_trouble(why)` is called when a store was away, `on_fine()` when a message got through."""
+    """Prepares the messages of one window.
+
+    Calls `on_trouble(why)` when a store was away, `on_fine()` when a message was prepared.
+    """
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class Preparer:
             await self.prepare(slot)
 
     async def _park_or_dead_letter(self, slot: Slot, why: object) -> bool:
-        """Whether it is out of the window: parked or, where its fault is its own, in the dead letter queue."""
+        """Whether the message left the window: parked or, by faults of its own, dead-lettered."""
         faults = self._rounds.after(slot.message, slot.trial)
         if faults >= FAULT_ROUNDS:
             return await self._give_up(slot, faults)
@@ -167,7 +170,7 @@ class Preparer:
             pass
 
     async def _in_turn(self, slot: Slot, item: QueuedMail) -> bool:
-        """`_decide`, for one message of a mail at a time: what one of them ends in is what the next one finds."""
+        """`_decide`, for one message of a mail at a time: the next one sees what this one did."""
         if (other := self._at_work.get(item.enqueue_id)) is not None:
             await other.wait()
             return False

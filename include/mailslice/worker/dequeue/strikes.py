@@ -26,7 +26,7 @@ _FREE = bytes(_SIZE)
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """What the parent tells its processes: mails to be handled alone, and mails that are dead letters."""
+    """What the parent tells its processes: mails to handle alone, and mails to dead-letter."""
 
     suspects: frozenset[EnqueueId] = frozenset()
     condemned: frozenset[EnqueueId] = frozenset()
@@ -59,7 +59,7 @@ class Strikes:
 
 
 class InHandlers:
-    """The ids of the mails in the handlers of one process, in memory that is shared with the parent (`cells`)."""
+    """Ids of the mails in handlers of one process, in memory shared with the parent (`cells`)."""
 
     def __init__(self, cells: MutableSequence[int]) -> None:
         self._cells = cells
@@ -94,7 +94,10 @@ class InHandlers:
 
 
 class Isolation:
-    """Handles suspects alone. `in_handlers` None: nobody watches this process, and nothing is known of any mail."""
+    """Handles suspects alone.
+
+    `in_handlers` None: no parent watches this process, so nothing is known of any mail.
+    """
 
     def __init__(
         self,

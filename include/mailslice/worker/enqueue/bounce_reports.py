@@ -1,4 +1,4 @@
-"""Reports to senders (RFC 3464), enqueued like any mail into the queue of MAILSLICE_WORKER_BOUNCE_QUEUE."""
+"""Reports to senders (RFC 3464), enqueued into the queue of MAILSLICE_WORKER_BOUNCE_QUEUE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Reporter:
     """Tells senders which of their recipients failed."""
 
     def __init__(self, context: QueueContext, queue: QueueName) -> None:
-        # The limit is for what others give us: a report of very many recipients would be refused however often it is tried.
+        # The size limit is for mails of clients. A report of very many recipients would be refused
+        # every time.
         unlimited = context.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
         elsewhere = replace(
             context,

@@ -50,10 +50,10 @@ _FLUSHED_AT_ONCE = 200
 _REMEMBERED = 1000
 _WAITING_BYTES = 2 * 1024 * 1024
 _LEAST_BYTES = 8 * 1024
-"""The room for copies that wait here for their last stretch, and what a small one takes of it: 256 of those."""
+"""Memory for copies that wait here for the rest of their delay, and the least for one: 256 fit."""
 _TABLE_CHECK_SECONDS = 60.0
 _BEFORE_ITS_ROW = timedelta(seconds=60)
-"""The least delay of a copy that is published before its row: the row has to be there when it surfaces."""
+"""Least delay of a copy that is published before its row: the row must exist when it expires."""
 _NO_WAIT = timedelta(0)
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
@@ -91,12 +91,15 @@ class Delays:
         self._table: DelayedMails | None = None
         self._next_table_check = 0.0
         self._published: dict[UUID, None] = {}
-        """The newest tokens of rows whose mails were published here: whoever read a row before it was closed does not publish it again."""
+        """The newest tokens of rows whose mails were published here.
+
+        A reader of a row that was not closed yet must not publish it again.
+        """
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
         """By token: two copies of one mail, or a copy and a flush, publish it once."""
 
     async def declare(self, level: int | None = None) -> None:
-        """The hop queue, and that level, once a process: most queues never see most of the levels."""
+        """Declares the hop queue and that level, once a process: most queues use few levels."""
         async with self._lock:
             if level not in self._declared:
                 await asyncio.to_thread(
@@ -122,8 +125,8 @@ class Delays:
         """Row, then copy. The caller keeps its message, or its right to say that nothing was
         enqueued, until this returns. The copy of an older row is dropped when it surfaces.
 
-        `leased`: a handler has the mail (`lease`). `has_message` False: the caller has no message any
-        more, and only the older row's copy stands for the mail: a copy comes before the row, too.
+        `leased`: a handler has the mail (`lease`). `has_message` False: the caller has none
+        any more, and only the older row's copy represents the mail: a copy precedes the row, too.
         """
         now = self._context.clock()
         await self.declare(level_for(due - now))
@@ -184,7 +187,7 @@ class Delays:
             await self._context.discarder.add((item.header_blob_id, item.body_blob_id))
 
     async def _wait_of(self, item: QueuedMail, message: Message) -> timedelta | None:
-        """How long this copy waits here for its time; zero when it is settled, None when its mail is deleted."""
+        """How long this copy waits here; zero when it is settled, None when its mail is deleted."""
         row = await self._read(item.enqueue_id)
         marked = await self._context.is_marked(item.enqueue_id)
         crash.point("hop:checked")
@@ -260,14 +263,15 @@ class Delays:
                 "queue": self._context.queue,
             }
             log.info(
-                "delayed mail %s is dropped: it has neither a row nor a deleted mark, so it was deleted and cleaned away",
+                "delayed mail %s is dropped: it has neither a row nor a deleted mark, "
+                "so it was deleted and cleaned away",
                 enqueue_id,
                 extra=extra,
             )
         return cleaned
 
     async def settled(self) -> None:
-        """Waits a little for rows that are being closed: open, the next worker would publish again."""
+        """Waits a little for rows that are being closed: mails of open rows are published again."""
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
 
@@ -277,7 +281,7 @@ class Delays:
         return any(str(published) == token for published in self._published)
 
     async def _release(self, row: DelayedMail, copy: Copy) -> None:
-        """Publishes the mail and closes its row. It goes on, and ends, when its caller is cancelled."""
+        """Publishes the mail and closes its row, to the end, also when the caller is cancelled."""
         release = self._under_way.get(row.token)
         if release is None:
             release = asyncio.create_task(self._published_and_closed(row, copy))
@@ -304,7 +308,7 @@ class Delays:
         self._context.statistics.hops += 1
 
     async def put(self, copy: Copy, level: int | None) -> None:
-        """Into a delay level, in seconds, or the park queue (None), which is declared where it is missing."""
+        """Publishes into a delay level (seconds) or the park queue (None), declared if missing."""
         await self.declare(level)
         names = self._context.names
         try:
@@ -320,7 +324,7 @@ class Delays:
         await self._context.publish(copy.but({HEADER_PARKED: 1} if leased else {}))
 
     async def _exists(self) -> bool:
-        """Whether there is a table, or was none a minute ago: a redelivered message creates none."""
+        """Whether the table exists, as of a minute ago at most. It is not created here."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._next_table_check:
             self._table = await asyncio.to_thread(
@@ -352,7 +356,7 @@ class Delays:
         crash.point("delay:row-written")
 
     async def _close(self, row: DelayedMail) -> None:
-        """At the write time of what was read, plus 1 us: the mail may have been delayed anew since."""
+        """At the write time of the row that was read, plus 1 us: a newer delay must survive."""
         table, queue = await self._rows(), self._context.queue
         await self._context.bridge.rows(
             table.close_future(queue, row.enqueue_id, uuid4(), row.written_us)

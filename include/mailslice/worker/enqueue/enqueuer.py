@@ -72,7 +72,8 @@ class Enqueuer:
         if isinstance(content, Path):
             content = await asyncio.to_thread(content.read_bytes)
             self._check_size(mail, len(content))
-        # Where the header ends, and hashes of deduplication, take a second of the largest mails: the loop must not stand still for that.
+        # Splitting, and hashing for deduplication, take a second for the largest mails: too long
+        # for the loop.
         parted = (
             self._parted(content)
             if len(content) <= _SMALL
@@ -130,7 +131,10 @@ class Enqueuer:
             )
 
     async def _write_starts(self, first: datetime) -> None:
-        """Both starts IF NOT EXISTS, before the first row, which else nobody would see; contentStart first, as it may never be the greater."""
+        """Both starts IF NOT EXISTS, before the first row, which nobody would see without them.
+
+        contentStart comes first, as it may never be the greater.
+        """
         async with self._starts_lock:
             if not self._starts_written:
                 tables, queue = self._context.tables, self._context.queue
@@ -144,7 +148,8 @@ class Enqueuer:
         most = self._context.settings.queue.max_mail_bytes
         if size > most:
             raise BadInput(
-                f"mail {mail.name!r} has {size} bytes; allowed are {most} (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
+                f"mail {mail.name!r} has {size} bytes; allowed are {most} "
+                "(MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
             )
 
     async def close(self) -> None:
@@ -157,7 +162,10 @@ def _size(content: bytes | Path) -> int:
 
 
 async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
-    """Both, beside each other, both to their end: what fails must not leave the other one running behind its undoing. Raises the first error."""
+    """Runs both to their end, beside each other. Raises the first error.
+
+    After a failure the other one must not go on behind the undoing.
+    """
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
         await asyncio.wait(tasks)

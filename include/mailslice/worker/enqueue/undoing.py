@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MOST_PENDING = 100_000
-"""Some 40 MB. Beyond it the oldest is given up: `queue_audit` and the weekly sweep find what it left."""
+"""About 40 MB. Beyond it the oldest are given up; `queue_audit` and the weekly sweep find those."""
 CLOSE_SECONDS = 8.0
 _FIRST_SECONDS = 2.0
-"""For how long the caller waits. A store that refuses says so at once; one that hangs would hold the error back."""
+"""Seconds that the caller waits.
+
+A store that refuses answers at once. One that hangs would delay the error.
+"""
 _AT_ONCE = 256
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 
@@ -50,7 +53,10 @@ class Undoing:
         self._marks_fail = False
 
     async def take_back(self, item: QueuedMail) -> None:
-        """Returns when it is done, or was tried in vain, or after two seconds; it goes on beside the caller, also when that is cancelled."""
+        """Returns when it is done, when the first try failed, or after two seconds.
+
+        It goes on beside the caller, also when that is cancelled.
+        """
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
         undo = _Undo(item.enqueue_id, blobs)
         self._context.statistics.undoing += 1
@@ -107,7 +113,7 @@ class Undoing:
         )
 
     async def _retry(self) -> None:
-        """Until nothing is left. A round that brings nothing forward is followed by a longer pause."""
+        """Until nothing is pending. A round without progress is followed by a longer pause."""
         pause = _SHORTEST_PAUSE
         while self._pending:
             await asyncio.sleep(pause)

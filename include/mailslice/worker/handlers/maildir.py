@@ -17,12 +17,13 @@ from mailslice.worker.outcome import Complete
 
 
 class MaildirHandler:
-    """One Maildir for all mails of the queue: the folder of MAILSLICE_WORKER_MAILDIR, made when missing."""
+    """One Maildir for all mails of the queue: MAILSLICE_WORKER_MAILDIR, created when missing."""
 
     def __init__(self, settings: Settings) -> None:
         if settings.worker.maildir is None:
             raise BadSetting(
-                f"MAILSLICE_WORKER_MAILDIR is not set (in the {settings.source}): the maildir handler needs a folder"
+                f"MAILSLICE_WORKER_MAILDIR is not set (in the {settings.source}): "
+                "the maildir handler needs a folder"
             )
         self._folder = settings.worker.maildir
         try:
@@ -30,7 +31,8 @@ class MaildirHandler:
                 (self._folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise BadSetting(
-                f"MAILSLICE_WORKER_MAILDIR={str(self._folder)!r}: {error.strerror}; allowed: a folder that can be written"
+                f"MAILSLICE_WORKER_MAILDIR={str(self._folder)!r}: {error.strerror}; "
+                "allowed: a folder that can be written"
             ) from error
 
     def __call__(

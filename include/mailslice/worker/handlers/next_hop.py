@@ -51,7 +51,10 @@ class Connection:
         return self._server.has_extn(extension)
 
     def begin(self) -> None:
-        """A transaction comes; that the connection has ended since the last one is no fault of it."""
+        """A transaction begins.
+
+        A connection that has ended since the one before is no fault of this mail.
+        """
         self._may_be_stale = self.mails > 0
         self.mails += 1
 

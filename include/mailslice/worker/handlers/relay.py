@@ -183,7 +183,9 @@ class Relay:
                 return Retry(recipients=outcome.recipients)
             answers = refused.counted() or "none, for its destinations took no more"
             outcome = Reject(
-                f"given up after {format_duration(self._settings.max_age)} (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {answers}"
+                f"given up after {format_duration(self._settings.max_age)} "
+                "(MAILSLICE_RELAY_MAX_AGE); "
+                f"the next hop's last answers: {answers}"
             )
         if (
             isinstance(outcome, Reject)

@@ -1,4 +1,4 @@
-"""One SMTP transaction with the next server: MAIL, RCPT..., DATA, the mail, and what each answer means.
+"""One SMTP transaction with the next server: MAIL, RCPT..., DATA, the mail, and its answers.
 
 The first digit of an answer decides (RFC 5321 4.2.1, 4.3.2). What can be no answer to the command
 ends the connection: the replies may be out of step with the commands, and the next 250 that of an
@@ -36,7 +36,11 @@ _FLIGHT = 100
 """Commands sent before their replies are read: these must fit into what the network buffers."""
 _BEGUN_WITHIN = 5 * 60.0
 _SENT_WITHIN = 15 * 60.0
-"""Seconds. RabbitMQ takes back what is held for 30 minutes (`consumer_timeout`), and another worker would send it, too: the last answer must come before."""
+"""Seconds.
+
+RabbitMQ takes a message back after 30 minutes (`consumer_timeout`), and another worker would send
+the mail, too. So the last answer must come before.
+"""
 
 
 _Command = tuple[str, tuple[str, ...], Callable[[tuple[str, ...]], None]]
@@ -134,7 +138,10 @@ class _Envelope:
         self.code, self.words = NO_ANSWER, ""
 
     def exchange(self, mail: str, timeouts: Timeouts) -> None:
-        """Without PIPELINING a command at a time, and no DATA when there is nobody to say it for."""
+        """Sends the commands, one at a time without PIPELINING, and reads the replies.
+
+        Sends no DATA when no recipient was accepted.
+        """
         commands: deque[_Command] = deque(
             (f"RCPT TO:<{recipient}>", (recipient,), self._recipient_heard)
             for recipient in self._recipients
@@ -155,7 +162,10 @@ class _Envelope:
                 self._refused.add(commands.popleft()[1], NO_ANSWER)
 
     def _reset_heard(self, _: tuple[str, ...]) -> None:
-        """A server that refuses it would refuse MAIL, too: for the transaction before, not for this."""
+        """Takes the reply to RSET.
+
+        A server that refuses it would refuse MAIL, too, because of the transaction before.
+        """
         code, _words = self._connection.reply()
         if code // 100 != 2:
             raise self._connection.out_of_step(code)

@@ -18,12 +18,15 @@ _STATUS = re.compile(r"(5\.\d{1,3}\.\d{1,3})\b", re.ASCII)
 _LOCAL_REFUSALS = {
     NO_UTF8: (
         "no SMTPUTF8",
-        "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one",
+        (
+            "the next server takes no addresses beyond ASCII (SMTPUTF8), "
+            "and the mail goes to or comes from one"
+        ),
     ),
     BAD_RECIPIENT: ("bad address", "no mail server can be told this address"),
     BAD_SENDER: ("bad sender", "no mail server can be told the address of the mail's sender"),
 }
-"""Status (RFC 3463) of what the next server was never asked -> in short, and for the mail's sender."""
+"""Status (RFC 3463) of a refusal by the relay itself -> short name, and text for the sender."""
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class Refusals:
     words: dict[str, str] = field(default_factory=dict)
     """Recipient -> what the server said, for reports."""
     local: dict[str, str] = field(default_factory=dict)
-    """Recipient -> the status by which it was refused here, without asking the server: in `for_good`, too."""
+    """Recipient -> status of a refusal by the relay itself. The recipient is in `for_good`, too."""
 
     def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
         """5yz is for good, all else for now."""

@@ -62,7 +62,8 @@ def login_of(hop: RelaySettings) -> tuple[str, str] | None:
     always_tls = hop.implicit_tls or hop.starttls in {StartTls.MUST, StartTls.VERIFIED}
     if not (always_tls or hop.auth_without_tls or is_loopback(hop.host)):
         raise BadSetting(
-            f"MAILSLICE_RELAY_USERNAME is set, MAILSLICE_RELAY_HOST={hop.host!r} is not loopback, and "
+            f"MAILSLICE_RELAY_USERNAME is set, MAILSLICE_RELAY_HOST={hop.host!r} is not loopback, "
+            "and "
             f"MAILSLICE_RELAY_STARTTLS={hop.starttls}: the password would cross the network in the "
             "clear; allowed: MAILSLICE_RELAY_STARTTLS=verified (or must), "
             "MAILSLICE_RELAY_IMPLICIT_TLS=true, or MAILSLICE_RELAY_AUTH_WITHOUT_TLS=true"

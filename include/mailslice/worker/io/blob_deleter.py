@@ -20,7 +20,10 @@ KEYS_A_REQUEST = 100
 MOST_PENDING = 1000
 """Keys that may wait or be under way before completions wait for them."""
 _PATIENCE = 1.0
-"""Seconds that a completion waits for room. Deletes that take longer hang: what comes then is left to blob_gc."""
+"""Seconds that a completion waits for room.
+
+Longer deletes hang: what comes then is left to blob_gc.
+"""
 _CLOSE_SECONDS = 5.0
 """A worker that ends does not wait longer for S3: it holds mails that others could handle."""
 _EVERY = 0.05

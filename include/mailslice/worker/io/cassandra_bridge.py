@@ -1,7 +1,8 @@
 """Cassandra on the event loop: answers of the driver (`Bridge`), and deleted checks.
 
-Many answers share one wake-up of the loop, and the checks of one turn are one request: one each took
-half of the hot path's CPU, or ten times a server's (reference/hot-path.md: 9,400 against 93,000/s).
+Many answers share one wake-up of the loop, and the checks of one turn are one request. One
+request each took half of the hot path's CPU, or ten times a server's (reference/hot-path.md: 9,400
+against 93,000/s).
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ from mailslice.stores.cassandra.session import CassandraSession
 
 Rows = list[tuple[Any, ...]]
 MAX_IDS = 20
-"""Ids a request: operators bound how many partitions one may name (Cassandra's guardrail partition_keys_in_select)."""
+"""Ids a request.
+
+Operators limit how many partitions one may name (Cassandra's guardrail partition_keys_in_select).
+"""
 _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
 
 
 class DeletedChecks:
-    """Of one queue, for one event loop. `ask_one` and `ask_batch` send requests whose rows begin with the ids that are marked."""
+    """The deleted checks of one queue, for one event loop.
+
+    `ask_one` and `ask_batch` send requests whose rows begin with the marked ids.
+    """
 
     def __init__(
         self,
@@ -37,7 +44,10 @@ class DeletedChecks:
         self._asked: _Asked = []
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
-        """Whether the mail has a deleted mark, by a request that is sent after this call. Raises as the requests do."""
+        """Whether the mail has a deleted mark, by a request that is sent after this call.
+
+        Raises as the requests do.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bool] = loop.create_future()
         self._asked.append((enqueue_id, answer))
@@ -100,7 +110,10 @@ class Bridge:
         self._woken = False
 
     def rows(self, future: ResponseFuture) -> asyncio.Future[Rows]:
-        """Awaits the driver's future: the rows of its first page. Raises mailslice's errors (StoreUnavailable, BadSetting)."""
+        """Awaits the driver's future: the rows of its first page.
+
+        Raises mailslice's errors (StoreUnavailable, BadSetting).
+        """
         waiting: asyncio.Future[Rows] = self._loop.create_future()
         future.add_callbacks(
             self._done, self._failed, callback_args=(waiting,), errback_args=(waiting,)

@@ -127,7 +127,7 @@ class Loader:
         self._large = asyncio.Semaphore(_LARGE)
 
     async def load(self, item: QueuedMail) -> tuple[bytes, Reservation]:
-        """The content and its part of the budget, to be released. Raises ContentMissing, StoreUnavailable.
+        """The content and its reservation, to be released. Raises ContentMissing, StoreUnavailable.
 
         The sizes come with the first bytes. When there is no room for the content those are let go,
         and asked for again in our turn.

@@ -68,7 +68,7 @@ class QueueContext:
         await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
 
     async def publish_dead_letter(self, copy: Copy) -> None:
-        """Returns when confirmed. Declares anew, once, what was deleted. Raises StoreUnavailable."""
+        """Returns when confirmed. Declares, once, a deleted exchange. Raises StoreUnavailable."""
         letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)
         try:
             await self.side_publisher.publish(*letter)

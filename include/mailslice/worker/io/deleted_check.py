@@ -24,10 +24,17 @@ from mailslice.worker.io.context import QueueContext
 REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
 _OLD = (0.0, 1.5)
 _RECENT = (0.0, 1.5, 3.0, 6.0)
-"""Seconds before each look for an absent row: workers of earlier releases write row and message beside each other, and the row may take its whole time-out."""
+"""Seconds before each read of an absent row.
+
+Workers of earlier releases write row and message in parallel, and the row may take its whole
+time-out.
+"""
 _RECENTLY = timedelta(seconds=30)
 _LATELY = timedelta(minutes=10)
-"""As `_RECENTLY`, where nothing is kept of a mail whose row is absent: also the clock of the row's writer may be behind."""
+"""As `_RECENTLY`, for a mail that is dropped for good when its row is absent.
+
+The clock of the row's writer may be behind, too.
+"""
 _IN_FLIGHT = 32
 
 
@@ -66,12 +73,18 @@ async def delivery_status(
 
 
 def is_open(context: QueueContext, place: Place) -> bool:
-    """Whether no cleanup can have cleaned the place yet: its slice is not over even by today's window, the smallest there was."""
+    """Whether no cleanup can have cleaned the place yet.
+
+    Its slice is not over even by the current window, the smallest there was.
+    """
     return context.clock() < place.slice_start + context.shape.window
 
 
 def _over_for(context: QueueContext, place: Place) -> timedelta:
-    """Since when its slice is over, by the largest window that any node may still use; negative while it is open."""
+    """Time since its slice ended, by the largest window that any node may still use.
+
+    Negative while it is open.
+    """
     return context.clock() - (place.slice_start + context.shape.largest_window)
 
 
@@ -90,7 +103,8 @@ async def was_cleaned(context: QueueContext, enqueue_id: EnqueueId, *where: Plac
         return False
     for pause in _RECENT if ended < _LATELY else _OLD:
         await asyncio.sleep(pause)
-        # A migration may have made the other table since this worker began; that is asked for only when there is no row in what is known.
+        # A migration may have created the other table since this worker began. That is asked only
+        # after no known table had the row.
         tables = (
             await asyncio.to_thread(context.tables.existing_now)
             if pause
@@ -149,7 +163,7 @@ def _possible_places(context: QueueContext, item: QueuedMail) -> Iterable[Place]
 
 
 def _places(context: QueueContext, item: QueuedMail, first: datetime) -> Iterator[Place]:
-    """The newest slice first, where most mails are; the name's bucket by every count that ever was."""
+    """The newest slice first, where most mails are; the name's bucket by every past count."""
     buckets = {bucket_of(item.mail.name, count) for count in context.shape.bucket_counts}
     starts = list(slices_between(first, context.clock(), context.shape.window))
     return (Place(start, bucket) for start in reversed(starts) for bucket in buckets)

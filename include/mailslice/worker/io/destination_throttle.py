@@ -77,7 +77,10 @@ class DestinationThrottle:
         return waits
 
     def leave(self, connection: str, domains: Collection[str]) -> None:
-        """The connection is closed; told to the others without waiting. What is never told lapses after a minute."""
+        """The connection is closed. Other workers learn it in the background.
+
+        An unreported end lapses after a minute.
+        """
         for domain in domains:
             if (desk := self._desks.get(domain)) is not None:
                 desk.free(connection)
@@ -135,7 +138,7 @@ class _Desk:
         return self._serving is None and not self._since
 
     async def ask(self, ask: Ask) -> int | None:
-        """None (granted), or the microseconds after which to come again. Raises StoreUnavailable."""
+        """None (granted), or the microseconds until the next attempt. Raises StoreUnavailable."""
         answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._asks.append((ask, answer))
         self._serve()
@@ -211,12 +214,16 @@ class _Desk:
             self._book = None
             await asyncio.sleep(random.uniform(0, 0.002 * min(lost + 1, 20)))
         raise StoreUnavailable(
-            f"a destination of queue {queue!r} changes faster than it can be asked: {_MOST_TURNS} conditional writes were lost to others"
+            f"a destination of queue {queue!r} changes faster than it can be asked: "
+            f"{_MOST_TURNS} conditional writes were lost to others"
         )
 
 
 class BlockingThrottle:
-    """For one delivery and a thread: what a plain handler gets for the keyword `throttle`. Without limits in the settings nothing ever waits."""
+    """For one delivery and a thread: what a plain handler gets for the keyword `throttle`.
+
+    Without limits in the settings nothing ever waits.
+    """
 
     def __init__(
         self,

@@ -51,7 +51,10 @@ class ParentLink:
         self._drain = drain
         self._sending = threading.Lock()
         self.turned: float | None = None
-        """When the event loop turned last; None while it has yet to: a handler takes as long to build, and the stores to open, as it takes."""
+        """When the event loop last turned; None until the first turn.
+
+        The time to build a handler and open the stores has no limit.
+        """
         self.health = ProcessHealth(
             connected=False, loop_lag=0.0, in_flight=0, reaches_cassandra=False
         )
@@ -125,7 +128,10 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
 
 
 def _end_soon(code: int) -> None:
-    """The end of the interpreter runs what handlers registered for it, and waits for their threads; it must not hang there."""
+    """Ends the process at the latest 5 s from now.
+
+    The interpreter's end runs what handlers registered for it, and waits for their threads.
+    """
     guard = threading.Timer(_EXIT_WITHIN, _exit_now, (code,))
     guard.daemon = True
     guard.start()
@@ -139,7 +145,8 @@ def _exit_now(code: int = 0) -> None:
 
 async def _consume(task: ConsumerTask, link: ParentLink, in_handlers: InHandlers) -> int:
     """Until told to stop; the number of handlers that did not end in time."""
-    # Late: prometheus-client looks at its environment when it is imported, and the parent needs neither it nor the drivers.
+    # Imported late: prometheus-client reads its environment at import, and the parent needs neither
+    # it nor the drivers.
     from mailslice.worker.metrics import ConsumerMetrics
     from mailslice.worker.process.handler_spec import load_handler
     from mailslice.worker.process.task import Handling, policy_of
@@ -154,7 +161,8 @@ async def _consume(task: ConsumerTask, link: ParentLink, in_handlers: InHandlers
     handler = load_handler(task.handler, task.settings)
     isolation = Isolation(in_handlers, lambda: link.struck)
     handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
-    # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
+    # Deliveries reconnect by themselves once they have begun. Only a start without a store ends in
+    # StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
         worker.state.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
         worker.state.on_buried = link.buried.append
@@ -165,7 +173,8 @@ async def _consume(task: ConsumerTask, link: ParentLink, in_handlers: InHandlers
             try:
                 await hand_out(deliveries, handling, stop)
             except MailsliceError:
-                # The broker refuses us now (a password was changed). What runs in handlers can still be told to the view, lest it is handled again.
+                # The broker refuses us now (a changed password). What handlers finish can still be
+                # written, so that it is not handled again.
                 await _drain(deliveries, handling, task.drain)
                 raise
             return await _drain(deliveries, handling, task.drain)
@@ -214,7 +223,7 @@ async def _turn(
 
 
 async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta) -> int:
-    """What was delivered and not begun goes back at once; what runs has its time. The number of those that took longer."""
+    """Returns mails that no handler has and awaits the handlers; how many did not end in time."""
     log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
     _, unfinished = await asyncio.gather(
         deliveries.aclose(), handling.drain(longest.total_seconds())

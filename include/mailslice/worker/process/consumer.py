@@ -1,4 +1,4 @@
-"""What a consuming process is started with: of the parent (`supervisor`) and of the process (`child`)."""
+"""What a consuming process is started with, for parent (`supervisor`) and process (`child`)."""
 
 from __future__ import annotations
 

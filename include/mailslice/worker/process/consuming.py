@@ -1,4 +1,4 @@
-"""Consume a queue with a function, on the event loop that is there: until stopped, idle, or so many mails are handled."""
+"""Consumes a queue with a function on the running event loop: until stopped, idle, or a count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _LEAST_WAIT = 0.05
 class Consumed:
     """What became of the mails that were handed to a handler.
 
-    `given_back`: another one had taken the mail (stage marks). `dropped`: it was deleted, or closed, meanwhile.
+    `given_back`: another worker had taken the mail (stage marks). `dropped`: it was deleted, or
+    closed, meanwhile.
     `failures`: attempts that ended in an exception; those mails are among the retried.
     """
 
@@ -112,7 +113,9 @@ async def consume(
                 await handling.room()
         longest = None
     except Exception:
-        longest = DRAIN_SECONDS  # nothing more comes. What handlers have done can still be told to the view, lest it is done again
+        # Nothing more arrives. What handlers have done can still be written, so that it is not
+        # done again.
+        longest = DRAIN_SECONDS
         raise
     finally:
         try:
@@ -129,7 +132,11 @@ async def consume(
 async def following(
     deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
 ) -> Delivery | None:
-    """The next delivery; None when there are no more, or when nothing came for `idle` while the caller was not `busy`."""
+    """The next delivery; None at the end.
+
+    The end is that there are no more, or that nothing came for `idle` while the caller was not
+    `busy`.
+    """
     if idle is None:
         return await anext(deliveries, None)
     longest = idle.total_seconds()
@@ -142,14 +149,17 @@ async def following(
 
 
 async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """The end of a `stopped` that is not needed any more. One that has begun to close is waited for: what was fetched ahead goes back there."""
+    """Ends a `stopped` that is not needed any more.
+
+    One that has begun to close is awaited: it returns what was fetched ahead.
+    """
     if not stop.is_set():
         stopping.cancel()
     await asyncio.wait({stopping})
 
 
 async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
-    """The end of deliveries of which only `handed` may still be in hand: those go back, and then the connection is closed."""
+    """Ends deliveries: returns those of `handed` that are still in hand, then disconnects."""
     await asyncio.gather(
         *(_return_to_queue(delivery) for delivery in [*handed] if not delivery.settled.is_set())
     )
@@ -164,7 +174,10 @@ async def _return_to_queue(delivery: Delivery) -> None:
 async def stopped(
     stop: asyncio.Event, deliveries: Deliveries, on_stop: Callable[[], None] = lambda: None
 ) -> None:
-    """When `stop` is set it calls `on_stop` and closes the deliveries: whoever waits for the next one then learns that there is none."""
+    """When `stop` is set: calls `on_stop`, then closes the deliveries.
+
+    Whoever waits for the next delivery then learns that there is none.
+    """
     await stop.wait()
     on_stop()
     await deliveries.aclose()

@@ -62,13 +62,17 @@ def load_handler(spec: str, settings: Settings) -> LoadedHandler:
         handler = _built(spec, handler, settings)
     if not callable(handler):
         raise BadInput(
-            f"--handler {spec!r}: {path} is a {type(handler).__name__}, which cannot be called; {_ALLOWED}"
+            f"--handler {spec!r}: {path} is a {type(handler).__name__}, which cannot be called; "
+            f"{_ALLOWED}"
         )
     return LoadedHandler(handler, _is_async(handler), _keywords(f"--handler {spec!r}", handler))
 
 
 def loaded(handler: Callable[..., Any]) -> LoadedHandler:
-    """A handler that is at hand: a function, or an object that can be called. BadInput when it cannot be called as (mail, content)."""
+    """A handler given as a function, or as an object that can be called.
+
+    Raises BadInput when it cannot be called as (mail, content).
+    """
     name = f"handler {getattr(handler, '__qualname__', handler)!r}"
     if inspect.isclass(handler) or not callable(handler):
         raise BadInput(
@@ -89,7 +93,8 @@ def _module(spec: str, name: str, *, own: bool) -> Any:
         SystemExit,
     ) as error:  # a script that was not meant to be imported ends the process
         raise BadInput(
-            f"--handler {spec!r}: module {name!r} cannot be imported: {type(error).__name__}: {error}; {_ALLOWED}"
+            f"--handler {spec!r}: module {name!r} cannot be imported: "
+            f"{type(error).__name__}: {error}; {_ALLOWED}"
         ) from error
 
 
@@ -109,7 +114,8 @@ def _built(spec: str, cls: Callable[[Settings], Any], settings: Settings) -> Any
         raise
     except (Exception, SystemExit) as error:
         raise BadInput(
-            f"--handler {spec!r}: the class cannot be built with the settings: {type(error).__name__}: {error}"
+            f"--handler {spec!r}: the class cannot be built with the settings: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 

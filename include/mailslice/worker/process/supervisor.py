@@ -221,7 +221,8 @@ class Supervisor:
         slot.deaths = 1 if now - slot.started > _SETTLED_AFTER else slot.deaths + 1
         if not self._began and slot.deaths >= _TRIES_BEFORE_FIRST_BEAT:
             self._failure = MailsliceError(
-                f"worker process {slot.number} ended with {_ending(code)} {slot.deaths} times before it consumed; its log is above"
+                f"worker process {slot.number} ended with {_ending(code)} {slot.deaths} times "
+                "before it consumed; its log is above"
             )
             return
         pause = min(2.0 ** (slot.deaths - 1), _LONGEST_PAUSE)
@@ -276,7 +277,10 @@ class Supervisor:
 
 
 def _figures_folder() -> str:
-    """Where the processes share their figures: memory-mapped files of this run. What a killed run left is swept."""
+    """The folder of this run's metric files, memory-mapped by all processes.
+
+    Removes the folders of runs that were killed.
+    """
     prefix = "mailslice-metrics-"
     for old in Path(tempfile.gettempdir()).glob(prefix + "*"):
         pid = old.name.removeprefix(prefix).partition("-")[0]

@@ -1,4 +1,4 @@
-"""Handlers run beside each other, up to so many at once; what each says becomes an action on its delivery.
+"""Runs handlers beside each other, up to a limit, and turns each outcome into a settlement.
 
 Plain functions run in threads, async ones as tasks: a slow one holds one place, not the rest.
 """
@@ -52,12 +52,16 @@ class Figures(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Another one has the mail, so nothing may become of it here. No handler says so: its marks do."""
+    """Another worker has the mail: this one only returns it. Only stage marks say so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of a mail whose attempts fail: the pauses between them, and what it is given up as after the last one. `chance` gives -1 to 1."""
+    """What becomes of a mail whose attempts fail.
+
+    `back_off`: the pauses between attempts. `give_up`: what follows the last one. `chance` gives -1
+    to 1.
+    """
 
     back_off: BackOff = field(default_factory=BackOff)
     give_up: GiveUp = GiveUp.DEAD_LETTER
@@ -65,11 +69,15 @@ class Policy:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """By MAILSLICE_WORKER_*. Raises BadSetting when mails are to bounce and there is no queue for the reports."""
+    """By MAILSLICE_WORKER_*.
+
+    Raises BadSetting when mails are to bounce and no queue for the reports is set.
+    """
     worker = settings.worker
     if worker.give_up is GiveUp.BOUNCE and worker.bounce_queue is None:
         raise BadSetting(
-            f"MAILSLICE_WORKER_GIVE_UP=bounce (in the {settings.source}) needs MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
+            f"MAILSLICE_WORKER_GIVE_UP=bounce (in the {settings.source}) needs "
+            "MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
         )
     return Policy(
         BackOff(worker.back_off_base, worker.back_off_factor, worker.back_off_cap, worker.attempts),
@@ -80,7 +88,10 @@ def policy_of(settings: Settings) -> Policy:
 def action_of(
     delivery: Delivery, outcome: Outcome | GiveBack, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
-    """Outcome -> what to ask of the delivery. The pause is fixed here, so that asking twice does not change it."""
+    """Outcome -> how to settle the delivery.
+
+    The pause is fixed here: a second attempt to settle keeps it.
+    """
     match outcome:
         case Complete():
             return delivery.complete
@@ -114,7 +125,8 @@ def _retry_action(
             return action_of(
                 delivery, _final_outcome(remaining, failures, outcome.why, policy), policy
             )
-        # Who was served is done; for the others this was the last attempt, and the next delivery names only them.
+        # Served recipients are done. For the others this was the last attempt: the next delivery
+        # names only them.
         return lambda: delivery.retry(recipients=remaining)
     return lambda: delivery.retry(
         recipients=outcome.recipients,
@@ -127,7 +139,8 @@ def _retry_action(
 def _final_outcome(
     recipients: tuple[str, ...], failures: int, why: str, policy: Policy
 ) -> Reject | Bounce:
-    reason = f"given up after {failures} attempts (MAILSLICE_WORKER_ATTEMPTS){f'; the last: {why}' if why else ''}"
+    last = f"; the last: {why}" if why else ""
+    reason = f"given up after {failures} attempts (MAILSLICE_WORKER_ATTEMPTS){last}"
     if policy.give_up is GiveUp.DEAD_LETTER:
         return Reject(reason)
     return Bounce(
@@ -144,7 +157,7 @@ def _final_outcome(
 
 
 class Handling:
-    """Runs one handler over deliveries, at most `concurrency` at once. Belongs to one event loop."""
+    """Runs one handler over deliveries, at most `concurrency` at once; for one event loop."""
 
     def __init__(
         self,
@@ -185,7 +198,11 @@ class Handling:
         task.add_done_callback(self._ended)
 
     def hurry(self) -> None:
-        """The end is near: handlers keep their time, but an outcome that no store takes for 30 s from now on is given up, and its mail left unsettled."""
+        """The worker is about to end.
+
+        Handlers keep their time. An outcome that no store takes for 30 s from now on is given up,
+        and its mail stays unsettled.
+        """
         self.stopping.set()
         if self._hurried is None:
             self._hurried = time.monotonic()
@@ -250,12 +267,17 @@ class Handling:
             return replace(self._failed(delivery, error), counted=False)
         except GeneratorExit:
             raise  # the loop is being closed
-        except BaseException as error:  # noqa: BLE001 - whatever a handler throws, the mail is tried again: libraries have such of their own (gevent, trio)
+        except BaseException as error:  # noqa: BLE001
+            # Whatever a handler raises, the mail is tried again. Libraries raise their own kinds
+            # (gevent, trio).
             return self._failed(delivery, error)
         return self._checked_outcome(delivery, result)
 
     def _checked_outcome(self, delivery: Delivery, result: object) -> Outcome:
-        """The outcome, or that the handler failed when it is none. Must not raise: nobody would have the mail then."""
+        """The outcome; a failed handler where the result is none.
+
+        Must not raise: nobody would settle the mail then.
+        """
         if result is None:
             return Complete()
         if wrong := _wrong_field(result):
@@ -310,7 +332,8 @@ class Handling:
     def _in_thread(
         self, delivery: Delivery, keywords: dict[str, object]
     ) -> tuple[Any, Exception | None]:
-        # Errors travel as values: in a future StopIteration would never arrive, and KeyboardInterrupt would end the loop.
+        # Errors travel as values: a future does not pass on StopIteration, and KeyboardInterrupt
+        # would end the loop.
         try:
             return self._handler.call(delivery.item.mail, delivery.content, **keywords), None
         except Exception as error:  # noqa: BLE001 - as above
@@ -359,7 +382,8 @@ class Handling:
             remaining = self._seconds_remaining(began)
             if remaining <= 0:
                 log.warning(
-                    "outcome given up: this is the end, and no store took it for %d s; the mail goes back",
+                    "outcome given up: this is the end, and no store took it for %d s; "
+                    "the mail goes back",
                     DRAIN_SECONDS,
                     extra=extra,
                 )

@@ -1,4 +1,4 @@
-"""One SMTP conversation: aiosmtpd's protocol with bounds on clients and time, and our way of DATA."""
+"""One SMTP conversation: aiosmtpd's protocol, limits of clients and time, and our own DATA."""
 
 # ruff: noqa: N802 - aiosmtpd calls commands by their names
 from __future__ import annotations
@@ -19,15 +19,24 @@ from mailslice.worker.smtp_server.session import Intake
 
 _AUTH_TRIES = 5
 _ANSWER_WITHIN = 600.0
-"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6): it is not idle then, we are busy."""
+"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6).
+
+It is not idle then: the server is busy.
+"""
 _GOODBYE = 2.0
 """Seconds for a client that is sent away to read what it was told."""
 _WRONG_PASSWORD_PAUSE = 2.0
-"""Seconds before a wrong password is answered: it is one user's, and may be guessed from many connections."""
+"""Seconds before a wrong password is answered.
+
+There is one user, whose password may be guessed from many connections.
+"""
 _STRANGERS_AGE = 300.0
 """Seconds that a client outside of the allowed networks has to log in, whatever else it says."""
 _LEAST_TIME, _LEAST_RATE = 600.0, 100_000.0
-"""Seconds, and bytes a second, that a whole mail may take: who sends a byte now and then holds its memory else for days."""
+"""Seconds, and bytes a second, that a whole mail may take.
+
+A client that sends a byte now and then would occupy memory for days.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,10 @@ class ConnectionLimits:
 
 
 class Conversation(SMTP):  # type: ignore[misc]
-    """aiosmtpd's protocol with a bound on clients and an own way of receiving mail, which counts memory and keeps lines of any length."""
+    """aiosmtpd's protocol with a limit of clients and its own way of receiving mail.
+
+    That way counts memory and accepts lines of any length.
+    """
 
     line_length_limit = 1 << 16  # what the reader keeps of a line; a mail's lines may be longer
 
@@ -86,7 +98,10 @@ class Conversation(SMTP):  # type: ignore[misc]
         return read_path(arg) if arg else ("", "")
 
     def _getparams(self, params: Sequence[str]) -> dict[str, str | bool] | None:
-        """AUTH= is for servers that ask who the sender is within a trusted network; here it says nothing, but clients that logged in send it (RFC 4954 5)."""
+        """Drops AUTH= (RFC 4954 5), which clients that logged in may send.
+
+        It names the sender within a network of trusted servers, and has no meaning here.
+        """
         known: dict[str, str | bool] | None = super()._getparams(params)
         if known is not None and self._intake.offers_auth:
             known.pop("AUTH", None)
@@ -183,17 +198,25 @@ class Conversation(SMTP):  # type: ignore[misc]
         super().connection_lost(error)
 
     def _timeout_cb(self) -> None:
-        """A close would wait for a client that does not read for good, and its place among the clients with it."""
+        """Cuts the client off.
+
+        A close would wait for ever for a client that does not read, and so would its connection
+        slot.
+        """
         self._cut_off()
 
     def _cut_off(self) -> None:
         (self._original_transport or self.transport).abort()
         if self._handler_coroutine is not None:
-            self._handler_coroutine.cancel()  # of a connection that ends within a TLS handshake asyncio tells nobody
+            # asyncio reports no end of a connection within a TLS handshake.
+            self._handler_coroutine.cancel()
         self.reservation.release()
 
     def dismiss(self) -> None:
-        """Closes it, with the word for that (RFC 5321 3.8). Called again and again until it is gone: a client that does not read is cut off in the end."""
+        """Closes it with 421 (RFC 5321 3.8). To be called again until it is closed.
+
+        A client that does not read is cut off after 2 s.
+        """
         now = self.loop.time()
         if self._dismissed is None:
             self._dismissed = now

@@ -54,8 +54,8 @@ async def receive(
 ) -> bytes | str:
     """The mail with `before` in front of it (which does not count), or the refusal to answer with.
 
-    Takes memory from `reservation` as it grows; a refusal gives it back. `on_progress` is called with the
-    bytes that have come, at first and for every 64 KiB: a slow client is not one that has gone.
+    Takes memory from `reservation` as it grows; a refusal releases it. `on_progress` gets the count
+    of bytes, at first and for every 64 KiB: a slow client is not a lost one.
     """
     mail = _Mail(limit, reservation, before, refuse_bare=refuse_bare)
     reported = 0
@@ -113,7 +113,11 @@ class _Mail:
 
 
 async def _piece(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
-    """A line, or a part of one that is longer than the reader's limit; and whether the line ends with it. A bare LF or CR ends no line."""
+    """A line, or a part of a line that exceeds the reader's limit; and whether the line ends with
+    it.
+
+    A bare LF or CR ends no line.
+    """
     try:
         return await reader.readuntil(b"\r\n"), True
     except asyncio.LimitOverrunError as error:

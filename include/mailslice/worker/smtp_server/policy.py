@@ -1,4 +1,7 @@
-"""Who may send by SMTP, judged from settings alone. Never an open relay: what would make one is refused before the port is opened."""
+"""Who may send by SMTP, by the settings alone.
+
+Never an open relay: such settings are refused before the port is opened.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _WIDEST = {4: 8, 6: 16}
-"""Shortest prefix of an allowed network when strangers can reach the port: 10.0.0.0/8 is the widest network anyone owns."""
+"""Shortest prefix of an allowed network where strangers can reach the port.
+
+10.0.0.0/8 is the widest network anyone owns.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,10 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
     auth_without_tls = loopback or settings.auth_without_tls
     if settings.username is not None and tls is None and not auth_without_tls:
         raise BadSetting(
-            f"MAILSLICE_SMTP_IN_USERNAME is set, MAILSLICE_SMTP_IN_HOST={settings.host!r} is not loopback, and there is no TLS: "
-            "passwords would cross the network in the clear; set MAILSLICE_SMTP_IN_TLS_CERTIFICATE and _TLS_KEY, "
+            f"MAILSLICE_SMTP_IN_USERNAME is set, MAILSLICE_SMTP_IN_HOST={settings.host!r} "
+            "is not loopback, and there is no TLS: "
+            "passwords would cross the network in the clear; "
+            "set MAILSLICE_SMTP_IN_TLS_CERTIFICATE and _TLS_KEY, "
             "or, where only this machine reaches the port, MAILSLICE_SMTP_IN_AUTH_WITHOUT_TLS=true"
         )
     return SmtpPolicy(
@@ -73,7 +81,7 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a port bound to `host`. Of names only localhost is known to be."""
+    """Whether only this machine can reach a port bound to `host`. Of names only localhost is."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -93,7 +101,7 @@ def client_address(peer: object) -> IPAddress | None:
 
 
 def client_key(address: IPAddress | None) -> str:
-    """What counts as one client: an address of IPv4, a /64 of IPv6, of which anybody has that many."""
+    """What counts as one client: an IPv4 address, or an IPv6 /64, which one client can own."""
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((int(address), 64), strict=False))
     return str(address)
@@ -104,7 +112,8 @@ def _network(text: str) -> IPNetwork:
         return ipaddress.ip_network(text)
     except ValueError as error:
         raise BadSetting(
-            f"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS: {text!r} is not a network ({error}); allowed: 192.0.2.0/24, 2001:db8::/32, comma-separated"
+            f"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS: {text!r} is not a network ({error}); "
+            "allowed: 192.0.2.0/24, 2001:db8::/32, comma-separated"
         ) from None
 
 
@@ -116,8 +125,10 @@ def _refuse_open_relay(host: str, networks: tuple[IPNetwork, ...]) -> None:
     for network in joined:
         if network.prefixlen < _WIDEST[network.version]:
             raise BadSetting(
-                f"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS holds {network}, and MAILSLICE_SMTP_IN_HOST={host!r} is not loopback: that is an open relay; "
-                f"allowed: networks of /{_WIDEST[network.version]} or longer, and AUTH for everybody else"
+                f"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS holds {network}, and "
+                f"MAILSLICE_SMTP_IN_HOST={host!r} is not loopback: that is an open relay; "
+                f"allowed: networks of /{_WIDEST[network.version]} or longer, "
+                "and AUTH for everybody else"
             )
 
 
@@ -132,7 +143,7 @@ def _tls(settings: SmtpInSettings) -> ssl.SSLContext | None:
 
 
 def require_both(prefix: str, **pair: object) -> None:
-    """BadSetting when one of two settings (name without prefix -> value) is set without the other."""
+    """Raises BadSetting when one of two settings (name without prefix -> value) is set alone."""
     if len({value is None for value in pair.values()}) > 1:
         names = " and ".join(f"{prefix}_{name}" for name in pair)
         raise BadSetting(f"{names}: one is set without the other; allowed: both, or none")
@@ -146,5 +157,6 @@ def load_certificate(
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise BadSetting(
-            f"{prefix}_TLS_CERTIFICATE={str(certificate)!r} with _TLS_KEY={str(key)!r} cannot be loaded: {error}"
+            f"{prefix}_TLS_CERTIFICATE={str(certificate)!r} with _TLS_KEY={str(key)!r} "
+            f"cannot be loaded: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""`mailslice worker smtp-in`: accepts mail by SMTP and answers 250 only after the enqueue is durable."""
+"""`mailslice worker smtp-in`: accepts mail by SMTP; answers 250 when the enqueue is durable."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def _stay_connected(worker: QueueWorker) -> None:
 
 
 def _with_room_for_trace(settings: Settings) -> Settings:
-    """The limit is the client's, and was kept when the mail came; the Received line before it is ours."""
+    """Settings with room for our Received line: the limit was applied to the client's mail."""
     queue = settings.queue.model_copy(
         update={"max_mail_bytes": settings.queue.max_mail_bytes + _TRACE_ROOM}
     )
@@ -164,7 +164,9 @@ async def serve(
         )
     except OSError as error:
         raise BadSetting(
-            f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, MAILSLICE_SMTP_IN_PORT={smtp_in.port}: cannot listen there: {error.strerror or error}; choose another"
+            f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, "
+            f"MAILSLICE_SMTP_IN_PORT={smtp_in.port}: cannot listen there: "
+            f"{error.strerror or error}; choose another"
         ) from error
     host, port = server.sockets[0].getsockname()[:2]
     log.info("listening on %s:%d", host, port, extra={"action": "smtp_listening"})

@@ -35,7 +35,10 @@ _NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
 _MOST_HOPS = 100
 """Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
 _FREE_RECIPIENTS = 100
-"""Of one mail: as many as every server takes (RFC 5321 4.5.3.1.8). Beyond them they count as mail in memory."""
+"""Recipients of one mail that every server takes (RFC 5321 4.5.3.1.8).
+
+Further ones count as mail in memory.
+"""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -135,7 +138,8 @@ class Intake:
         if len(envelope.rcpt_tos) >= self._max_recipients:
             return "452 4.5.3 Too many recipients"
         if address.lower() == "postmaster":
-            address = f"{address}@{self._hostname}"  # the one name that every server knows without a domain (RFC 5321 4.5.1)
+            # The one name that every server knows without a domain (RFC 5321 4.5.1).
+            address = f"{address}@{self._hostname}"
         if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
             return problem
         if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.reservation.grow(
@@ -153,7 +157,10 @@ class Intake:
         reservation: Reservation,
         receiving: Callable[[Reservation, bytes], Awaitable[bytes | str]],
     ) -> str:
-        """Receives a mail, behind a Received line, and gives the answer to it: 250 when it is durable. `reservation` has its recipients; it is released."""
+        """Receives a mail, behind a Received line; the answer to it. 250 means durable.
+
+        `reservation` has the memory of its recipients. It is released.
+        """
         try:
             mail = self._mail(session, envelope)
             content = await receiving(reservation, self._trace(session, envelope, mail.name))
@@ -166,7 +173,8 @@ class Intake:
             reservation.release()
             return content
         crash.point("smtp:received")
-        # A client that hangs up must not cut an enqueue in two: the task goes on, and `drain` waits for it.
+        # A client that hangs up must not interrupt an enqueue: the task goes on, and `drain` waits
+        # for it.
         task = asyncio.create_task(self._accept(mail, content, reservation))
         self._enqueuing.add(task)
         task.add_done_callback(self._enqueuing.discard)
@@ -199,7 +207,8 @@ class Intake:
             queued = await self._worker.enqueue(mail, content)
         except MailsliceError as error:
             log.warning("mail not stored: %s", error, extra={"action": "smtp_refused"})
-            # Bad input is the mail's fault and stays so; a bad setting, say a password that was changed, is ours and is mended.
+            # Bad input is a lasting fault of the mail. A bad setting (say, a changed password) is
+            # ours, and gets corrected.
             its_fault = isinstance(error, BadInput) and not isinstance(error, BadSetting)
             return "554 5.6.0 The mail cannot be accepted" if its_fault else _NO_STORE
         except Exception as error:  # noqa: BLE001 - whatever it is, the client keeps the mail
@@ -230,7 +239,8 @@ class Intake:
             last_updated_ns=int(now.timestamp() * 1000) * 1_000_000,
             attributes=attributes,
             remote_addr=str(address or ""),
-            # Not looked up: a name service must not hold up mail. The name the client claims is in the HELO attribute.
+            # No look-up: a name service must not delay mail. The name that the client claims is in
+            # the HELO attribute.
             remote_host="localhost"
             if address is not None and address.is_loopback
             else str(address or ""),
@@ -265,7 +275,11 @@ def _wrong_address(address: str, *, utf8: bool) -> str | None:
 
 
 def _james_takes(address: str) -> bool:
-    """A James that gets a mail with one recipient that its MailAddress refuses dead-letters it for all of them; with such a sender it takes the null sender."""
+    """Whether James' MailAddress accepts it.
+
+    For one recipient that it refuses James dead-letters the whole mail; a sender that it refuses
+    becomes the null sender.
+    """
     local, _, domain = address.rpartition("@")
     return (
         local != '""'

@@ -68,7 +68,8 @@ class StageMarks:
             raise _taken(self._known.enqueue_id)
         if unknown := set(requested) - set(self._known.remaining):
             raise BadInput(
-                f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, or are not the mail's"
+                f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, "
+                "or are not the mail's"
             )
         begun = self._moved(requested, Stage.SENDING)
         await self._write(begun)
@@ -102,7 +103,10 @@ class StageMarks:
                 await self._on_late(before, requested)
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These recipients surely do not have the mail: a plain refusal. They are left to be tried again. The next mark writes it."""
+        """These recipients surely do not have the mail: the server refused it.
+
+        They remain to be tried again. The next mark writes that.
+        """
         back = self._begun(recipients)
         states = {
             recipient: stage
@@ -115,7 +119,10 @@ class StageMarks:
         self._on_stage(self._known.stage)
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
-        """The handler is done with all recipients: those that are left or were begun are at `stage`. Raises TakenOver."""
+        """The handler is done with all recipients: those remaining or begun are now at `stage`.
+
+        Raises TakenOver.
+        """
         if self.taken:
             raise _taken(self._known.enqueue_id)
         if self._written.step and not self._written.closed:
@@ -128,7 +135,11 @@ class StageMarks:
         return self._next
 
     async def begin_next_attempt(self, remaining: Iterable[str]) -> MailStage:
-        """Writes, and gives, the record of the attempt that serves those of `remaining` who were not begun; those in doubt fail by it. Raises TakenOver."""
+        """Writes and returns the record of the next attempt.
+
+        It serves those of `remaining` who were not begun. Those in doubt fail by it. Raises
+        TakenOver.
+        """
         if self.taken:
             raise _taken(self._known.enqueue_id)
         if self._next is None:
@@ -161,7 +172,10 @@ class StageMarks:
         )
 
     async def _write(self, after: MailStage) -> None:
-        """After a lost answer the record may be ours and a step ahead: then this delivery wrote it."""
+        """Writes the record.
+
+        After a lost answer the table may be a step ahead under our name: this delivery wrote it.
+        """
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
             existing = await self._stages.fetch(after.enqueue_id)
@@ -190,12 +204,18 @@ def _taken(enqueue_id: EnqueueId) -> TakenOver:
 WAIT_SECONDS = 1.0
 """Between two looks at a mail whose sender may be alive."""
 _LONGEST_WAIT = 15 * 60.0
-"""Seconds that a living sender is waited for. One that hangs for longer is the business of stuck_mails, and then of whoever gets the mail."""
+"""Seconds for which a living sender is waited for.
+
+One that hangs for longer is left to stuck_mails, then to whoever gets the mail.
+"""
 
 
 @dataclass(slots=True)
 class Doubt:
-    """Since when a mail waits for a record, unchanged, that says sending. It is parked with its mail."""
+    """Since when a mail waits for an unchanged record in stage sending.
+
+    A parked message carries it as a header.
+    """
 
     owner: str
     step: int
@@ -233,7 +253,11 @@ class Stages:
         )
 
     def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
-        """Asks for the mail's record, at the settings' consistency, without waiting: for `record_of`. What a refused write has lost to is seen by it."""
+        """Asks for the mail's record, at the settings' consistency, without waiting; for
+        `record_of`.
+
+        It shows a write to which a refused write has lost.
+        """
         return self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
 
     def record_of(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
@@ -245,7 +269,10 @@ class Stages:
         return self.record_of(enqueue_id, await self.ask(enqueue_id))
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
-        """Writes `after` if the record is still `before` (step 0: there is none). After StoreUnavailable nobody knows: read."""
+        """Writes `after` if the record is still `before` (step 0: there is none).
+
+        After StoreUnavailable the result is unknown: fetch.
+        """
         return self._table.applied(
             await self._bridge.rows(self._table.advance_future(self._queue, before, after))
         )
@@ -276,7 +303,10 @@ class Stages:
         return decision, doubt if decision.verdict is Verdict.WAIT else None
 
     async def _may_live(self, doubt: Doubt) -> bool:
-        """Our own mails are never asked about here: what this worker still works on is in its hand, and waited for there."""
+        """Whether the sender may be alive; never asked about this worker.
+
+        Its own mails are in its hand, and are waited for there.
+        """
         waited = (self.clock() - doubt.since).total_seconds()
         if waited < self._first_check_seconds:
             return True
