@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.queues import insert_all
 from mailslice.bench.spark_runs import own_stores, peak_memory, rate, run_duty, timed
-from mailslice.duties.blob_gc.kept import KeptBlobs
+from mailslice.duties.blob_gc.trash import KeptBlobs
 from mailslice.model.mail import BlobId
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.hot import HotBlobs

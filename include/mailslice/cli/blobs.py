@@ -12,7 +12,7 @@ from mailslice.model.errors import BadInput, SomeFailed
 from mailslice.model.mail import BlobId
 
 if TYPE_CHECKING:
-    from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
+    from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
 
 app = group("Blobs that blob_gc deleted and keeps for a while in mailslice's own bucket.")
 
@@ -26,7 +26,7 @@ def kept(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     from itertools import islice
 
     from mailslice.cli.door import open_stores
-    from mailslice.duties.blob_gc.kept import KeptBlobs
+    from mailslice.duties.blob_gc.trash import KeptBlobs
 
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
         there = stores.own_blobs.bucket_exists()
@@ -49,7 +49,7 @@ def restore(
 ) -> None:
     """Put deleted blobs back, by key or all of a run. A blob that is there is left as it is; a key without a copy is said, and the exit code is 1."""
     from mailslice.cli.door import open_stores, record
-    from mailslice.duties.blob_gc.kept import EXPIRED, KeptBlobs
+    from mailslice.duties.blob_gc.trash import EXPIRED, KeptBlobs
 
     wanted = [BlobId(key) for key in dict.fromkeys(keys or ())]
     if bool(wanted) == (run is not None):
@@ -90,7 +90,7 @@ def _copies(copies: "KeptBlobs", wanted: list[BlobId], run: str | None) -> "Iter
 
 
 def _end(counts: dict[str, int], run: str | None) -> None:
-    from mailslice.duties.blob_gc.kept import PRESENT, RESTORED
+    from mailslice.duties.blob_gc.trash import PRESENT, RESTORED
 
     bad = {status: count for status, count in counts.items() if status not in {PRESENT, RESTORED}}
     if run is not None and not counts:

@@ -1,3 +1,7 @@
-"""Deletes blobs that nothing refers to: candidates first, deleted when a later full scan still finds no reference, kept aside for a week."""
+"""Deletes blobs without a reference.
+
+A scan records candidates. A later full scan that still finds no reference deletes them, and keeps
+a copy of each for a week.
+"""
 
 NEEDS_QUEUE = False

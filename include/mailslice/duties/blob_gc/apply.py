@@ -1,8 +1,8 @@
-"""Puts back what is missed, reads references again, records candidates, deletes, looks once more.
+"""Restores missing blobs, reads references again, records candidates, deletes, restores once more.
 
-Every stage may be the last one: groups that are done are remembered, and a kept copy whose blob is
-referred to is put back by this run or by any later one. So no copy is forgotten, however long its
-time is over, before it is known that its blob is there or that nothing refers to it.
+A kill may end the run at any stage. Completed groups are recorded, and this run or any later one
+restores a copy whose blob is referenced. A copy is deleted only when its blob is known to exist or
+to have no reference, however long ago the copy expired.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.duties.blob_gc import candidates
-from mailslice.duties.blob_gc.candidates import Candidates
-from mailslice.duties.blob_gc.deleting import (
+from mailslice.duties.blob_gc.candidates import CandidateRecord
+from mailslice.duties.blob_gc.deletes import (
+    ALREADY_DELETED,
     CHANGED,
-    GONE,
     REFERENCED,
-    Deleting,
-    Outcome,
+    DeleteSpec,
+    GroupOutcome,
     delete_groups,
     group_name,
 )
-from mailslice.duties.blob_gc.kept import PRESENT, RESTORED, Kept, KeptBlobs, run_of
-from mailslice.duties.blob_gc.plan import GcPlan, KeptCopy
+from mailslice.duties.blob_gc.plan import CopyToRestore, GcPlan
 from mailslice.duties.blob_gc.planning import require_bucket
-from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
+from mailslice.duties.blob_gc.scans import ALIKE, read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
-from mailslice.duties.blob_gc.spent import Spent
+from mailslice.duties.blob_gc.timings import Timings
+from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Kept, KeptBlobs, run_of
 from mailslice.engine.dataset import Frame
 from mailslice.engine.frames import InProcess, Session, slots_of
 from mailslice.engine.joins import KEY, collected, referenced
@@ -44,15 +44,14 @@ from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId
 
 GROUPS, EXPIRES = "groups", "copiesExpire"
-"""Report fields for a second try of the plan: what became of each group, and until when this run's
-copies are kept."""
+"""Report fields that a second try reads: the outcome of each group, and when the copies expire."""
 _GROUPS_A_SLOT = 4
-"""Of the first round: between two rounds the lock and the time limit are looked at."""
+"""Of the first round. The lock and the time limit are checked between two rounds."""
 _SHORT_ROUND_S, _LONG_ROUND_S = 4.0, 8.0
 NAMED = 20
 """The most failures, and the most missed blobs, that a report names."""
-_FEW = 2
-"""So many groups of candidates are read here and not by Spark."""
+_SMALL_PLAN = 2
+"""Up to this many groups of candidates are read in this process, not by Spark."""
 
 
 def collect(run: Run, plan: GcPlan, progress: Progress) -> None:
@@ -63,17 +62,17 @@ def collect(run: Run, plan: GcPlan, progress: Progress) -> None:
             f"the plan of run {plan.run} is about bucket {plan.bucket}, "
             f"the settings name {bucket}: plan again"
         )
-    with KeptBlobs(run.settings, run.throttle("s3")) as kept:
-        require_bucket(run, kept.james, plan.grace)
-        kept.own.ensure_bucket()
-        _Collection(run, plan, progress, kept).collect()
+    with KeptBlobs(run.settings, run.throttle("s3")) as trash:
+        require_bucket(run, trash.james, plan.grace)
+        trash.own.ensure_bucket()
+        _Collection(run, plan, progress, trash).collect()
 
 
 class _Collection:
     """One apply, stage by stage."""
 
-    def __init__(self, run: Run, plan: GcPlan, progress: Progress, kept: KeptBlobs) -> None:
-        self._run, self._plan, self._progress, self._kept = run, plan, progress, kept
+    def __init__(self, run: Run, plan: GcPlan, progress: Progress, trash: KeptBlobs) -> None:
+        self._run, self._plan, self._progress, self._trash = run, plan, progress, trash
         self._spark = run.spark()
         self._restored: set[BlobId] = set()
         self._problems: dict[BlobId, str] = {}
@@ -87,35 +86,35 @@ class _Collection:
         self._expires = datetime.fromisoformat(str(expires)) if plan.keep else None
 
     def collect(self) -> None:
-        run, plan, spent = self._run, self._plan, Spent()
-        self._count([Outcome(**one) for one in self._groups.values()])
-        copies = run.read_rows(plan.restores, KeptCopy)
+        run, plan, timings = self._run, self._plan, Timings()
+        self._count([GroupOutcome(**one) for one in self._groups.values()])
+        copies = run.read_rows(plan.restores, CopyToRestore)
         self._put_back((copy.key, 0) for copy in copies)
         self._save()
         crash.point("apply:after-restores")
 
-        spared = self._referenced_again()
-        spent.on("secondScan")
+        rereferenced = self._rereferenced()
+        timings.on("secondScan")
         crash.point("apply:after-second-scan")
-        self._record(spared)
+        self._record(rereferenced)
         crash.point("apply:after-candidates")
 
-        self._delete(spared)
-        spent.on("deleting")
+        self._delete(rereferenced)
+        timings.on("deleting")
         crash.point("apply:after-deletes")
 
-        # A delete of this try or of one that was killed, or of a run whose copies are about to be
-        # forgotten: references that came since are looked for, and what they name is put back.
-        over = self._kept.expired(run.clock(), but_of=plan.run)
-        if self._groups or over:
+        # References may be newer than a delete: of this try, of a killed one, or of a run whose
+        # copies are about to be deleted. Their blobs are restored.
+        expired_folders = self._trash.expired(run.clock(), but_of=plan.run)
+        if self._groups or expired_folders:
             self._wait_for_inserts()
-            self._look_again(over, spared)
+            self._restore_missed(expired_folders, rereferenced)
         self._save()
-        spent.on("lookAgain")
+        timings.on("lookAgain")
         crash.point("apply:after-look")
         run.require_lock()
-        expired, unexpired = self._kept.forget(over, but=self._problems.keys())
-        run.report(expiredCopies=expired, copiesNotDeleted=unexpired, spent=spent.seconds)
+        expired, unexpired = self._trash.forget(expired_folders, but=self._problems.keys())
+        run.report(expiredCopies=expired, copiesNotDeleted=unexpired, spent=timings.seconds)
 
     def _save(self) -> None:
         progress = self._progress
@@ -128,11 +127,11 @@ class _Collection:
         )
         progress.save()
 
-    def _count(self, groups: Sequence[Outcome]) -> None:
-        """Count what became of blobs; errors without a name count with their group's first."""
+    def _count(self, groups: Sequence[GroupOutcome]) -> None:
+        """Count outcomes of blobs; failures without a key count with the first of their group."""
         progress = self._progress
         progress.done(count=sum(outcome.deleted for outcome in groups))
-        for reason in (REFERENCED, GONE, CHANGED):
+        for reason in (REFERENCED, ALREADY_DELETED, CHANGED):
             progress.skip(reason, sum(outcome.skipped.get(reason, 0) for outcome in groups))
         for outcome in groups:
             unnamed = outcome.failed - len(outcome.failures)
@@ -142,10 +141,10 @@ class _Collection:
     def _put_back(self, copies: Iterable[tuple[str, int]]) -> None:
         """Restore copies, by their own key and size."""
         known = [copy for key, size in copies if (copy := Kept.of(key, size)) is not None]
-        self._note(self._kept.restore(known))
+        self._note(self._trash.restore(known))
 
     def _note(self, outcomes: Mapping[BlobId, str]) -> None:
-        """The last word on each key, as `KeptBlobs.restore` says it."""
+        """Record the latest outcome of each key, as `KeptBlobs.restore` reports it."""
         for key, why in outcomes.items():
             self._problems.pop(key, None)
             if why == RESTORED:
@@ -153,40 +152,39 @@ class _Collection:
             elif why != PRESENT:
                 self._problems[key] = why
 
-    def _referenced_again(self) -> frozenset[str]:
-        """Planned keys that are referred to now.
+    def _rereferenced(self) -> frozenset[str]:
+        """Planned keys that are referenced now.
 
-        The files of the whole plan are read, and held against their digests, before anything is
-        done by them.
+        All files of the plan are read and checked against their digests before any is acted on.
         """
         with ExitStack() as frames:
             plan, spark = self._plan, self._spark
-            few = InProcess() if len(plan.candidates) <= _FEW else spark
-            self._planned(few, frames, plan.candidates)
+            session = InProcess() if len(plan.candidates) <= _SMALL_PLAN else spark
+            self._planned(session, frames, plan.candidates)
             if not plan.deletes:
                 return frozenset()
             planned = self._planned(spark, frames, plan.deletes)
-            again = referenced(spark, planned, self._references(frames), ALIKE)
-            return frozenset(row[KEY] for row in collected(spark, again))
+            rows = referenced(spark, planned, self._references(frames), ALIKE)
+            return frozenset(row[KEY] for row in collected(spark, rows))
 
-    def _record(self, spared: frozenset[str]) -> None:
+    def _record(self, rereferenced: frozenset[str]) -> None:
         run, plan, now = self._run, self._plan, self._run.clock()
         run.require_lock()
-        recorded = Candidates(
+        recorded = CandidateRecord(
             run=plan.run,
             recorded=now,
             groups=(*plan.deletes, *plan.candidates),
-            spared=spared,
+            spared=rereferenced,
             sources=plan.sources,
         )
         candidates.record(run.folder.artifacts, recorded)
         run.report(candidates=plan.waiting, recorded=iso(now))
         self._progress.save()
 
-    def _delete(self, spared: frozenset[str]) -> None:
+    def _delete(self, rereferenced: frozenset[str]) -> None:
         run, spark = self._run, self._spark
         folder, throttle = run.folder, run.throttle("s3")
-        what = Deleting(
+        spec = DeleteSpec(
             run.settings, self._plan.run, folder.artifacts, folder.name, self._expires, throttle
         )
         waiting = [one for one in self._plan.deletes if group_name(one) not in self._groups]
@@ -195,7 +193,7 @@ class _Collection:
             run.require_lock()
             now, waiting = waiting[:a_round], waiting[a_round:]
             began = elapsed_seconds()
-            outcomes = delete_groups(spark, what, now, spared)
+            outcomes = delete_groups(spark, spec, now, rereferenced)
             if not isinstance(spark, InProcess):
                 a_round = next_round(a_round, elapsed_seconds() - began)
             self._groups |= {name: asdict(outcome) for name, outcome in outcomes.items()}
@@ -203,33 +201,36 @@ class _Collection:
             self._save()
 
     def _wait_for_inserts(self) -> None:
-        """A mail that was being saved while its blob went has its row by then.
+        """Wait until rows of mails that were being saved during the deletes are visible.
 
-        An insert takes as long as a statement may.
+        An insert lasts no longer than the longest statement.
         """
         progress = self._progress
-        if progress.applied or progress.failed or progress.skipped[GONE]:
+        if progress.applied or progress.failed or progress.skipped[ALREADY_DELETED]:
             longest = self._run.stores.cassandra.longest_statement
             time.sleep(min(self._plan.grace, longest).total_seconds())
 
-    def _look_again(self, over: Sequence[str], spared: frozenset[str]) -> None:
-        """Put back what something refers to now, of this run's copies and of those that are `over`.
+    def _restore_missed(self, expired_folders: Sequence[str], rereferenced: frozenset[str]) -> None:
+        """Restore referenced blobs: copies of this run, and those in `expired_folders`.
 
-        Without copies, say what is missed.
+        Without copies, report what is missing.
         """
-        run, plan, spark, kept = self._run, self._plan, self._spark, self._kept
+        run, plan, spark, trash = self._run, self._plan, self._spark, self._trash
         with ExitStack() as frames:
             references = self._references(frames)
-            folders = [*over, *(one for one in kept.folders() if run_of(one) == plan.run)]
-            copies = frames.enter_context(read_kept(spark, run.settings, folders))
+            folders = [
+                *expired_folders,
+                *(one for one in trash.folders() if run_of(one) == plan.run),
+            ]
+            copies = frames.enter_context(read_copies(spark, run.settings, folders))
             missed = collected(spark, referenced(spark, copies, references, ALIKE))
             uncopied: list[dict[str, Any]] = []
             if self._groups and not plan.keep:
                 planned = self._planned(spark, frames, plan.deletes)
                 uncopied = collected(spark, referenced(spark, planned, references, ALIKE))
-        there = kept.james.heads([row[KEY] for row in uncopied if row[KEY] not in spared])
+        stored = trash.james.heads([row[KEY] for row in uncopied if row[KEY] not in rereferenced])
         why = "referred to again, and no copy was kept"
-        self._note({key: why for key, blob in there.items() if blob is None})
+        self._note({key: why for key, blob in stored.items() if blob is None})
         self._put_back((row["place"], row["size"]) for row in missed)
 
     def _planned(self, spark: Session, frames: ExitStack, groups: Sequence[RowGroup]) -> Frame:
@@ -238,16 +239,16 @@ class _Collection:
 
     def _references(self, frames: ExitStack) -> list[Frame]:
         sources, _ = sources_of(self._run.stores)
-        found = read_references(self._spark, self._run.settings, sources)
-        for frame in found:
+        references = read_references(self._spark, self._run.settings, sources)
+        for frame in references:
             frames.enter_context(frame)
-        return found
+        return references
 
 
 def next_round(groups: int, seconds: float) -> int:
-    """Groups of the next round, after one of so many took so long.
+    """Groups of the next round, after one of `groups` that took `seconds`.
 
-    Each round costs a Spark job, 0.2 s of CPU. A long one goes on without a lock that was lost.
+    Each round costs a Spark job, 0.2 s of CPU. A long round goes on after its lock is lost.
     """
     if seconds < _SHORT_ROUND_S:
         return 2 * groups

@@ -1,4 +1,4 @@
-"""The files of a plan: blobs that are to go, a thousand a row group, and candidates."""
+"""The files of a plan: blobs to delete, 1,000 to a row group, and candidates."""
 
 from __future__ import annotations
 
@@ -87,19 +87,19 @@ def write_orphans(
     folder: str,
     rules: Rules,
     *,
-    spared: frozenset[str],
+    rereferenced: frozenset[str],
 ) -> tuple[Tally, list[RowGroup]]:
-    """Write the orphans among unreferenced blobs: what there is of each kind, and the groups.
+    """Write the orphans among unreferenced blobs: a tally of all kinds, and the row groups.
 
     `blobs` has the columns key, size, modified_s, doubtful and since_ms. A candidate whose key is
-    in `spared` was referred to meanwhile: it waits anew.
+    in `rereferenced` was referred to meanwhile: it waits anew.
     """
 
     def work(batches: Iterator[pa.Table]) -> Iterator[Summary]:
         tally = Tally()
         writers = {kind: BlobWriter(location, folder, kind) for kind in GROUP_ROWS}
         for row in (row for batch in batches for row in batch.to_pylist()):
-            since = None if row["key"] in spared else row["since_ms"]
+            since = None if row["key"] in rereferenced else row["since_ms"]
             blob = PlannedBlob(row["key"], row["size"], row["modified_s"], since)
             kind = rules.kind(blob.key, blob.modified_s, doubtful=bool(row["doubtful"]))
             tally.add(kind, blob.key, blob.size, blob.modified_s, rules)

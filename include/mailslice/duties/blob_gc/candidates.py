@@ -1,9 +1,8 @@
-"""Which blobs earlier runs found unreferenced, and since when.
+"""Blobs that earlier runs found unreferenced, and since when.
 
-They are in the plan files of the last run that was applied; a note beside the runs, below the
-artifacts location, says which. Lost or changed, nothing is known of any candidate, and every blob
-waits anew. So does it when an earlier version of mailslice wrote the note: that one's files have
-digests of another kind.
+The plan files of the last applied run list them; a record below the artifacts location names these
+files. If the record is lost or was changed, no candidate is known and every blob waits anew. The
+same holds for a record of an earlier version of mailslice, whose digests are of another kind.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from mailslice.maintenance.row_file import RowGroup
 from mailslice.maintenance.run_request import NO_QUEUE
 
 _RUNS = queue_folder("blob_gc", NO_QUEUE)
-_FILE = f"{_RUNS}/candidates.json"
+_RECORD_PATH = f"{_RUNS}/candidates.json"
 
 
-class Candidates(JsonModel):
-    """What the last applied run recorded: blobs of its plan's files, less the keys `spared`."""
+class CandidateRecord(JsonModel):
+    """What the last applied run recorded: blobs of its plan's files except the keys `spared`."""
 
     run: str
     recorded: AwareDatetime
@@ -35,7 +34,7 @@ class Candidates(JsonModel):
     sources: Mapping[str, int]
     """How many references each source had then."""
     forgotten: str = Field("", exclude=True)
-    """Why the note is not believed since when its candidates wait; empty: it is."""
+    """Why the record is not trusted; empty when it is."""
 
     @property
     def folder(self) -> str:
@@ -43,23 +42,22 @@ class Candidates(JsonModel):
         return f"{_RUNS}/{self.run}"
 
 
-def record(artifacts: Artifacts, candidates: Candidates) -> None:
-    """From now on these are the candidates. Written whole or not at all."""
+def record(artifacts: Artifacts, candidates: CandidateRecord) -> None:
+    """Replace the record. Written completely or not at all."""
     value = candidates.as_json()
-    artifacts.write(_FILE, json.dumps({**value, "digest": digest_of(value)}).encode())
+    artifacts.write(_RECORD_PATH, json.dumps({**value, "digest": digest_of(value)}).encode())
 
 
-def recorded(artifacts: Artifacts) -> Candidates | None:
-    """The candidates; None when no run recorded any, or the note cannot be read.
+def recorded(artifacts: Artifacts) -> CandidateRecord | None:
+    """The record; None when no run wrote one, or it cannot be read.
 
-    Of a note that is not believed there is only `sources`, which a source that lost references is
-    held against.
+    A record that is not trusted keeps only `sources`, for the check of lost references.
     """
     try:
-        value = json.loads(artifacts.read(_FILE) or b"")
+        value = json.loads(artifacts.read(_RECORD_PATH) or b"")
         if forgotten := _why_forgotten(value, value.pop("digest", None)):
             value |= {"groups": (), "spared": ()}
-        return Candidates.model_validate(value).model_copy(update={"forgotten": forgotten})
+        return CandidateRecord.model_validate(value).model_copy(update={"forgotten": forgotten})
     except (ValueError, TypeError, AttributeError):
         return None
 

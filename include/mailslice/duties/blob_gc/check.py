@@ -1,4 +1,4 @@
-"""What the gate judges of a plan: whether its scans were whole, and each blob that is to go."""
+"""The plan's gate: whether its scans were complete, and every blob to delete."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MANY = 10_000
-"""So many blobs may go whatever is usual."""
+"""A plan of up to this many blobs is never unusual."""
 VOLATILE = ("deadLetters", "ownBucket", "own.")
-"""Sources that come and go: letters are redriven, delayed mails delivered."""
+"""Sources whose references vanish normally: letters are redriven, delayed mails delivered."""
 
 
 def sources(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
-    """One row a source: its scan was whole, and it lost few references since the last run."""
+    """One row for each source: its scan was complete, and it lost few references."""
     volatile = {name.lower() for name in settings.gc.volatile_sources}
     rows = [
         {
@@ -54,9 +54,9 @@ def _may_shrink(source: str, volatile: set[str]) -> bool:
 
 
 def lost_share(scan: SourceScan) -> float:
-    """The share of the last run's references that is gone and that no cleanup of ours explains.
+    """The share of the last run's references that vanished without a cleanup of mailslice.
 
-    It is 0 when there is nothing to compare.
+    0 when there is nothing to compare.
     """
     if not scan.before:
         return 0.0
@@ -89,11 +89,11 @@ def totals(plan: GcPlan, max_share: float) -> Frame:
 
 
 def deletes(context: StepContext, plan: GcPlan) -> Frame:
-    """The rows that are to go, one by one."""
+    """One row for each blob to delete."""
     import pyarrow as pa
 
     blob = context.settings.blob
-    derive = Judged(blob.family, BlobIds(blob, lambda: plan.made_at).generation())
+    derive = AddCollectable(blob.family, BlobIds(blob, lambda: plan.made_at).generation())
     number = ("modified_s", "since_ms", "collectable")
     schema = pa.schema([("key", pa.string()), *((name, pa.int64()) for name in number)])
     files = dict.fromkeys(group.file for group in plan.deletes)
@@ -116,8 +116,8 @@ def deletes(context: StepContext, plan: GcPlan) -> Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """Adds to planned rows whether their keys may be collected. Pickles: workers do it."""
+class AddCollectable:
+    """Adds the column `collectable` to planned rows. Picklable: workers call it."""
 
     family: int
     generation: int

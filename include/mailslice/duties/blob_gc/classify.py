@@ -1,4 +1,4 @@
-"""What may become of a blob that nothing refers to. Pure: by its key and age alone."""
+"""Classifies unreferenced blobs by key and age. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLE = 20
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """By what a run judges; `family` and `generation` are the present ones."""
+    """The rules of a run; `family` and `generation` are the current ones."""
 
     now: datetime
     grace: timedelta
@@ -47,13 +47,13 @@ class Rules:
             return DOUBTFUL
         if is_active(parse(key), self.family, self.generation):
             return ACTIVE
-        # Times of S3 are whole seconds: a blob counts as young rather too long than too short.
+        # S3's times are whole seconds; rounding must make a blob younger, never older.
         return (
             ORPHAN if self.now.timestamp() - modified_s > self.grace.total_seconds() + 1 else YOUNG
         )
 
     def due(self, since_ms: int | None) -> bool:
-        """Whether a candidate that was recorded at `since_ms` (epoch) may be deleted now."""
+        """Whether a candidate recorded at `since_ms` (epoch) may be deleted now."""
         return (
             since_ms is not None
             and self.now.timestamp() * 1000 - since_ms >= self.delete_after.total_seconds() * 1000
@@ -92,15 +92,15 @@ class Tally:
             _count(self.generations, generation_of(key), 1, size)
             _count(self.ages, rules.age(modified_s), 1, size)
 
-    def planned(self, what: str, size: int) -> None:
+    def planned(self, kind: str, size: int) -> None:
         """Count the bytes of what is planned."""
-        self.size[what] += size
+        self.size[kind] += size
 
-    def show(self, what: str, **shown: Any) -> None:
+    def show(self, kind: str, **entry: Any) -> None:
         """Keep one of a sample."""
-        kept = self.samples.setdefault(what, [])
-        if len(kept) < SAMPLE:
-            kept.append(shown)
+        entries = self.samples.setdefault(kind, [])
+        if len(entries) < SAMPLE:
+            entries.append(entry)
 
     def report(self) -> dict[str, Any]:
         """The report's fields."""
@@ -118,16 +118,16 @@ class Tally:
         """All of it, as `merge` reads it."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
-    def merge(self, found: dict[str, Any]) -> None:
+    def merge(self, part: dict[str, Any]) -> None:
         """Add another part's `as_json`."""
-        self.blobs.update(found["blobs"])
-        self.size.update(found["size"])
-        for mine, theirs in ((self.generations, found["generations"]), (self.ages, found["ages"])):
-            for name, (blobs, size) in theirs.items():
-                _count(mine, name, blobs, size)
-        for what, shown in found["samples"].items():
-            for each in shown:
-                self.show(what, **each)
+        self.blobs.update(part["blobs"])
+        self.size.update(part["size"])
+        for totals, counts in ((self.generations, part["generations"]), (self.ages, part["ages"])):
+            for name, (blobs, size) in counts.items():
+                _count(totals, name, blobs, size)
+        for kind, shown in part["samples"].items():
+            for entry in shown:
+                self.show(kind, **entry)
 
 
 def _shares(counts: dict[str, list[int]]) -> dict[str, dict[str, int]]:
@@ -135,7 +135,7 @@ def _shares(counts: dict[str, list[int]]) -> dict[str, dict[str, int]]:
 
 
 def _count(into: dict[str, list[int]], name: str, blobs: int, size: int) -> None:
-    # Keys come from anywhere: a bucket full of invented generations must not fill a report.
+    # Keys are arbitrary: a bucket full of invented generations must not fill a report.
     known = into.setdefault(
         name if name in into or len(into) < _MOST_GENERATIONS else _OTHERS, [0, 0]
     )

@@ -18,7 +18,7 @@ from mailslice.maintenance.run import Run
 from mailslice.maintenance.usual import usual_frames
 
 _LONG = ("sources", "samples", "byGeneration", "byAge")
-"""Fields of the plan that the report has, and no terminal."""
+"""Fields of the plan that the report includes and the terminal does not show."""
 _COUNTS = (
     *("referenceSourceCount", "references", "blobCount", "blobBytes", "orphans", "orphanBytes"),
     *("bytes", "candidates", "restored"),
@@ -37,14 +37,14 @@ class BlobGc(Duty[GcPlan]):
         return make_plan(run)
 
     def retained(self, run: Run) -> Collection[str]:
-        """What this very run has recorded, when it is planned again."""
+        """The files that this run has recorded, when it is planned again."""
         earlier = candidates.recorded(run.folder.artifacts)
         if earlier is None or earlier.run != run.request.run:
             return ()
         return {group.file for group in earlier.groups}
 
     def check(self, run: Run, plan: GcPlan) -> Iterable[Frame]:
-        """Judges the scans, every planned row, and how much is to go."""
+        """Checks the scans, every planned row, and the share of blobs to delete."""
         params = run.params(Params)
         share = run.settings.gc.max_share if params.max_share is None else params.max_share
         yield check.sources(plan, run.settings, params.max_shrink)
@@ -53,16 +53,16 @@ class BlobGc(Duty[GcPlan]):
         yield from usual_frames(run, plan.planned, check.MANY, unusual=params.unusual)
 
     def apply(self, run: Run, plan: GcPlan, progress: Progress) -> None:
-        """A killed run's groups are remembered, and its copies are put back by the next one."""
+        """A killed run's groups are recorded; the next run restores its copies."""
         collect(run, plan, progress)
 
     def verify(self, run: Run, plan: GcPlan, result: Result) -> Iterable[Frame]:
-        """Asks S3 about what the plan lists, whatever apply says of it."""
+        """Asks S3 about the planned blobs, independently of apply's result."""
         if plan.planned or plan.restores.rows or result.fields["notRestored"]:
             yield verify.after(run, plan, result)
 
     def describe(self, steps: Summaries) -> str:
-        """What was deleted, recorded, put back and forgotten."""
+        """What was deleted, recorded, restored and expired."""
         result, fields = steps.result, steps.result.fields
         words = []
         if result.applied:
@@ -80,11 +80,11 @@ class BlobGc(Duty[GcPlan]):
         return "; ".join([*words, *result.rest()])
 
     def nothing(self, steps: Summaries) -> str:
-        """What the plan came to."""
+        """The plan's message."""
         return f"nothing to do: {super().nothing(steps)}"
 
     def problem(self, steps: Summaries) -> str | None:
-        """Also copies that could not be forgotten, and blobs that could not be put back."""
+        """Also copies that could not be deleted, and blobs that could not be restored."""
         fields = steps.result.fields
         if problem := super().problem(steps):
             return f"{problem}; the next run tries them again"
@@ -101,7 +101,7 @@ class BlobGc(Duty[GcPlan]):
         return None
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """`gcedBlobCount` and `errorCount` are James' names; `failures` is a list here, for scripts."""
+        """`gcedBlobCount` and `errorCount` are James' names; `failures` is a list for scripts."""
         plan, result = steps.plan, steps.result
         known = {**plan, **result.fields}
         not_done = len(known.get("notRestored", ())) + known.get("copiesNotDeleted", 0)

@@ -1,7 +1,7 @@
 """An S3 Inventory in place of a listing: Parquet or CSV files, on S3 or in a folder.
 
-It is as old as the day it was made. That is safe: a blob is looked at again just before it is
-deleted. Whether a deleted blob is missed it cannot say.
+It may be days old. That is safe: a HEAD precedes every delete. It cannot show that a deleted blob
+is missing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
+from mailslice.duties.blob_gc.bucket_listing import COLUMNS
 from mailslice.duties.blob_gc.classify import modified_seconds
-from mailslice.duties.blob_gc.listing import COLUMNS
 from mailslice.engine.dataset import Frame, Rows, Summary, read_once
 from mailslice.engine.frames import Session
 from mailslice.maintenance.artifacts import Artifacts
@@ -33,7 +33,7 @@ _USUAL = ("Bucket", "Key", "Size", "LastModifiedDate")
 _FLAGS = ("bucket", "islatest", "isdeletemarker")
 _ENDINGS = (".parquet", ".csv", ".csv.gz")
 _ROWS = 5000
-_WANTED = ("key", "size", "lastmodifieddate")
+_REQUIRED = ("key", "size", "lastmodifieddate")
 _UNREADABLE = (
     *(EOFError, OSError, ValueError, KeyError, IndexError, TypeError),
     *(csv.Error, zlib.error),
@@ -84,12 +84,12 @@ def read_inventory(spark: Session, settings: Settings, inventory: Inventory) -> 
     bucket = settings.s3.bucket
 
     def work(batches: Iterator[Sequence[tuple[int, str]]]) -> Iterator[Rows | Summary]:
-        for number, file in (each for batch in batches for each in batch):
+        for number, file in chain.from_iterable(batches):
             count = size = 0
             objects = _objects(inventory, file, bucket)
-            while some := list(islice(objects, _ROWS)):
-                count, size = count + len(some), size + sum(each[1] for each in some)
-                yield Rows(dict(zip(COLUMNS, zip(*some, strict=True), strict=True)))
+            while page := list(islice(objects, _ROWS)):
+                count, size = count + len(page), size + sum(bytes_ for _, bytes_, _ in page)
+                yield Rows(dict(zip(COLUMNS, zip(*page, strict=True), strict=True)))
             yield {"range": number, "blobs": count, "bytes": size}
 
     return read_once(spark, list(enumerate(inventory.files)), work, COLUMNS)
@@ -152,7 +152,7 @@ def _parquet(
     with pq.ParquetFile(filesystem.open_input_file(path)) as file:
         for batch in file.iter_batches(_ROWS):
             named = {name.replace("_", "").lower(): name for name in batch.schema.names}
-            known = [*_WANTED, *(flag for flag in _FLAGS if flag in named)]
+            known = [*_REQUIRED, *(flag for flag in _FLAGS if flag in named)]
             columns = batch.select([named[name] for name in known])
             yield from columns.rename_columns(known).to_pylist()
 

@@ -1,4 +1,4 @@
-"""What a run of blob_gc can be told."""
+"""Parameters of a blob_gc run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ class Params(DutyParams):
 
     grace: Time = Field(
         timedelta(days=1),
-        description="blobs modified less long ago are left alone: their row may be on its way (90s, 15m, 24h)",
+        description="blobs modified less long ago are left alone: "
+        "their row may be on its way (90s, 15m, 24h)",
     )
     delete_after: Time = Field(
         timedelta(hours=24),
-        description="a candidate is deleted by a run that comes so long after the one that recorded it",
+        description="a candidate is deleted by a run that comes so long after "
+        "the one that recorded it",
     )
     keep: Duration = Field(
         timedelta(days=7),
-        description="deleted content stays so long in mailslice's own bucket (`mailslice blobs restore`); 0s = no copy",
+        description="deleted content stays so long in mailslice's own bucket "
+        "(`mailslice blobs restore`); 0s = no copy",
     )
     unusual: bool = Field(
         False,
@@ -36,15 +39,18 @@ class Params(DutyParams):
         None,
         ge=0.0,
         le=1.0,
-        description="share of all blobs that one run may delete; more fails the gate. MAILSLICE_GC_MAX_SHARE when not given",
+        description="share of all blobs that one run may delete; more fails the gate. "
+        "MAILSLICE_GC_MAX_SHARE when not given",
     )
     max_shrink: float = Field(
         0.5,
         ge=0.0,
         le=1.0,
-        description="share of its references that a source may have lost since the last run; more fails the gate, 1 lets it pass",
+        description="share of its references that a source may have lost since the last run; "
+        "more fails the gate, 1 lets it pass",
     )
     inventory: str | None = Field(
         None,
-        description="an S3 Inventory in place of listing: its manifest.json, or a folder of its Parquet or CSV files (s3://bucket/prefix, or a path)",
+        description="an S3 Inventory in place of listing: its manifest.json, "
+        "or a folder of its Parquet or CSV files (s3://bucket/prefix, or a path)",
     )

@@ -1,4 +1,4 @@
-"""What one run may do, and the facts that the gate judges it by."""
+"""What one run may do, and the facts for its gate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mailslice.maintenance.row_file import RowFile, RowGroup
 
 
 class SourceScan(JsonModel):
-    """What the scan of one source was to read, and what it read."""
+    """The scan of one source: what it had to read, and what it read."""
 
     source: str
     rows: int = 0
@@ -53,7 +53,7 @@ class GcPlan(Plan):
     deletes: tuple[RowGroup, ...]
     candidates: tuple[RowGroup, ...]
     restores: RowFile
-    """Of `KeptCopy`."""
+    """Of `CopyToRestore`."""
     scans: tuple[SourceScan, ...]
     listing: Listing
     unread_columns: tuple[str, ...]
@@ -71,7 +71,7 @@ class GcPlan(Plan):
 
     @property
     def has_work(self) -> bool:
-        """Every run records its candidates, even none: those of the run before are over."""
+        """Every run records its candidates, even none: they replace those of the run before."""
         return True
 
     @property
@@ -81,7 +81,7 @@ class GcPlan(Plan):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCopy:
-    """A kept copy, by its own key in mailslice's bucket."""
+class CopyToRestore:
+    """A copy in the trash, by its object key in mailslice's own bucket."""
 
     key: str

@@ -1,7 +1,6 @@
-"""Lists the bucket, then reads every reference, and writes down the blobs without one.
+"""Lists the bucket, then reads every reference, and records the blobs without one.
 
-The listing comes first: a blob that is listed, and referred to before the references are read, is
-found to be referred to.
+The listing comes first, so that a reference written after it is still read.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from datetime import timedelta
 from typing import Any
 
 from mailslice.codec.blob_ids import BlobIds
-from mailslice.duties.blob_gc import candidates, inventory, listing
+from mailslice.duties.blob_gc import bucket_listing, candidates, inventory
 from mailslice.duties.blob_gc.blob_files import write_orphans
-from mailslice.duties.blob_gc.candidates import Candidates
+from mailslice.duties.blob_gc.candidates import CandidateRecord
 from mailslice.duties.blob_gc.classify import DELETE, DOUBTFUL, ORPHAN, UNKNOWN, Rules, Tally
-from mailslice.duties.blob_gc.kept import KeptBlobs
 from mailslice.duties.blob_gc.params import Params
-from mailslice.duties.blob_gc.plan import GcPlan, KeptCopy, Listing, SourceScan
-from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
-from mailslice.duties.blob_gc.sources import Source, sources_of, unread_columns, with_rows
-from mailslice.duties.blob_gc.spent import Spent
+from mailslice.duties.blob_gc.plan import CopyToRestore, GcPlan, Listing, SourceScan
+from mailslice.duties.blob_gc.scans import ALIKE, read_copies, read_planned, read_references
+from mailslice.duties.blob_gc.sources import ReferenceSource, sources_of, unread_columns, with_rows
+from mailslice.duties.blob_gc.timings import Timings
+from mailslice.duties.blob_gc.trash import KeptBlobs
 from mailslice.engine.dataset import Frame
 from mailslice.engine.frames import Session
 from mailslice.engine.joins import (
@@ -43,25 +42,25 @@ from mailslice.stores.blobs.key_ranges import KeyRange, uncovered
 
 _LEAST_SKEW = timedelta(seconds=5)
 _CLEANUP, _CLEANED, _RUNS = "queue_cleanup", ("enqueuedMailsV3", "enqueuedMailsV4"), 10_000
-"""Cleanups take references from the view: those did not get lost. The ledger says how many."""
+"""Cleanups remove references from the view; the ledger counts them, so they are not lost."""
 _SAME = (KEY, "size", "modified_s")
 
 
 def make_plan(run: Run) -> GcPlan:
-    """The plan; its files are written, and the report has what it comes to."""
-    params, spark, spent = run.params(Params), run.spark(), Spent()
-    with KeptBlobs(run.settings) as kept:
-        require_bucket(run, kept.james, params.grace)
+    """Make the plan: write its files and report its totals."""
+    params, spark, timings = run.params(Params), run.spark(), Timings()
+    with KeptBlobs(run.settings) as trash:
+        require_bucket(run, trash.james, params.grace)
     sources, absent = sources_of(run.stores)
     earlier = candidates.recorded(run.folder.artifacts)
     now = run.clock()
     with ExitStack() as frames:
         ranges, blobs, folders = _listed(run, spark, frames)
-        spent.on("listing")
+        timings.on("listing")
         references = read_references(spark, run.settings, sources)
         for frame in references:
             frames.enter_context(frame)
-        spent.on("references")
+        timings.on("references")
         crash.point("plan:after-scan")
         known, forgotten = _known(run, earlier, spark)
         frames.enter_context(known)
@@ -75,9 +74,9 @@ def make_plan(run: Run) -> GcPlan:
             run.folder.artifacts,
             run.folder.name,
             Rules(now, params.grace, params.delete_after, blob.family, generation),
-            spared=earlier.spared if earlier else frozenset(),
+            rereferenced=earlier.spared if earlier else frozenset(),
         )
-        spent.on("join")
+        timings.on("join")
     unread = unread_columns(run.stores, sources)
     deletes = f"{PLAN_FOLDER}/{DELETE}-"
     plan = GcPlan(
@@ -90,7 +89,7 @@ def make_plan(run: Run) -> GcPlan:
         blobs=sum(summary["blobs"] for summary in blobs.summaries),
         deletes=tuple(group for group in groups if group.file.startswith(deletes)),
         candidates=tuple(group for group in groups if not group.file.startswith(deletes)),
-        restores=run.write_rows("restores", map(KeptCopy, sorted(restores)), KeptCopy),
+        restores=run.write_rows("restores", map(CopyToRestore, sorted(restores)), CopyToRestore),
         scans=_scans(sources, references, earlier, _cleaned(run, earlier)),
         listing=_listing(params, ranges, blobs),
         unread_columns=tuple(with_rows(run.stores, unread)),
@@ -101,7 +100,7 @@ def make_plan(run: Run) -> GcPlan:
         blobBytes=sum(summary["bytes"] for summary in blobs.summaries),
         absentSources=list(absent),
         candidatesOf=earlier.run if earlier and not forgotten else None,
-        spent=spent.seconds,
+        spent=timings.seconds,
         message="; ".join(_message(plan, tally, unread, forgotten if earlier else "")),
     )
     return plan
@@ -127,18 +126,20 @@ def _listed(
     run: Run, spark: Session, frames: ExitStack
 ) -> tuple[list[KeyRange] | None, Frame, list[str]]:
     """Ranges of keys (None: an inventory), the bucket's blobs, the folders of kept copies."""
-    settings, given = run.settings, run.params(Params).inventory
-    with KeptBlobs(settings) as kept:
-        ranges = None if given is not None else listing.key_ranges(kept.james)
+    settings, inventory_path = run.settings, run.params(Params).inventory
+    with KeptBlobs(settings) as trash:
+        ranges = None if inventory_path is not None else bucket_listing.key_ranges(trash.james)
         if ranges is None:
-            blobs = inventory.read_inventory(spark, settings, inventory.find(settings, given or ""))
+            blobs = inventory.read_inventory(
+                spark, settings, inventory.find(settings, inventory_path or "")
+            )
         else:
-            blobs = listing.read_listing(spark, settings, ranges)
+            blobs = bucket_listing.read_listing(spark, settings, ranges)
         frames.enter_context(blobs)
-        return ranges, blobs, list(kept.folders()) if kept.own.bucket_exists() else []
+        return ranges, blobs, list(trash.folders()) if trash.own.bucket_exists() else []
 
 
-def _known(run: Run, earlier: Candidates | None, spark: Session) -> tuple[Frame, str]:
+def _known(run: Run, earlier: CandidateRecord | None, spark: Session) -> tuple[Frame, str]:
     """The candidates of earlier runs; without them, why."""
     location, why = run.folder.artifacts, "no earlier run recorded candidates"
     if earlier is not None and earlier.forgotten:
@@ -160,30 +161,31 @@ def _missed(  # noqa: PLR0917 - what is joined
     references: Sequence[Frame],
     blobs: Frame,
 ) -> list[str]:
-    """Kept copies whose blob is referred to and not there, by their own keys.
+    """Object keys of copies whose blob is referenced and missing.
 
-    An inventory is older than the deletes of the last run, and says that what they took is there:
-    S3 itself is asked.
+    An inventory may predate the deletes of the last run and list deleted blobs. S3 is asked then.
     """
     if not folders:
         return []
-    copies = frames.enter_context(read_kept(spark, run.settings, folders))
-    wanted = referenced(spark, copies, references, ALIKE)
+    copies = frames.enter_context(read_copies(spark, run.settings, folders))
+    referenced_copies = referenced(spark, copies, references, ALIKE)
     if run.params(Params).inventory is None:
-        return [row["place"] for row in collected(spark, missing_from(spark, wanted, blobs))]
-    rows = collected(spark, wanted)
-    with KeptBlobs(run.settings) as kept:
-        there = kept.james.heads([row[KEY] for row in rows])
-    return [row["place"] for row in rows if there[row[KEY]] is None]
+        return [
+            row["place"] for row in collected(spark, missing_from(spark, referenced_copies, blobs))
+        ]
+    rows = collected(spark, referenced_copies)
+    with KeptBlobs(run.settings) as trash:
+        stored = trash.james.heads([row[KEY] for row in rows])
+    return [row["place"] for row in rows if stored[row[KEY]] is None]
 
 
 def _scans(
-    sources: Sequence[Source],
+    sources: Sequence[ReferenceSource],
     references: Sequence[Frame],
-    earlier: Candidates | None,
+    earlier: CandidateRecord | None,
     cleaned: int,
 ) -> tuple[SourceScan, ...]:
-    """One a source, and one for each source that the last run read and this one did not."""
+    """One scan for each source, also for those that only the last run read."""
     summaries = [summary for frame in references for summary in frame.summaries]
     before = dict(earlier.sources) if earlier else {}
     scans = []
@@ -207,7 +209,7 @@ def _scans(
     return tuple(scans)
 
 
-def _cleaned(run: Run, earlier: Candidates | None) -> int:
+def _cleaned(run: Run, earlier: CandidateRecord | None) -> int:
     """References that mailslice's own cleanups took from the view since the last run: two a row."""
     if earlier is None:
         return 0

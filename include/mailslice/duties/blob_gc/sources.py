@@ -1,4 +1,4 @@
-"""Where blob ids are referred to. Each source has one scan, in parts that workers share.
+"""Sources of references to blobs. Each source has one scan, in parts that workers share.
 
 A part is read to its end, or the scan raises. James' tables, the columns that an operator adds, and
 always mailslice's own tables and bucket and the dead letters.
@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from mailslice.codec.blob_ids import is_blob_id
-from mailslice.duties.blob_gc.kept import FOLDER
+from mailslice.duties.blob_gc.trash import TRASH_PREFIX
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.errors import BadSetting, Refused
 from mailslice.model.mail import QueueName
@@ -66,8 +66,8 @@ Page = tuple[int, int, list[str]]
 """(part, rows, blob ids) of one page of a scan."""
 
 
-class Source(Protocol):
-    """One place that refers to blobs. Pickles: workers scan it."""
+class ReferenceSource(Protocol):
+    """Something that refers to blobs. Picklable: workers scan it."""
 
     @property
     def name(self) -> str:
@@ -130,8 +130,8 @@ class TableSource:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
-    """The messages on the dead letter queue of every mail queue, looked at and given back."""
+class DeadLetterQueues:
+    """The messages on the dead letter queue of every mail queue, read and requeued."""
 
     queues: tuple[QueueName, ...]
     name: str = "deadLetters"
@@ -145,11 +145,11 @@ class DeadLetters:
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
         """All messages of each queue; one that is no mail counts for the ids in it, too."""
         for part in parts:
-            messages, found = 0, list[str]()
+            messages, ids = 0, list[str]()
             for body in dead_letters(settings, self.queues[part]):
                 messages += 1
-                found += buried_ids(body)
-            yield part, messages, found
+                ids += buried_ids(body)
+            yield part, messages, ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,14 @@ class OwnBucket:
         """All keys before and after the kept copies."""
         with BulkBlobs(settings.s3, settings.own.bucket) as blobs:
             for part in parts:
-                for page in chain(blobs.pages("", FOLDER), blobs.pages(behind(FOLDER), "")):
+                for page in chain(
+                    blobs.pages("", TRASH_PREFIX), blobs.pages(behind(TRASH_PREFIX), "")
+                ):
                     endings = (ending for blob in page for ending in _endings(blob.key))
                     yield part, len(page), [ending for ending in endings if is_blob_id(ending)]
 
 
-def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
+def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
     """All sources, in the order of scanning, and the names of those that settings call absent.
 
     Raises Refused for one whose table is missing and which no setting names as absent: nothing is
@@ -179,7 +181,7 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
     ranges = _Ranges(session)
     with BulkBlobs(settings.s3, settings.own.bucket) as own_blobs:
         bucket = OwnBucket(parts=int(own_blobs.bucket_exists()))
-    letters = DeadLetters(tuple(stores.management.dead_letter_queues()))
+    letters = DeadLetterQueues(tuple(stores.management.dead_letter_queues()))
     tables, absent = _named_tables(session, settings, ranges)
     excused = {name.lower() for name in settings.gc.absent_sources}
     if unknown := [name for name in absent if name.lower() not in excused]:
@@ -202,24 +204,24 @@ def _named_tables(
     columns_in = cache(partial(columns_of, session))
     tables: dict[tuple[str, str], tuple[str, dict[str, None]]] = {}
     absent = []
-    for name, keyspace, table, columns in _wanted(settings):
-        there = columns_in(keyspace)
-        on_disk = table if table in there else table.lower()
-        if on_disk not in there:
+    for name, keyspace, table, columns in _requested_tables(settings):
+        existing = columns_in(keyspace)
+        on_disk = table if table in existing else table.lower()
+        if on_disk not in existing:
             absent.append(name)
             continue
         _, names = tables.setdefault((keyspace, on_disk), (name, {}))
-        names.update(dict.fromkeys(_checked(name, columns, there[on_disk])))
+        names.update(dict.fromkeys(_checked(name, columns, existing[on_disk])))
     sources = []
     for (keyspace, table), (name, names) in tables.items():
-        columns_there = columns_in(keyspace)[table]
-        plain = all(column.type in _TEXT for column in columns_there if column.name in names)
-        where = ReferenceColumns(keyspace, table, partition_key(columns_there), tuple(names))
+        table_columns = columns_in(keyspace)[table]
+        plain = all(column.type in _TEXT for column in table_columns if column.name in names)
+        where = ReferenceColumns(keyspace, table, partition_key(table_columns), tuple(names))
         sources.append(TableSource(name, where, ranges.of(keyspace, table), plain))
     return sources, absent
 
 
-def _wanted(settings: Settings) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+def _requested_tables(settings: Settings) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
     """(name in reports, keyspace, table, columns) of each table that is to be read."""
     james = settings.cassandra.keyspace.lower()
     for name, columns in JAMES.items():
@@ -228,7 +230,7 @@ def _wanted(settings: Settings) -> Iterator[tuple[str, str, str, tuple[str, ...]
         yield f"{keyspace}.{table}" if keyspace else table, keyspace or james, table, columns
 
 
-def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
+def unread_columns(stores: Stores, sources: Sequence[ReferenceSource]) -> list[str]:
     """`table.column` of James' keyspace that are named like blob ids, and that no source reads.
 
     They are an extension's, or those of an older James. MAILSLICE_GC_UNREAD_COLUMNS excuses them.
@@ -274,8 +276,8 @@ class _Ranges:
     def of(self, keyspace: str, table: str) -> tuple[TokenRange, ...]:
         if keyspace not in self._estimates:
             self._estimates[keyspace] = estimated_partitions(self._session, keyspace)
-        wanted = self._estimates[keyspace].get(table, 0) // _PARTITIONS_A_RANGE
-        return tuple(token_ranges(self._session, min(max(wanted, _LEAST_RANGES), _MOST_RANGES)))
+        count = self._estimates[keyspace].get(table, 0) // _PARTITIONS_A_RANGE
+        return tuple(token_ranges(self._session, min(max(count, _LEAST_RANGES), _MOST_RANGES)))
 
 
 def _own_tables(session: CassandraSession, keyspace: str, ranges: _Ranges) -> Iterator[TableSource]:
@@ -288,21 +290,21 @@ def _own_tables(session: CassandraSession, keyspace: str, ranges: _Ranges) -> It
 
 def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
     """(keyspace or empty, table, columns) of MAILSLICE_GC_SOURCES. Raises BadSetting."""
-    found: list[tuple[str, str, list[str]]] = []
+    tables: list[tuple[str, str, list[str]]] = []
     for word in re.split(r"[,;\s]+", text.strip()) if text.strip() else ():
         table, colon, columns = word.partition(":")
         if colon:
             keyspace, _, name = table.rpartition(".")
-            found.append((keyspace.lower(), name, []))
+            tables.append((keyspace.lower(), name, []))
         else:
             columns = word
-        if not found or (colon and not found[-1][1]):
+        if not tables or (colon and not tables[-1][1]):
             raise BadSetting(f"{_SOURCES}={text!r}: {word!r} names no table; {_GRAMMAR}")
-        found[-1][2].extend(column for column in re.split(r"[:+|]", columns) if column)
-    for _, table, names in found:
+        tables[-1][2].extend(column for column in re.split(r"[:+|]", columns) if column)
+    for _, table, names in tables:
         if not names:
             raise BadSetting(f"{_SOURCES}={text!r}: no column of {table} is named; {_GRAMMAR}")
-    return [(keyspace, table, tuple(names)) for keyspace, table, names in found]
+    return [(keyspace, table, tuple(names)) for keyspace, table, names in tables]
 
 
 def buried_ids(value: str | bytes) -> Iterator[str]:
@@ -314,27 +316,27 @@ def buried_ids(value: str | bytes) -> Iterator[str]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        document = [_unescaped(found) for found in _QUOTED.findall(text)]
-    yield from (found for found in _strings(document) if is_blob_id(found))
+        document = [_unescaped(quoted) for quoted in _QUOTED.findall(text)]
+    yield from (quoted for quoted in _strings(document) if is_blob_id(quoted))
 
 
 def _strings(document: object) -> Iterator[str]:
     waiting = [document]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, dict):
-            waiting += [*each.keys(), *(value for name, value in each.items() if name != _NO_BLOB)]
-        elif isinstance(each, list):
-            waiting += each
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            waiting += [*item.keys(), *(value for name, value in item.items() if name != _NO_BLOB)]
+        elif isinstance(item, list):
+            waiting += item
 
 
-def _unescaped(found: str) -> str:
+def _unescaped(text: str) -> str:
     try:
-        return str(json.loads(f'"{found}"'))
+        return str(json.loads(f'"{text}"'))
     except ValueError:
-        return found
+        return text
 
 
 def _endings(key: str) -> Iterator[str]:
@@ -346,19 +348,19 @@ def _endings(key: str) -> Iterator[str]:
         at = key.find("/", at + 1)
 
 
-def _checked(name: str, columns: Sequence[str], there: Sequence[Column]) -> tuple[str, ...]:
+def _checked(name: str, columns: Sequence[str], existing: Sequence[Column]) -> tuple[str, ...]:
     """The columns as they are on disk. Raises BadSetting for one that can hold no reference."""
-    known = {column.name: column for column in there}
+    known = {column.name: column for column in existing}
     names = []
-    for wanted in columns:
-        column = known.get(wanted) or known.get(wanted.lower())
+    for requested in columns:
+        column = known.get(requested) or known.get(requested.lower())
         if column is None or not column.holds_text:
-            what = f"does not exist; there are {', '.join(sorted(known))}"
+            problem = f"does not exist; there are {', '.join(sorted(known))}"
             if column is not None:
-                what = f"is of type {column.type}"
+                problem = f"is of type {column.type}"
             setting = f" ({_SOURCES})" if columns is not JAMES.get(name) else ""
             raise BadSetting(
-                f"column {wanted} of {name} {what}: a reference is a text, "
+                f"column {requested} of {name} {problem}: a reference is a text, "
                 f"or a list, set or map of texts{setting}"
             )
         names.append(column.name)

@@ -1,6 +1,6 @@
-"""What this run deleted is gone and kept, and what it was to put back is there.
+"""Checks that deleted blobs are gone and have copies, and that restored blobs exist.
 
-Others write beside us, and that is not judged.
+Concurrent writes of others are not checked.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from itertools import islice
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.blob_gc.blob_files import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.classify import modified_seconds
-from mailslice.duties.blob_gc.deleting import GONE
-from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
-from mailslice.duties.blob_gc.plan import GcPlan, KeptCopy
+from mailslice.duties.blob_gc.deletes import ALREADY_DELETED
+from mailslice.duties.blob_gc.plan import CopyToRestore, GcPlan
+from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
 from mailslice.maintenance.result import Result
 from mailslice.maintenance.row_file import read_groups
 from mailslice.maintenance.run import Run
@@ -24,15 +24,15 @@ _MOST, _GROUPS = 500, 10
 def after(run: Run, plan: GcPlan, result: Result) -> Frame:
     """What S3 says of a sample of what was to be deleted, and of what was to be put back."""
     sample, returned = _sample(run, plan), _returned(run, plan, result)
-    with KeptBlobs(run.settings) as kept:
-        there = kept.james.heads([blob.key for blob in sample])
-        missing = [blob.key for blob in sample if there[blob.key] is None]
-        # Copies are kept for longer than this: apply began after the plan was made.
+    with KeptBlobs(run.settings) as trash:
+        stored = trash.james.heads([blob.key for blob in sample])
+        missing = [blob.key for blob in sample if stored[blob.key] is None]
+        # Apply began after the plan was made, so copies expire later than this.
         copied = run.clock() < plan.made_at + plan.keep
-        copies = len(kept.of_keys(missing) if copied else missing)
-        still_lost = sum(blob is None for blob in kept.james.heads(returned).values())
+        copies = len(trash.of_keys(missing) if copied else missing)
+        still_lost = sum(blob is None for blob in trash.james.heads(returned).values())
     as_planned = sum(
-        (now := there[blob.key]) is not None
+        (now := stored[blob.key]) is not None
         and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s)
         for blob in sample
     )
@@ -46,7 +46,7 @@ def after(run: Run, plan: GcPlan, result: Result) -> Frame:
         (
             "deleted_without_copy",
             len(missing) - copies,
-            result.skipped.get(GONE, 0),
+            result.skipped.get(ALREADY_DELETED, 0),
             "Every deleted blob has its kept copy.",
         ),
         (
@@ -72,7 +72,7 @@ def _sample(run: Run, plan: GcPlan) -> list[PlannedBlob]:
 
 def _returned(run: Run, plan: GcPlan, result: Result) -> list[BlobId]:
     """A sample of the blobs that the plan puts back, and those that apply could not."""
-    rows = run.read_rows(plan.restores, KeptCopy)[:: max(1, plan.restores.rows // _MOST)]
+    rows = run.read_rows(plan.restores, CopyToRestore)[:: max(1, plan.restores.rows // _MOST)]
     planned = [copy.key for row in rows if (copy := Kept.of(row.key, 0)) is not None]
     failed = [BlobId(problem.partition(": ")[0]) for problem in result.fields["notRestored"]]
     return list(dict.fromkeys([*planned, *failed]))

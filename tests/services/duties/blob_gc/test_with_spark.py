@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from mailslice.cli.main import run as command_line
-from mailslice.duties.blob_gc import listing
+from mailslice.duties.blob_gc import bucket_listing
 from mailslice.stores.blobs import bulk
 from tests.services.duties.blob_gc.test_kill import environment
 
@@ -18,7 +18,7 @@ HOURS = timedelta(hours=1)
 def small_pages(monkeypatch):
     """The driver asks for pages of two keys, so that it cuts the bucket into ranges."""
     monkeypatch.setattr(bulk.BulkBlobs._pages, "__defaults__", (2,))
-    monkeypatch.setattr(listing, "_KEYS_A_RANGE", 0.5)
+    monkeypatch.setattr(bucket_listing, "_KEYS_A_RANGE", 0.5)
 
 
 def test_two_phases_with_spark_delete_what_they_do_without(heap, with_spark, small_pages):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mailslice.codec.blob_ids import BlobIds, is_blob_id
 from mailslice.duties.blob_gc import classify
 from mailslice.duties.blob_gc.classify import Rules, Tally, modified_seconds
-from mailslice.duties.blob_gc.reading import ALIKE
+from mailslice.duties.blob_gc.scans import ALIKE
 from mailslice.model.settings import BlobIdKind, BlobSettings, BlobStrategy, HashEncoding
 
 GOLDEN = Path(__file__).parents[3] / "golden"

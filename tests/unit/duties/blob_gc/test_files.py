@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from mailslice.duties.blob_gc import candidates, inventory
 from mailslice.duties.blob_gc.blob_files import BlobWriter, PlannedBlob, blobs_of
-from mailslice.duties.blob_gc.candidates import Candidates
+from mailslice.duties.blob_gc.candidates import CandidateRecord
 from mailslice.duties.blob_gc.check import lost_share
 from mailslice.duties.blob_gc.duty import DUTY
-from mailslice.duties.blob_gc.kept import FOLDER, Kept, KeptBlobs
 from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
+from mailslice.duties.blob_gc.trash import TRASH_PREFIX, Kept, KeptBlobs
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.maintenance.plan import load_plan
@@ -149,7 +149,7 @@ def test_a_plan_counts_what_is_to_go_and_what_is_read():
 
 def noted(run_name="r-1"):
     groups = (RowGroup("plan/candidate-x.parquet", 0, 4, "x"),)
-    return Candidates(
+    return CandidateRecord(
         run=run_name, recorded=NOW, groups=groups, spared=frozenset({"b", "a"}), sources={"s": 2}
     )
 
@@ -195,7 +195,7 @@ def test_the_name_of_a_kept_copy_says_what_it_is_of(key, run):
     ],
 )
 def test_other_names_are_no_kept_copies(name):
-    assert name.startswith(FOLDER) or Kept.of(name, 0) is None
+    assert name.startswith(TRASH_PREFIX) or Kept.of(name, 0) is None
     assert Kept.of(name, 0) is None
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailslice.duties.blob_gc import listing
+from mailslice.duties.blob_gc import bucket_listing
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import behind, inside, prefix_of, uncovered
@@ -77,7 +77,7 @@ def listed(blobs, ranges):
 )
 def test_every_key_is_in_exactly_one_range(names):
     blobs = bucket(names)
-    ranges = listing.key_ranges(blobs)
+    ranges = bucket_listing.key_ranges(blobs)
     assert uncovered(ranges) == 0
     assert listed(blobs, ranges) == sorted(names)
 
@@ -133,7 +133,7 @@ def test_many_keys_are_cut_so_that_a_server_that_walks_looks_into_few_objects(na
         for name in names
     ]
     blobs = bucket(names, 1000)
-    ranges = listing.key_ranges(blobs)
+    ranges = bucket_listing.key_ranges(blobs)
     assert len(ranges) < most * 1.5
     blobs.client.looks.clear()
     assert listed(blobs, ranges) == sorted(names)
@@ -157,7 +157,7 @@ def test_numbers_between_generations_and_keys_that_only_look_like_them_hide_none
         *generations(12, 30),
     ]
     blobs = bucket(names, 10)
-    ranges = listing.key_ranges(blobs)
+    ranges = bucket_listing.key_ranges(blobs)
     assert listed(blobs, ranges) == sorted(names)
     assert {low for low, _ in ranges} >= {"1_600", "1_601", "1_610", "1_611", "1_612"}
 

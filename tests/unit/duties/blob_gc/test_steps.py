@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.blob_gc import apply, blob_files, deleting, planning
+from mailslice.duties.blob_gc import apply, blob_files, deletes, planning
 from mailslice.duties.blob_gc.duty import DUTY
-from mailslice.duties.blob_gc.kept import Kept
 from mailslice.duties.blob_gc.params import Params
+from mailslice.duties.blob_gc.trash import Kept
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance import gates, progress, runner
 from mailslice.maintenance.context import FILES, StepContext
@@ -276,7 +276,7 @@ def test_deletes_that_fail_are_named_and_the_run_has_failed(due, monkeypatch):
 
 def test_failures_that_are_not_named_are_counted(due, monkeypatch):
     heap, _ = due
-    monkeypatch.setattr(deleting, "_NAMED", 1)
+    monkeypatch.setattr(deletes, "_NAMED", 1)
     monkeypatch.setattr(BulkBlobs, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
     assert (report["failed"], report["left"], len(report["failures"])) == (3, 0, 2)

@@ -1,11 +1,11 @@
-"""All blobs of the bucket: ranges that cover every key there can be, listed at the same time."""
+"""All blobs of the bucket, listed by key ranges that together cover every possible key."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 
 from mailslice.codec.blob_ids import is_blob_id, parse
 from mailslice.duties.blob_gc.classify import modified_seconds
@@ -48,7 +48,7 @@ def key_ranges(blobs: BulkBlobs) -> list[KeyRange]:
     page, more = blobs.first_page()
     if not more:
         return [("", "")]
-    groups = [*_plain([each.key for each in page]), *_generations(blobs)]
+    groups = [*_plain([blob.key for blob in page]), *_generations(blobs)]
     most = max(_KEYS_A_RANGE, sum(group.keys for group in groups) // _MOST_RANGES)
     edges = {edge for group in groups for edge in _edges(group, most)} - {""}
     return list(pairwise(["", *sorted(edges), ""]))
@@ -59,7 +59,7 @@ def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange])
 
     def work(batches: Iterator[Sequence[tuple[int, KeyRange]]]) -> Iterator[Rows | Summary]:
         with BulkBlobs(settings.s3, settings.s3.bucket) as blobs:
-            for number, (low, high) in (each for batch in batches for each in batch):
+            for number, (low, high) in chain.from_iterable(batches):
                 count = size = 0
                 for page in blobs.pages(low, high):
                     count, size = count + len(page), size + sum(blob.size for blob in page)
@@ -81,7 +81,7 @@ def _plain(page: Sequence[BlobId]) -> Iterator[_Group]:
     """The ids without a generation, when the bucket begins with many of them."""
     plain = [key for key in page if parse(key).family is None and is_blob_id(key)]
     if len(plain) > len(page) // 2:
-        yield _group("", "", plain, whole=False)
+        yield _group("", "", plain, complete=False)
 
 
 def _generations(blobs: BulkBlobs) -> Iterator[_Group]:
@@ -98,8 +98,8 @@ def _generations(blobs: BulkBlobs) -> Iterator[_Group]:
                 strange += 1
                 continue
             generations += 1
-            own = [each.key for each in page if each.key.startswith(start)]
-            yield _group(prefix, start, own, whole=not more or len(own) < len(page))
+            own = [blob.key for blob in page if blob.key.startswith(start)]
+            yield _group(prefix, start, own, complete=not more or len(own) < len(page))
             page, more = _next(blobs, family, prefix, f"{family}{generation + 1}")
 
 
@@ -111,14 +111,14 @@ def _next(
     The one that follows is asked for by itself: cheap where a bucket is walked for each page.
     """
     if following == behind(prefix):
-        found = blobs.first_page(following, behind(following))
-        if found[0]:
-            return found
+        page = blobs.first_page(following, behind(following))
+        if page[0]:
+            return page
         prefix = following
     return blobs.first_page(behind(prefix), behind(family))
 
 
-def _group(prefix: str, start: str, keys: Sequence[BlobId], *, whole: bool) -> _Group:
+def _group(prefix: str, start: str, keys: Sequence[BlobId], *, complete: bool) -> _Group:
     """The group of which these are the first keys, or all.
 
     How far they reach among all hashes tells how many there are.
@@ -135,7 +135,7 @@ def _group(prefix: str, start: str, keys: Sequence[BlobId], *, whole: bool) -> _
     return _Group(
         prefix,
         start,
-        len(keys) if whole else round(len(keys) / max(reached, len(alphabet) ** -_DEEPEST)),
+        len(keys) if complete else round(len(keys) / max(reached, len(alphabet) ** -_DEEPEST)),
         alphabet,
     )
 

@@ -18,7 +18,7 @@ from mailslice.model.settings import Settings
 from mailslice.stores.blobs.bulk import BulkBlobs, Turns
 from mailslice.stores.blobs.key_ranges import behind
 
-FOLDER = "kept/"
+TRASH_PREFIX = "kept/"
 _PLACE = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/]+)/(.+)", re.ASCII | re.DOTALL)
 _TIME = "%Y%m%dT%H%M%SZ"
 RESTORED, PRESENT, EXPIRED = "restored", "present", "no copy"
@@ -36,15 +36,15 @@ class Kept:
     @property
     def place(self) -> BlobId:
         """The copy's own key."""
-        return BlobId(f"{FOLDER}{self.expires:{_TIME}}/{self.run}/{self.key}")
+        return BlobId(f"{TRASH_PREFIX}{self.expires:{_TIME}}/{self.run}/{self.key}")
 
     @classmethod
     def of(cls, place: str, size: int) -> Kept | None:
         """The copy that has this key in the own bucket; None when it is not one."""
-        if (found := _PLACE.fullmatch(place)) is None:
+        if (match := _PLACE.fullmatch(place)) is None:
             return None
-        expires = datetime.strptime(found[1], _TIME).replace(tzinfo=UTC)
-        return cls(expires, found[2], BlobId(found[3]), size)
+        expires = datetime.strptime(match[1], _TIME).replace(tzinfo=UTC)
+        return cls(expires, match[2], BlobId(match[3]), size)
 
 
 class KeptBlobs:
@@ -69,23 +69,23 @@ class KeptBlobs:
         self.own.close()
         self.james.close()
 
-    def keep(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
+    def copy_blobs(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
         """Copy blobs into the own bucket; the keys of those that failed, with the reason."""
-        return self.own.copies(self.james.bucket, {kept.key: kept.place for kept in copies})
+        return self.own.copies(self.james.bucket, {copy.key: copy.place for copy in copies})
 
-    def pages(self, folder: str = FOLDER) -> Iterator[list[Kept]]:
+    def pages(self, folder: str = TRASH_PREFIX) -> Iterator[list[Kept]]:
         """All copies below a folder, soonest to expire first."""
         for page in self.own.pages(folder, behind(folder)):
-            yield [kept for blob in page if (kept := Kept.of(blob.key, blob.size)) is not None]
+            yield [copy for blob in page if (copy := Kept.of(blob.key, blob.size)) is not None]
 
     def folders(self) -> Iterator[str]:
         """`kept/EXPIRES/RUN/` of every run that has copies: one request each."""
-        low = FOLDER
-        while (key := self.own.first(low, behind(FOLDER))) is not None:
-            kept = Kept.of(key, 0)
-            if kept:
-                yield (folder := kept.place.removesuffix(kept.key))
-            low = behind(folder) if kept else f"{key}\0"
+        low = TRASH_PREFIX
+        while (key := self.own.first(low, behind(TRASH_PREFIX))) is not None:
+            copy = Kept.of(key, 0)
+            if copy:
+                yield (folder := copy.place.removesuffix(copy.key))
+            low = behind(folder) if copy else f"{key}\0"
 
     def of_run(self, run: str) -> Iterator[Kept]:
         """The copies of one run."""
@@ -97,10 +97,12 @@ class KeptBlobs:
     def of_keys(self, keys: Iterable[BlobId]) -> dict[BlobId, Kept]:
         """The copy of each key that has one; the one that is kept longest."""
         copies: dict[BlobId, Kept] = {}
-        wanted = list(keys)
+        requested = list(keys)
         for folder in self.folders():
-            there = self.own.heads([BlobId(f"{folder}{key}") for key in wanted])
-            known = (Kept.of(place, blob.size) for place, blob in there.items() if blob is not None)
+            stored = self.own.heads([BlobId(f"{folder}{key}") for key in requested])
+            known = (
+                Kept.of(place, blob.size) for place, blob in stored.items() if blob is not None
+            )
             copies |= {copy.key: copy for copy in known if copy is not None}
         return copies
 
@@ -108,9 +110,9 @@ class KeptBlobs:
         """Put copies back where no such blob is now: key -> `restored`, `present`, or why not."""
         newest, missing = self._missing(copies)
         failed = self.james.copies(
-            self.own.bucket, {kept.place: key for key, kept in missing.items()}
+            self.own.bucket, {copy.place: key for key, copy in missing.items()}
         )
-        back = {key: failed.get(kept.place, RESTORED) for key, kept in missing.items()}
+        back = {key: failed.get(copy.place, RESTORED) for key, copy in missing.items()}
         return {key: back.get(key, PRESENT) for key in newest}
 
     def would_restore(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
@@ -120,9 +122,9 @@ class KeptBlobs:
 
     def _missing(self, copies: Iterable[Kept]) -> tuple[dict[BlobId, Kept], dict[BlobId, Kept]]:
         """The longest kept copy of each key; and of those, the ones whose blob is not there."""
-        newest = {kept.key: kept for kept in sorted(copies, key=lambda kept: kept.expires)}
-        there = self.james.heads(list(newest))
-        return newest, {key: kept for key, kept in newest.items() if there[key] is None}
+        newest = {copy.key: copy for copy in sorted(copies, key=lambda copy: copy.expires)}
+        stored = self.james.heads(list(newest))
+        return newest, {key: copy for key, copy in newest.items() if stored[key] is None}
 
     def expired(self, now: datetime, but_of: str) -> list[str]:
         """The folders of runs whose copies' time is over, but those of one run."""
@@ -137,12 +139,12 @@ class KeptBlobs:
 
         How many, and how many could not be deleted.
         """
-        gone = failed = 0
+        deleted = failed = 0
         for page in (page for folder in folders for page in self.pages(folder)):
-            over = [kept.place for kept in page if kept.key not in but]
+            over = [copy.place for copy in page if copy.key not in but]
             problems = self.own.delete(over)
-            gone, failed = gone + len(over) - len(problems), failed + len(problems)
-        return gone, failed
+            deleted, failed = deleted + len(over) - len(problems), failed + len(problems)
+        return deleted, failed
 
 
 def run_of(folder: str) -> str:

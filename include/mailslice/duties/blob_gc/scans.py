@@ -1,13 +1,12 @@
-"""What workers read: references of all sources, planned blobs, kept copies."""
+"""Scans by workers: references of all sources, planned blobs, copies in the trash."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from mailslice.codec.blob_ids import SPELLINGS
-from mailslice.duties.blob_gc.kept import FOLDER as KEPT_FOLDER
-from mailslice.duties.blob_gc.kept import KeptBlobs
-from mailslice.duties.blob_gc.sources import Source
+from mailslice.duties.blob_gc.sources import ReferenceSource
+from mailslice.duties.blob_gc.trash import TRASH_PREFIX, KeptBlobs
 from mailslice.engine.dataset import Frame, Rows, Summary, read_once
 from mailslice.engine.frames import Session
 from mailslice.engine.joins import KEY, REFERENCE, Alike
@@ -19,10 +18,12 @@ ALIKE = Alike(*SPELLINGS)
 """Spellings of one blob id."""
 _PLANNED = {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"}
 _FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
-"""Sources that mails leave for another one: read before it, so that a mail on its way is met."""
+"""Sources from which mails move to another one. Read first, so that no moving mail is missed."""
 
 
-def read_references(spark: Session, settings: Settings, sources: Sequence[Source]) -> list[Frame]:
+def read_references(
+    spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
+) -> list[Frame]:
     """All references; a summary for each part of each source. Raises when one part cannot be read.
 
     A summary is `{"source", "part", "rows", "references"}`.
@@ -39,18 +40,18 @@ def read_references(spark: Session, settings: Settings, sources: Sequence[Source
         raise
 
 
-def _read(spark: Session, settings: Settings, sources: Sequence[Source]) -> Frame:
+def _read(spark: Session, settings: Settings, sources: Sequence[ReferenceSource]) -> Frame:
     def work(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[Rows | Summary]:
         for batch in batches:
             for number in sorted({number for number, _ in batch}):
-                parts = [part for each, part in batch if each == number]
+                parts = [part for source_number, part in batch if source_number == number]
                 counts = {part: [0, 0] for part in parts}
                 for part, rows, ids in sources[number].scan(settings, parts):
                     counts[part][0] += rows
                     counts[part][1] += len(ids)
                     if ids:
                         yield Rows({REFERENCE: ids})
-                # Only here is it known that every part was read to its end.
+                # Every part was read to its end only here.
                 for part, (rows, references) in counts.items():
                     yield {
                         "source": sources[number].name,
@@ -70,7 +71,7 @@ def read_planned(
     groups: Sequence[RowGroup],
     recorded_ms: int | None = None,
 ) -> Frame:
-    """The blobs of these groups, with `since_ms`: `recorded_ms` for those that were new then.
+    """The blobs of these groups, with `since_ms`: `recorded_ms` for rows without one.
 
     Raises PlanRefused for files that are not as written.
     """
@@ -86,23 +87,23 @@ def read_planned(
     return read_once(spark, groups, work, _PLANNED)
 
 
-def read_kept(spark: Session, settings: Settings, folders: Sequence[str]) -> Frame:
-    """Kept copies below these folders: `key` of the blob, `place` (the copy's own key), `size`."""
+def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> Frame:
+    """Copies below these folders: `key` of the blob, `place` (the copy's object key), `size`."""
 
     def work(batches: Iterator[Sequence[str]]) -> Iterator[Rows | Summary]:
-        with KeptBlobs(settings) as kept:
+        with KeptBlobs(settings) as trash:
             for folder in (folder for batch in batches for folder in batch):
                 copies = 0
-                for page in kept.pages(folder):
+                for page in trash.pages(folder):
                     copies += len(page)
                     if page:
                         yield Rows(
                             {
-                                KEY: [each.key for each in page],
-                                "place": [each.place for each in page],
-                                "size": [each.size for each in page],
+                                KEY: [copy.key for copy in page],
+                                "place": [copy.place for copy in page],
+                                "size": [copy.size for copy in page],
                             }
                         )
-                yield {"folder": folder.removeprefix(KEPT_FOLDER), "copies": copies}
+                yield {"folder": folder.removeprefix(TRASH_PREFIX), "copies": copies}
 
     return read_once(spark, folders, work, {KEY: "string", "place": "string", "size": "long"})
