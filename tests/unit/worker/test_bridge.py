@@ -60,7 +60,8 @@ async def test_many_answers_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) 
         return original(*args)
 
     monkeypatch.setattr(bridge._loop, "call_soon_threadsafe", counted)
-    on_a_thread(lambda: [response.answer([(number,)]) for number, response in enumerate(responses)])  # type: ignore[func-returns-value]
+    answers = [(response, [(number,)]) for number, response in enumerate(responses)]
+    on_a_thread(lambda: [response.answer(rows) for response, rows in answers])
     assert await asyncio.gather(*waiting) == [[(number,)] for number in range(50)]
     assert wakes == 1
 
@@ -68,7 +69,8 @@ async def test_many_answers_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) 
 async def test_a_write_has_no_rows_and_an_error_is_translated() -> None:
     bridge = Bridge(Session())  # type: ignore[arg-type]
     written, failed, cancelled = Response(), Response(), Response()
-    waiting = [bridge.rows(response) for response in (written, failed, cancelled)]  # type: ignore[arg-type]
+    responses: Any = (written, failed, cancelled)
+    waiting = [bridge.rows(response) for response in responses]
     waiting[2].cancel()
     on_a_thread(
         lambda: (

@@ -1,4 +1,4 @@
-"""When a delivery without a row counts as cleaned away: not before its slice is over by today's window, by which a cleanup may go."""
+"""A delivery without a row counts as cleaned once its slice is over by the current window."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace

@@ -21,7 +21,10 @@ AWAY = StoreUnavailable("Cassandra at c:9042 does not answer")
 
 
 class Stores:
-    """What an enqueue asks of its stores, in order. Inserts end as a test says; all else succeeds at once."""
+    """Records what an enqueue asks of its stores, in order.
+
+    Inserts end as a test says. All else succeeds at once.
+    """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -83,7 +86,10 @@ async def turns() -> None:
 
 @pytest.fixture
 async def begun() -> Any:
-    """`await begun()`: an enqueue that waits for its row, the future of that row, and what was asked of the stores for it."""
+    """`await begun()`: an enqueue that waits for its row.
+
+    It has the future of that row, and what was asked of the stores.
+    """
     stores = Stores()
     enqueuer = Enqueuer(stores.context, None)  # type: ignore[arg-type]
     enqueuer._starts_written = True

@@ -38,7 +38,7 @@ def test_the_longest_level_that_remains_but_for_half_a_second_is_taken(
 
 
 class Journey(NamedTuple):
-    """How often a mail went through a level, how long it waited in a worker, and how late it was."""
+    """How often a mail went through a level, its time in a worker, and how late it was."""
 
     hops: int
     waited: float
@@ -46,7 +46,7 @@ class Journey(NamedTuple):
 
 
 def journey(delay: float, chance: random.Random, longest_wait: timedelta) -> Journey:
-    """With a clock that moves: 5 ms go before the first level is chosen, 20 to 40 ms at each surfacing."""
+    """With a moving clock: 5 ms before the first level is chosen, 20 to 40 ms at each expiry."""
     now, hops = 0.005, 0
     while True:
         now += level_for(timedelta(seconds=delay - now)) + chance.uniform(0.02, 0.04)
@@ -128,7 +128,10 @@ def test_a_message_that_is_published_again_keeps_its_place_and_rounds_and_no_dea
 
 
 def test_what_no_number_of_ours_can_be_is_not_published_again() -> None:
-    """A client may have sent anything under our names; pika cannot write some of it, and reads a double as a whole number."""
+    """Clients may send anything under our header names.
+
+    pika cannot write some of it, and reads a double as a whole number.
+    """
     assert own_headers(
         {
             "x-redrive-count": 10**300,

@@ -43,7 +43,8 @@ def test_what_is_no_envelope_is_refused(sender: str, recipients: list[str], word
 
 def test_an_envelope_of_headers() -> None:
     mail = mail_of(
-        b"From: A <a@b.example>\r\nTo: c@d.example, E <e@f.example>\r\nCc: C@D.example\r\n\r\nhello",
+        b"From: A <a@b.example>\r\nTo: c@d.example, E <e@f.example>\r\n"
+        b"Cc: C@D.example\r\n\r\nhello",
         name="mine",
     )
     assert (mail.name, mail.sender, mail.recipients) == (

@@ -28,7 +28,10 @@ def now() -> datetime:
 
 @dataclass
 class Table:
-    """As `worker.stages.stage_log.Stages`, for one worker. `faults`: of each write, whether it arrives ("lost": yes, but nobody hears of it; "down": no)."""
+    """As `worker.stages.stage_log.Stages`, for one worker.
+
+    `faults`, one a write: "lost" arrives but its answer does not, "down" does not arrive.
+    """
 
     worker: str = "me"
     table: MemoryMailStages = field(default_factory=MemoryMailStages)
@@ -102,10 +105,13 @@ async def test_a_sent_that_was_not_confirmed_is_written_by_what_comes_next(fault
             assert table.record.recipients == {A: SENT, B: SENDING}  # type: ignore[union-attr]
         elif end == "finish":
             await made.finish()
-            assert table.record.recipients == {A: SENT, B: SENT, C: SENT}  # type: ignore[union-attr]
+            recipients = {A: SENT, B: SENT, C: SENT}
+            assert table.record.recipients == recipients  # type: ignore[union-attr]
         else:
             await made.begin_next_attempt([A, B, C])
-            assert (table.record.recipients, table.record.remaining) == ({A: SENT}, (B, C))  # type: ignore[union-attr]
+            record = table.record
+            assert record is not None
+            assert (record.recipients, record.remaining) == ({A: SENT}, (B, C))
 
 
 @pytest.mark.parametrize("fault", ["lost", "down"])
@@ -140,7 +146,7 @@ async def test_whoever_lost_the_mail_is_refused_at_every_turn() -> None:
 
 
 async def test_a_second_holder_is_refused_although_owner_and_attempt_have_come_back() -> None:
-    """Between two transactions the record says what it said before the first one, but for whom it served: only the step tells."""
+    """Only the step and the served recipients tell the record from that before a transaction."""
     table = Table()
     mine = marks(table)
     await mine.sending([A])
@@ -152,9 +158,7 @@ async def test_a_second_holder_is_refused_although_owner_and_attempt_have_come_b
         await yours.sending([B])
 
 
-async def test_a_record_that_another_one_moved_while_the_answer_was_lost_is_not_taken_for_ours() -> (
-    None
-):
+async def test_a_record_that_another_one_moved_while_the_answer_was_lost_is_not_taken_for_ours():
     table = Table(faults=["lost"])
     mine = marks(table)
     with pytest.raises(StoreUnavailable):
@@ -204,7 +208,7 @@ OPERATIONS = st.lists(
 async def test_of_two_holders_at_most_one_sends_to_a_recipient(
     operations: list[tuple[int, str, str]], faults: list[str]
 ) -> None:
-    """Whatever order and whatever answers are lost: a recipient that anybody was allowed to send to is never allowed to the other one."""
+    """In any order, with any lost answers: no recipient is allowed to both workers."""
     told: list[tuple[str, ...]] = []
     table = Table(faults=faults)
     holders = [marks(table, told=told), marks(Table("you", table.table, faults), told=told)]

@@ -1,4 +1,4 @@
-"""A delivery that is settled twice at once: one of the two does it, and both learn what became of the mail."""
+"""A delivery that is settled twice at once: one settlement is done, both learn its result."""
 
 from __future__ import annotations
 

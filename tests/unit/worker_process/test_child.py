@@ -83,7 +83,8 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
         concurrency=2,
         drain=timedelta(seconds=5),
     )
+    cells: Any = bytearray(InHandlers.size(2))
     with pytest.raises(BadSetting, match="refuses user 'u'"):
-        await child._consume(task, link, InHandlers(bytearray(InHandlers.size(2))))  # type: ignore[arg-type]
+        await child._consume(task, link, InHandlers(cells))
     assert delivery.told == [("complete",)], "it would be handled again else"
     assert deliveries.closed

@@ -1,4 +1,4 @@
-"""`consume` at its end: refused by the broker, stopped while a store is away, cancelled while it ends."""
+"""`consume` at its end: refused by the broker, stopped without a store, cancelled while it ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Held(FakeDelivery):
 
 
 class Given:
-    """Deliveries that are there at once, and then what `then` does: wait until they are closed, or raise."""
+    """Deliveries that are ready at once; then `then`: wait until they are closed, or raise."""
 
     idle_seconds = 0.0
 

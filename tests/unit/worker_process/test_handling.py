@@ -364,7 +364,9 @@ async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None
         ).start(delivery)
         await asyncio.wait_for(delivery.settled.wait(), 5)
         assert delivery.told == [("complete",)]
-    assert [(type(stage), stage.attempt) for stage in got] == [(AsyncStage, 3), (BlockingStage, 3)]  # type: ignore[attr-defined]
+    stages: Any = got
+    attempts = [(type(stage), stage.attempt) for stage in stages]
+    assert attempts == [(AsyncStage, 3), (BlockingStage, 3)]
 
 
 @pytest.mark.parametrize(
@@ -534,7 +536,10 @@ async def test_handing_out_ends_on_stop_while_all_places_are_taken() -> None:
 
 
 async def test_a_delivery_is_taken_only_when_a_handler_is_free() -> None:
-    """What is handed out counts as begun: stuck_mails would close a mail that waits behind a handler that hangs."""
+    """A mail that is handed out counts as begun.
+
+    stuck_mails would close one that waits behind a handler that hangs.
+    """
     taken = {number: asyncio.Event() for number in range(1, 5)}
     hanging = asyncio.Event()
 

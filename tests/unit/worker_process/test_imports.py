@@ -1,4 +1,4 @@
-"""The worker image has neither Airflow nor Spark nor Great Expectations; and a command's help imports no driver."""
+"""The worker image has no Airflow, Spark or Great Expectations. Help imports no driver."""
 
 from __future__ import annotations
 
@@ -74,8 +74,14 @@ def test_help_and_a_wrong_word_need_neither_those_nor_a_driver(words: list[str])
 
 
 def test_a_worker_holds_neither_numpy_nor_boto3_in_memory() -> None:
-    code = "from mailslice.stores.cassandra.lean import without_numpy\nwithout_numpy()\nimport mailslice.worker.queue_worker, cassandra.protocol as p"
-    shown = "[name for name in ('numpy', 'boto3', 'botocore') if name in sys.modules], p.ProtocolHandler.__name__, p.NumpyProtocolHandler"
+    code = (
+        "from mailslice.stores.cassandra.lean import without_numpy\nwithout_numpy()\n"
+        "import mailslice.worker.queue_worker, cassandra.protocol as p"
+    )
+    shown = (
+        "[name for name in ('numpy', 'boto3', 'botocore') if name in sys.modules], "
+        "p.ProtocolHandler.__name__, p.NumpyProtocolHandler"
+    )
     done = run((), f"{code}\nprint({shown})")
     assert done.stdout.split() == ["[]", "CythonProtocolHandler", "None"], done.stderr
 
@@ -89,10 +95,14 @@ from mailslice.worker.dequeue.strikes import InHandlers, Struck
 class Pipe:
     def send(self, news):
         if isinstance(news, Exception):
-            print(type(news).__name__, [name for name in ("cassandra.cluster", "boto3", "numpy") if name in sys.modules], flush=True)
+            drivers = ("cassandra.cluster", "boto3", "numpy")
+            loaded = [name for name in drivers if name in sys.modules]
+            print(type(news).__name__, loaded, flush=True)
     def poll(self, seconds):
         return False
-main(ConsumerTask(load_settings({}, state_file=Path("/nonexistent")), "spool", "no.such:handler", 1, 1), Pipe(), bytearray(InHandlers.size(1)), Struck())
+settings = load_settings({}, state_file=Path("/nonexistent"))
+task = ConsumerTask(settings, "spool", "no.such:handler", 1, 1)
+main(task, Pipe(), bytearray(InHandlers.size(1)), Struck())
 """
 
 
@@ -104,6 +114,9 @@ def test_a_consuming_process_has_the_driver_and_neither_boto3_nor_numpy() -> Non
 
 
 def test_numpy_that_is_there_stays_with_the_driver() -> None:
-    code = "import numpy\nfrom mailslice.stores.cassandra.lean import without_numpy\nwithout_numpy()\nimport cassandra.protocol as p"
+    code = (
+        "import numpy\nfrom mailslice.stores.cassandra.lean import without_numpy\n"
+        "without_numpy()\nimport cassandra.protocol as p"
+    )
     done = run((), f"{code}\nprint(p.NumpyProtocolHandler is not None)")
     assert done.stdout.split() == ["True"], done.stderr

@@ -190,7 +190,7 @@ def test_an_address_cannot_end_its_command(address: str, *, good: bool) -> None:
 def relaying(
     monkeypatch: pytest.MonkeyPatch, mail: Mail, **given: Any
 ) -> tuple[Outcome, list[tuple[float, float]]]:
-    """What becomes of the mail at a server that takes everything, and the patience that each transaction was given."""
+    """What becomes of the mail at a server that accepts all, and each transaction's time-outs."""
     given_patience: list[tuple[float, float]] = []
 
     def sent(*_: Any, timeouts: Timeouts, **__: Any) -> None:

@@ -20,7 +20,10 @@ async def taken(
     window: int = 64,
     chunk: int = 7,
 ) -> tuple[bytes | str, bytes, int]:
-    """What was received, what is left for the next command, and how often progress was told. The bytes come in chunks, through a small window."""
+    """What was received, what remains for the next command, and the number of progress calls.
+
+    The bytes come in chunks, through a small window.
+    """
     reader = asyncio.StreamReader(limit=window)
     told: list[int] = []
     task = asyncio.create_task(

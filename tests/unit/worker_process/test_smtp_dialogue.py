@@ -1,4 +1,4 @@
-"""One SMTP transaction over a socket that is none: answers as they were written, commands and time-outs as they were asked for."""
+"""One SMTP transaction over a fake socket: scripted answers, recorded commands and time-outs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OK, GO = b"250 ok\r\n", b"354 go on\r\n"
 
 @dataclass
 class FakeSocket:
-    """Keeps what is sent and which time-outs were set when; `sendall` fails from the `fails_at`th call on."""
+    """Records what is sent, and the time-outs. `sendall` fails from the `fails_at`th call on."""
 
     sent: list[bytes] = field(default_factory=list)
     timeouts: list[tuple[int, float]] = field(default_factory=list)
@@ -133,7 +133,10 @@ def test_nothing_but_354_lets_the_mail_go_and_nothing_but_a_refusal_is_one(answe
 
 
 def test_answers_that_are_out_of_step_are_not_taken_for_the_mails() -> None:
-    """A broken line ends no reply for the library: what follows it would be the answer to the next command, and the last RCPT's 250 that to DATA."""
+    """smtplib does not end a reply at a broken line.
+
+    What follows would be the answer to the next command, and the last RCPT's 250 that to DATA.
+    """
     done = talk(OK, b"no code here\r\n250 ok\r\n", OK, GO, OK, to=(A, B))
     assert (done.stage.marks, done.broken, done.socket.closed) == ([], True, True)
     twice = talk(OK, OK + OK, GO, OK)
@@ -351,7 +354,10 @@ def test_a_mark_that_is_refused_leaves_a_server_that_waits_for_the_mail() -> Non
             Failure(
                 "ü@x",
                 "5.6.7",
-                "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one",
+                (
+                    "the next server takes no addresses beyond ASCII (SMTPUTF8), "
+                    "and the mail goes to or comes from one"
+                ),
             ),
         ),
         (

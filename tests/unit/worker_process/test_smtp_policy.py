@@ -69,13 +69,19 @@ def test_the_default_binds_loopback_and_allows_only_it() -> None:
         ({"allowed_networks": ("everywhere",)}, "'everywhere' is not a network"),
         (
             {"username": "u"},
-            "MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: one is set without the other",
+            (
+                "MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: "
+                "one is set without the other"
+            ),
         ),
         ({"password": SecretStr("p")}, "one is set without the other"),
         ({"host": "0.0.0.0", "username": "u", "password": SecretStr("p")}, "there is no TLS"),
         (
             {"tls_key": Path("/k")},
-            "MAILSLICE_SMTP_IN_TLS_CERTIFICATE and MAILSLICE_SMTP_IN_TLS_KEY: one is set without the other",
+            (
+                "MAILSLICE_SMTP_IN_TLS_CERTIFICATE and MAILSLICE_SMTP_IN_TLS_KEY: "
+                "one is set without the other"
+            ),
         ),
         (
             {"tls_key": Path("/no/k"), "tls_certificate": Path("/no/c")},
