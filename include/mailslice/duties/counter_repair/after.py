@@ -12,10 +12,10 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.duties.counter_repair import decide
-from mailslice.duties.counter_repair.parallel import beside_each_other
+from mailslice.duties.counter_repair.parallel import map_concurrently
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
-from mailslice.duties.counter_repair.repairing import DONE, LEFT
-from mailslice.duties.counter_repair.second_read import read_again
+from mailslice.duties.counter_repair.repairing import DONE, REMAINING
+from mailslice.duties.counter_repair.second_read import reread_mailbox
 from mailslice.maintenance.run import Run
 from mailslice.stores.cassandra.mailboxes import Counters
 
@@ -36,7 +36,7 @@ class After:
     moved: bool
 
     @property
-    def left(self) -> Counters:
+    def remaining_drift(self) -> Counters:
         """The drift that is left: stored less computed."""
         return Counters(
             self.stored.count - self.computed.count, self.stored.unseen - self.computed.unseen
@@ -44,9 +44,9 @@ class After:
 
     @property
     def wrong(self) -> Counters:
-        """As `left`; an update that may not have been done may leave what the plan read."""
+        """As `remaining_drift`; an update that may not have been done may leave what the plan read."""
         as_before = self.applied is None and self.stored == self.drift.stored
-        return Counters(0, 0) if as_before else self.left
+        return Counters(0, 0) if as_before else self.remaining_drift
 
 
 def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]]) -> list[After]:
@@ -55,11 +55,11 @@ def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]
     unprojected = plan.unprojected(run, [drift.mailbox for drift in drifts])
 
     def read(drift: Drift) -> After:
-        verdict, *_ = outcomes.get(str(drift.mailbox), (LEFT,))
+        verdict, *_ = outcomes.get(str(drift.mailbox), (REMAINING,))
         return _read(run, plan, drift, unprojected.get(drift.mailbox, ()), verdict)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(beside_each_other(pool, read, drifts))
+        return list(map_concurrently(pool, read, drifts))
 
 
 def _read(
@@ -73,11 +73,13 @@ def _read(
     applied = verdict == DONE or _was_applied(run, drift.mailbox)
     if applied is not False and stored == drift.computed:
         return After(drift, applied, stored, stored, moved=False)
-    if applied is False and verdict == LEFT and stored == drift.stored:
+    if applied is False and verdict == REMAINING and stored == drift.stored:
         return After(drift, applied, stored, drift.computed, moved=False)
     trust = plan.trust_projection
-    seen = read_again(run.stores, drift.mailbox, unprojected, trust_projection=trust)
-    return After(drift, applied, stored, Counters(seen.count, seen.unseen), seen != drift.seen)
+    digest = reread_mailbox(run.stores, drift.mailbox, unprojected, trust_projection=trust)
+    return After(
+        drift, applied, stored, Counters(digest.count, digest.unseen), digest != drift.digest
+    )
 
 
 def _was_applied(run: Run, mailbox: UUID) -> bool | None:
@@ -91,7 +93,7 @@ def _was_applied(run: Run, mailbox: UUID) -> bool | None:
     return False
 
 
-def shown(mailbox: UUID, stored: Counters, computed: Counters) -> dict[str, Any]:
+def as_report_entry(mailbox: UUID, stored: Counters, computed: Counters) -> dict[str, Any]:
     """A drift as reports show it: ids of mailboxes only, nobody's name."""
     return {
         "mailbox": str(mailbox),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from mailslice.duties.counter_repair.fingerprints import Seen, ticks
+from mailslice.duties.counter_repair.fingerprints import MessageDigest, ticks
 from mailslice.duties.counter_repair.planned import Drift
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
@@ -22,7 +22,7 @@ from mailslice.stores.cassandra.own import CounterClaim
 MOVED = "the mailbox moved between the two reads"
 NEWER = "something in the mailbox is newer than the first read"
 RIGHT_NOW = "the counters are right by now"
-GONE = "the mailbox is gone"
+NO_MAILBOX = "the mailbox is gone"
 AWAY = "a replica is away"
 NOT_SENT = "an earlier try of this run claimed the mailbox and sent nothing"
 EARLIER_OPEN = "an update of an earlier run may still come"
@@ -36,25 +36,25 @@ That is counter_write_request_timeout. After this long it is done or never will 
 
 
 def refused(
-    drift: Drift, stored: Counters, seen: Seen, given_modseq: int, first_read: datetime
+    drift: Drift, stored: Counters, digest: MessageDigest, highest_modseq: int, first_read: datetime
 ) -> str | None:
     """Why the drift must not be applied, by the second read.
 
     None when both reads agree and nothing is newer than the beginning of the first.
 
-    `given_modseq` is read after `stored` and `seen`.
+    `highest_modseq` is read after `stored` and `digest`.
     """
-    if (stored.count, stored.unseen) == (seen.count, seen.unseen):
+    if (stored.count, stored.unseen) == (digest.count, digest.unseen):
         return RIGHT_NOW
-    if stored != drift.stored or (seen.count, seen.unseen) != (drift.count, drift.unseen):
+    if stored != drift.stored or (digest.count, digest.unseen) != (drift.count, drift.unseen):
         return MOVED
     if (
-        seen.newest > ticks(first_read)
-        or seen.modseq > drift.modseq
-        or given_modseq != drift.given_modseq
+        digest.newest > ticks(first_read)
+        or digest.modseq > drift.modseq
+        or highest_modseq != drift.given_modseq
     ):
         return NEWER
-    return None if seen == drift.seen else MOVED
+    return None if digest == drift.digest else MOVED
 
 
 def was_done(claim: CounterClaim, stored: Counters) -> bool:

@@ -16,7 +16,7 @@ from mailslice.duties.counter_repair.fingerprints import flag_bits, layout_of, w
 from mailslice.duties.counter_repair.planned import (
     FLAGS_DIFFER,
     KINDS,
-    MAILBOX_GONE,
+    MAILBOX_MISSING,
     MODSEQ_DIFFERS,
     ONLY_PROJECTED,
     ONLY_TRUTH,
@@ -54,8 +54,8 @@ _WRITTEN = "kind string, rows long, file string, file_rows long, digest string"
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """What to compare: these mailboxes (16 bytes each), of which `gone` are not there any more.
+class ComparisonSpec:
+    """What to compare: these mailboxes (16 bytes each), of which `deleted` are not there any more.
 
     The files of the truth are below the run's `folder`; the differences are written there.
     """
@@ -64,21 +64,21 @@ class Comparison:
     location: Location
     folder: str
     mailboxes: frozenset[bytes]
-    gone: frozenset[bytes]
+    deleted: frozenset[bytes]
 
 
 def differences(
-    spark: SparkSession, what: Comparison, truth: Sequence[RowFile]
+    spark: SparkSession, spec: ComparisonSpec, truth: Sequence[RowFile]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
     """The files with the rows that differ, and rows by kind. Raises what a worker raised."""
 
     def read(batches: Iterator[Sequence[_Key]]) -> Iterator[pa.RecordBatch]:
-        return _read(what, batches)
+        return _read(spec, batches)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _write(what, batches)
+        return _write(spec, batches)
 
-    keys: list[_Key] = [*truth, *sorted(what.mailboxes)]
+    keys: list[_Key] = [*truth, *sorted(spec.mailboxes)]
     rows = frame_of_keys(spark, keys, read, _ROWS)
     with translated():
         written = compared(rows).mapInArrow(write, _WRITTEN).collect()
@@ -119,7 +119,7 @@ def _kind() -> Column:
         fn.col("truth_user_flags") != fn.col("projected_user_flags")
     )
     return (
-        fn.when(fn.coalesce(fn.col("truth_gone"), fn.col("projected_gone")), MAILBOX_GONE)
+        fn.when(fn.coalesce(fn.col("truth_gone"), fn.col("projected_gone")), MAILBOX_MISSING)
         .when(fn.col("message").isNull(), WITHOUT_ID)
         .when(fn.col("projected_modseq").isNull(), ONLY_TRUTH)
         .when(fn.col("truth_modseq").isNull(), ONLY_PROJECTED)
@@ -128,30 +128,30 @@ def _kind() -> Column:
     )
 
 
-def _read(what: Comparison, batches: Iterator[Sequence[_Key]]) -> Iterator[pa.RecordBatch]:
-    stores = stores_of(what.settings)
+def _read(spec: ComparisonSpec, batches: Iterator[Sequence[_Key]]) -> Iterator[pa.RecordBatch]:
+    stores = stores_of(spec.settings)
     for batch in batches:
         for file in (key for key in batch if isinstance(key, RowFile)):
-            for table in read_tables(what.location, what.folder, file):
+            for table in read_tables(spec.location, spec.folder, file):
                 columns = {name: table[name].to_numpy() for name in table.column_names}
-                yield from _batch(stores, what, "truth", columns)
+                yield from _batch(stores, spec, "truth", columns)
         if mailboxes := [[UUID(bytes=key)] for key in batch if isinstance(key, bytes)]:
-            yield from _projected(stores, what, mailboxes)
+            yield from _projected(stores, spec, mailboxes)
 
 
 def _projected(
-    stores: Stores, what: Comparison, mailboxes: list[list[UUID]]
+    stores: Stores, spec: ComparisonSpec, mailboxes: list[list[UUID]]
 ) -> Iterator[pa.RecordBatch]:
     layout, chunk = layout_of(stores.mailboxes.message_columns), Chunk()
     for _, page in stores.packed.pages(stores.mailboxes.of_mailbox, mailboxes, _READS_IN_FLIGHT):
         chunk.add(decode(page, layout))
         if chunk.rows >= _CHUNK:
-            yield from _batch(stores, what, "projected", chunk.take())
-    yield from _batch(stores, what, "projected", chunk.take())
+            yield from _batch(stores, spec, "projected", chunk.take())
+    yield from _batch(stores, spec, "projected", chunk.take())
 
 
 def _batch(
-    stores: Stores, what: Comparison, side: str, columns: dict[str, npt.NDArray[Any]]
+    stores: Stores, spec: ComparisonSpec, side: str, columns: dict[str, npt.NDArray[Any]]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the mailboxes to compare."""
     import numpy as np
@@ -159,7 +159,7 @@ def _batch(
 
     if not columns or not len(columns["uid"]):
         return
-    rows = Groups(columns).rows_of(what.mailboxes)
+    rows = Groups(columns).rows_of(spec.mailboxes)
     if not len(rows):
         return
     columns = {name: values[rows] for name, values in columns.items()}
@@ -171,7 +171,7 @@ def _batch(
         "uid": pa.array(columns["uid"], pa.int64()),
         # A null is equal to nothing: such a row stays by itself in the join.
         "message": pa.array(ids_of(columns, "messageid"), pa.binary(), mask=without_id(columns)),
-        "gone": pa.array([key in what.gone for key in mailboxes], pa.bool_()),
+        "gone": pa.array([key in spec.deleted for key in mailboxes], pa.bool_()),
         "modseq": pa.array(columns["modseq"], pa.int64()),
         "flags": pa.array(flag_bits(columns, stores.mailboxes.flags), pa.int64()),
         "user_flags": pa.array(user_flags, pa.int64()),
@@ -179,12 +179,12 @@ def _batch(
     yield pa.RecordBatch.from_pydict(arrays)
 
 
-def _write(what: Comparison, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(spec: ComparisonSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One file a task; how many rows of each kind are in it."""
     import pyarrow as pa
 
     name = f"{PLAN_FOLDER}/differences-{uuid4()}.parquet"
-    writer = RowWriter(what.location, what.folder, name)
+    writer = RowWriter(spec.location, spec.folder, name)
     counts: Counter[str] = Counter()
     for batch in batches:
         counts.update(batch.column("kind").to_pylist())

@@ -11,11 +11,11 @@ from uuid import UUID
 
 from mailslice.checks.expectations import Frame
 from mailslice.duties.counter_repair import frames
-from mailslice.duties.counter_repair.after import After, read_after, shown
+from mailslice.duties.counter_repair.after import After, as_report_entry, read_after
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
 from mailslice.duties.counter_repair.planning import Sleep, survey
-from mailslice.duties.counter_repair.plot import FILE, drifts_svg
+from mailslice.duties.counter_repair.plot import DRIFTS_PICTURE, drifts_svg
 from mailslice.duties.counter_repair.projection import repair_projection
 from mailslice.duties.counter_repair.work import CounterWork
 from mailslice.maintenance.clocks import require_clock
@@ -56,7 +56,7 @@ class CounterRepair(Duty[CounterPlan]):
         params, tables = run.params(Params), run.stores.mailboxes
         tables.require(truth=not params.trust_projection)
         made_at = run.clock()
-        found = survey(run, self._sleep)
+        scanned = survey(run, self._sleep)
         plan = CounterPlan(
             run=run.request.run,
             made_at=made_at,
@@ -64,17 +64,17 @@ class CounterRepair(Duty[CounterPlan]):
             settle=params.settle,
             trust_projection=params.trust_projection,
             repair_projection=params.repair_projection,
-            drifts=found.drifts,
-            differences=found.differences,
-            inconsistencies=found.inconsistencies,
-            scan=found.facts,
+            drifts=scanned.drifts,
+            differences=scanned.differences,
+            inconsistencies=scanned.inconsistencies,
+            scan=scanned.facts,
         )
         crash.point("plan:after-scan")
         absent = sum(not tables.exists(UUID(mailbox)) for mailbox in params.mailboxes)
         run.report(
             **_reported(run, plan),
-            wrong=found.totals.wrong,
-            message=found.message(absent=absent, has_modseqs=tables.has_modseqs),
+            wrong=scanned.totals.wrong,
+            message=scanned.message(absent=absent, has_modseqs=tables.has_modseqs),
         )
         return plan
 
@@ -114,7 +114,7 @@ class CounterRepair(Duty[CounterPlan]):
         run.report(
             after=fields,
             movedSince=sum(one.moved for one in after if one.applied),
-            drifts={str(one.drift.mailbox): one.left.count for one in after},
+            drifts={str(one.drift.mailbox): one.remaining_drift.count for one in after},
         )
         if after:
             yield frames.corrected(after)
@@ -166,8 +166,8 @@ class CounterRepair(Duty[CounterPlan]):
         before = {str(drift.mailbox): -drift.add.count for drift in plan.read_drifts(run)}
         after = {} if steps.verified is None else {**before, **steps.verified["drifts"]}
         picture = drifts_svg(before.values(), after.values(), steps.plan["decided"]["madeAt"])
-        run.folder.artifacts.write(run.folder.file(FILE), picture)
-        run.report(plot=run.folder.artifacts.uri(run.folder.file(FILE)))
+        run.folder.artifacts.write(run.folder.file(DRIFTS_PICTURE), picture)
+        run.report(plot=run.folder.artifacts.uri(run.folder.file(DRIFTS_PICTURE)))
 
 
 DUTY = CounterRepair()
@@ -187,7 +187,7 @@ def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
         "projectedMessages": plan.scan.projected,
         "before": {
             "wrong": plan.planned,
-            "largest": [shown(one.mailbox, one.stored, one.computed) for one in largest],
+            "largest": [as_report_entry(one.mailbox, one.stored, one.computed) for one in largest],
         },
         "inconsistencySample": [
             {"kind": row.kind, "mailbox": row.mailbox, "uid": row.uid, "message": row.message}
@@ -205,15 +205,17 @@ def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
 def _after(after: list[After]) -> dict[str, Any]:
     """Mailboxes that are wrong now, and the largest drifts of the plan as they are now."""
     return {
-        "wrong": sum(one.left != Counters(0, 0) for one in after),
-        "largest": [shown(one.drift.mailbox, one.stored, one.computed) for one in after[:_SAMPLED]],
+        "wrong": sum(one.remaining_drift != Counters(0, 0) for one in after),
+        "largest": [
+            as_report_entry(one.drift.mailbox, one.stored, one.computed) for one in after[:_SAMPLED]
+        ],
     }
 
 
 def _projection(steps: Summaries) -> Mapping[str, Any] | None:
     """What became of rows of the projection; None: not asked for, or apply did not come to it."""
-    found: Mapping[str, Any] | None = steps.result.fields.get("projection")
-    return found
+    projection: Mapping[str, Any] | None = steps.result.fields.get("projection")
+    return projection
 
 
 def _rows_in_words(steps: Summaries) -> str:

@@ -27,7 +27,7 @@ _GREGORIAN = datetime(1582, 10, 15, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MessageDigest:
     """The messages of one mailbox in one table.
 
     `unseen`: without the flag seen. `modseq`: the highest. `newest`: the newest message id's time
@@ -41,8 +41,8 @@ class Seen:
     first: int = 0
     second: int = 0
 
-    def __add__(self, other: Seen) -> Seen:
-        return Seen(
+    def __add__(self, other: MessageDigest) -> MessageDigest:
+        return MessageDigest(
             self.count + other.count,
             self.unseen + other.unseen,
             max(self.modseq, other.modseq),
@@ -72,8 +72,8 @@ def without_id(columns: Columns) -> npt.NDArray[np.bool_]:
 
     No message's id is 0, as which a null is decoded.
     """
-    found: npt.NDArray[np.bool_] = (columns["messageid.high"] | columns["messageid.low"]) == 0
-    return found
+    missing: npt.NDArray[np.bool_] = (columns["messageid.high"] | columns["messageid.low"]) == 0
+    return missing
 
 
 def messages_of(columns: Columns) -> Columns:
@@ -102,10 +102,10 @@ def message_times(columns: Columns) -> npt.NDArray[np.int64]:
         (high >> np.uint64(16)) & np.uint64(0xFFFF),
         high >> np.uint64(32),
     )
-    found: npt.NDArray[np.int64] = (
+    times: npt.NDArray[np.int64] = (
         (upper << np.uint64(48)) | (middle << np.uint64(32)) | lower
     ).astype(np.int64)
-    return found
+    return times
 
 
 def fingerprints(
@@ -124,25 +124,25 @@ def fingerprints(
         flag_bits(columns, flags).view(np.uint64),
         *([columns[USER_FLAGS]] if USER_FLAGS in columns else []),
     ]
-    found = []
+    hashes = []
     for seed in _SEEDS:
         mixed = np.full(len(columns["uid"]), seed, np.uint64)
         for word in words:
             mixed = _mixed(mixed + word + np.uint64(_STEP))
-        found.append(mixed.view(np.int64))
-    return found[0], found[1]
+        hashes.append(mixed.view(np.int64))
+    return hashes[0], hashes[1]
 
 
-def seen_of(columns: Columns, flags: Iterable[str]) -> Seen:
+def message_digest(columns: Columns, flags: Iterable[str]) -> MessageDigest:
     """All rows as one mailbox's; those without a message id are no messages."""
     import numpy as np
 
     columns = messages_of(columns)
     count = len(columns["uid"])
     if not count:
-        return Seen()
+        return MessageDigest()
     first, second = fingerprints(columns, flags)
-    return Seen(
+    return MessageDigest(
         count,
         int((columns[SEEN] == 0).sum()),
         int(columns["modseq"].max()),

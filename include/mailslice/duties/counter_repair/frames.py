@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MANY = 1_000
 """From so many messages on, a truth with less than half of them counts as one that was lost."""
-_FEW = 20
+_ALWAYS_ALLOWED = 20
 """So many mailboxes may be corrected whatever share of all they are."""
 
 
@@ -50,7 +50,7 @@ def totals(run: Run, plan: CounterPlan) -> Frame:
             Expectation.between("truth_share", 0.5, None, half),
         ),
         (
-            plan.planned / max(1, scan.mailboxes) if plan.planned > _FEW else 0.0,
+            plan.planned / max(1, scan.mailboxes) if plan.planned > _ALWAYS_ALLOWED else 0.0,
             Expectation.between("changed_share", 0, share, most),
         ),
     )

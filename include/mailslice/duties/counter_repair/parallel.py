@@ -12,7 +12,7 @@ R = TypeVar("R")
 _AHEAD = 32
 
 
-def beside_each_other(pool: Executor, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+def map_concurrently(pool: Executor, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """The results, in the order of the items.
 
     What one raises is raised in its turn; those that have not begun then are not begun.

@@ -17,15 +17,15 @@ def _words(value: object) -> object:
 
     Empty text is a form's field that nobody touched.
     """
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple):
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple):
         return value
     words = tuple(
         dict.fromkeys(
-            word.strip() for text in given for word in str(text).split(",") if word.strip()
+            word.strip() for text in texts for word in str(text).split(",") if word.strip()
         )
     )
-    if not words and any(str(text).strip() for text in given):
+    if not words and any(str(text).strip() for text in texts):
         raise ValueError(
             "it names nothing; allowed are names with commas between them, or nothing at all for "
             "all mailboxes"

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import AwareDatetime
 
-from mailslice.duties.counter_repair.fingerprints import Seen
+from mailslice.duties.counter_repair.fingerprints import MessageDigest
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.plan import Plan
 from mailslice.maintenance.row_file import RowFile
@@ -24,9 +24,9 @@ WITHOUT_ID = "withoutMessageId"
 
 James takes it for no message, and deletes it when it meets it.
 """
-MAILBOX_GONE, COUNTER_GONE = "mailboxGone", "counterOfGoneMailbox"
+MAILBOX_MISSING, COUNTER_ORPHANED = "mailboxGone", "counterOfGoneMailbox"
 REPAIRABLE = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS)
-KINDS = (*REPAIRABLE, WITHOUT_ID, MAILBOX_GONE, COUNTER_GONE)
+KINDS = (*REPAIRABLE, WITHOUT_ID, MAILBOX_MISSING, COUNTER_ORPHANED)
 """How a report calls them. A row counts once, under the first that fits.
 
 The order is: gone, without message id, only in one, flags, modSeq.
@@ -53,9 +53,11 @@ class Drift:
     second: int
 
     @classmethod
-    def of(cls, mailbox: UUID, stored: Counters, seen: Seen, given_modseq: int = 0) -> Self:
+    def of(
+        cls, mailbox: UUID, stored: Counters, digest: MessageDigest, given_modseq: int = 0
+    ) -> Self:
         """What was read of the mailbox."""
-        return cls(mailbox, stored.count, stored.unseen, given_modseq, **asdict(seen))
+        return cls(mailbox, stored.count, stored.unseen, given_modseq, **asdict(digest))
 
     @property
     def stored(self) -> Counters:
@@ -63,9 +65,11 @@ class Drift:
         return Counters(self.stored_count, self.stored_unseen)
 
     @property
-    def seen(self) -> Seen:
+    def digest(self) -> MessageDigest:
         """The messages at the first read."""
-        return Seen(self.count, self.unseen, self.modseq, self.newest, self.first, self.second)
+        return MessageDigest(
+            self.count, self.unseen, self.modseq, self.newest, self.first, self.second
+        )
 
     @property
     def computed(self) -> Counters:
@@ -173,7 +177,7 @@ class CounterPlan(Plan):
 
     def unprojected(self, run: Run, mailboxes: Collection[UUID]) -> dict[UUID, list[bytes]]:
         """By mailbox, the messages (ids of 16 bytes) that the plan found in the truth alone."""
-        found: dict[UUID, list[bytes]] = {}
+        ids: dict[UUID, list[bytes]] = {}
         for row in self.read_differences(run, (ONLY_TRUTH,), mailboxes):
-            found.setdefault(UUID(row.mailbox), []).append(UUID(row.message).bytes)
-        return found
+            ids.setdefault(UUID(row.mailbox), []).append(UUID(row.message).bytes)
+        return ids

@@ -9,17 +9,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-from mailslice.duties.counter_repair.differences import Comparison, differences
+from mailslice.duties.counter_repair.differences import ComparisonSpec, differences
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import (
-    COUNTER_GONE,
+    COUNTER_ORPHANED,
     KINDS,
-    MAILBOX_GONE,
+    MAILBOX_MISSING,
     WITHOUT_ID,
     Drift,
     ScanFacts,
 )
-from mailslice.duties.counter_repair.reading import Key, Scan
+from mailslice.duties.counter_repair.reading import Key, ScanSpec
 from mailslice.duties.counter_repair.scan import RangeRead, Scanned, Totals
 from mailslice.engine.errors import translated
 from mailslice.maintenance.row_file import RowFile
@@ -43,7 +43,7 @@ _OPERATION = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class CounterSurvey:
     """What was read, and what was written down of it. `inconsistencies`: rows by kind."""
 
     facts: ScanFacts
@@ -68,16 +68,16 @@ class Survey:
         return "; ".join(words)
 
 
-def survey(run: Run, sleep: Sleep) -> Survey:
+def survey(run: Run, sleep: Sleep) -> CounterSurvey:
     """All mailboxes, or those that were asked for; drifts and differences go to files."""
     params, spark = run.params(Params), run.spark()
     trust = params.trust_projection
     ranges = token_ranges(run.stores.cassandra, _LEAST_RANGES)
     keys = [(table, low, high) for low, high in ranges for table in _tables(run, params)]
     pause = min(params.settle, _OPERATION).total_seconds()
-    what = Scan(run.settings, run.folder.artifacts, run.folder.name, _only(run, params))
+    spec = ScanSpec(run.settings, run.folder.artifacts, run.folder.name, _only(run, params))
     with translated():
-        scanned = Scanned(spark, what, keys, trust_projection=trust, pause=lambda: sleep(pause))
+        scanned = Scanned(spark, spec, keys, trust_projection=trust, pause=lambda: sleep(pause))
     try:
         with translated():
             reads, totals = scanned.ranges(), scanned.totals
@@ -87,9 +87,9 @@ def survey(run: Run, sleep: Sleep) -> Survey:
         scanned.close()
     files, counts = _differences(run, spark, differing, truth)
     if trust:
-        counts = {WITHOUT_ID: totals.without_id, MAILBOX_GONE: totals.gone_messages}
-    counts[COUNTER_GONE] = totals.gone_counters
-    return Survey(_facts(keys, reads, totals), totals, drifts, files, counts)
+        counts = {WITHOUT_ID: totals.without_id, MAILBOX_MISSING: totals.orphan_messages}
+    counts[COUNTER_ORPHANED] = totals.orphan_counters
+    return CounterSurvey(_facts(keys, reads, totals), totals, drifts, files, counts)
 
 
 def _tables(run: Run, params: Params) -> list[str]:
@@ -112,10 +112,10 @@ def _differences(
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
     if not differing:
         return (), dict.fromkeys(KINDS, 0)
-    gone = frozenset(mailbox for mailbox, is_gone in differing.items() if is_gone)
+    deleted = frozenset(mailbox for mailbox, is_deleted in differing.items() if is_deleted)
     location, folder = run.folder.artifacts, run.folder.name
-    what = Comparison(run.settings, location, folder, frozenset(differing), gone)
-    return differences(spark, what, truth)
+    spec = ComparisonSpec(run.settings, location, folder, frozenset(differing), deleted)
+    return differences(spark, spec, truth)
 
 
 def _facts(keys: Sequence[Key], reads: Sequence[RangeRead], totals: Totals) -> ScanFacts:
@@ -124,12 +124,12 @@ def _facts(keys: Sequence[Key], reads: Sequence[RangeRead], totals: Totals) -> S
     Rows of the projection without a message id do not count.
     """
     by_table = {table: [one for one in reads if one.table == table] for table, _, _ in keys}
-    rows = {table: sum(one.rows for one in some) for table, some in by_table.items()}
+    rows = {table: sum(one.rows for one in table_reads) for table, table_reads in by_table.items()}
     return ScanFacts(
         ranges=len(keys),
         read=len(reads),
         twice=sum(one.reads > 1 for one in reads),
-        holes=sum(holes(one.range for one in some) for some in by_table.values()),
+        holes=sum(holes(one.range for one in table_reads) for table_reads in by_table.values()),
         mailboxes=totals.mailboxes,
         messages=rows.get(IMAP_UID_TABLE, 0),
         projected=rows.get(MESSAGE_ID_TABLE, 0),

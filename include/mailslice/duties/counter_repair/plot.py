@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mailslice.maintenance.plot import legend_above, say_empty, svg_axes
 
-FILE = "drifts.svg"
+DRIFTS_PICTURE = "drifts.svg"
 _EDGES = (-1001, -101, -11, -2, -1, 0, 1, 10, 100, 1000)
 LABELS = (
     "< -1000",

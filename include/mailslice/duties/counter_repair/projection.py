@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from mailslice.duties.counter_repair.parallel import beside_each_other
+from mailslice.duties.counter_repair.parallel import map_concurrently
 from mailslice.duties.counter_repair.planned import (
     ONLY_PROJECTED,
     REPAIRABLE,
@@ -35,14 +35,14 @@ from mailslice.stores.cassandra.mailboxes import MessageRow
 
 log = logging.getLogger(__name__)
 
-WRITTEN, DELETED, FAILED, LEFT = "written", "deleted", "failed", "left"
+WRITTEN, DELETED, FAILED, REMAINING = "written", "deleted", "failed", "left"
 RIGHT_NOW = "right by now"
-GONE = "the mailbox is gone"
+NO_MAILBOX = "the mailbox is gone"
 SHARED_UID = "two messages of the truth have this uid"
 DELETED_LATER = "deleted since the plan began to read, by its write time: the next run looks again"
 NEWER = "something newer in the row stayed: the next run looks again"
 UNDATED = "its write time is not known"
-_MOST_SAID = 20
+_MAX_WARNINGS = 20
 _THREADS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,8 +59,8 @@ def repair_projection(run: Run, plan: CounterPlan) -> dict[str, Any]:
     with ThreadPoolExecutor(_THREADS) as pool:
         for kinds in (to_write, [ONLY_PROJECTED]):
             rows = plan.read_differences(run, kinds)
-            counts.update(beside_each_other(pool, repair.row, rows))
-    done = {name: counts.pop(name, 0) for name in (WRITTEN, DELETED, FAILED, LEFT)}
+            counts.update(map_concurrently(pool, repair.row, rows))
+    done = {name: counts.pop(name, 0) for name in (WRITTEN, DELETED, FAILED, REMAINING)}
     skipped = counts.total()
     planned = sum(done.values()) + skipped
     return {"planned": planned, **done, "skipped": skipped, "skippedBy": dict(counts)}
@@ -79,7 +79,7 @@ class _Projection:
     def row(self, row: Difference) -> str:
         """What became of a row: one of the outcomes above, or why it was skipped."""
         if self._run.out_of_time():
-            return LEFT
+            return REMAINING
         self._throttle.take()
         self._run.require_lock()
         try:
@@ -87,13 +87,13 @@ class _Projection:
         except StoreUnavailable:
             return FAILED
         except BadSetting as error:
-            if next(self._refused) < _MOST_SAID:
+            if next(self._refused) < _MAX_WARNINGS:
                 log.warning("row %s of mailbox %s: %s", row.uid, row.mailbox, error)
             return FAILED
 
     def _row(self, mailbox: UUID, uid: int, message: UUID) -> str:
         if not self._tables.exists(mailbox):
-            return GONE
+            return NO_MAILBOX
         projected = self._tables.projected(mailbox, uid)
         truth = self._tables.truth(message, mailbox, uid)
         crash.point("apply:projection-read")

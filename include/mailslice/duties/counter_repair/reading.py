@@ -72,15 +72,17 @@ SUMS = (
     "reads",
     "rows",
 )
-MOST = ("given_modseq", "truth_modseq", "truth_newest", "projected_modseq", "projected_newest")
+MAXIMA = ("given_modseq", "truth_modseq", "truth_newest", "projected_modseq", "projected_newest")
 XORS = ("truth_first", "truth_second", "projected_first", "projected_second")
-PARTS = "kind string, key binary, " + ", ".join(f"{name} long" for name in (*SUMS, *MOST, *XORS))
+PARTIAL_SUMS = "kind string, key binary, " + ", ".join(
+    f"{name} long" for name in (*SUMS, *MAXIMA, *XORS)
+)
 RANGE = struct.Struct(">qq")
 _SIDES = {IMAP_UID_TABLE: "truth", MESSAGE_ID_TABLE: "projected"}
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ScanSpec:
     """Where to read, and the mailboxes (16 bytes each) that count, or None for all.
 
     The rows of the truth are written below the run's `folder`.
@@ -92,26 +94,26 @@ class Scan:
     only: frozenset[bytes] | None = None
 
 
-def read(what: Scan, batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
+def read(spec: ScanSpec, batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
     """The work of one task."""
-    stores = stores_of(what.settings)
+    stores = stores_of(spec.settings)
     for batch in batches:
         for table, keys in groupby(sorted(batch), key=lambda key: key[0]):
-            yield from _table(stores, what, table, [(low, high) for _, low, high in keys])
+            yield from _table(stores, spec, table, [(low, high) for _, low, high in keys])
 
 
 def _table(
-    stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange]
+    stores: Stores, spec: ScanSpec, table: str, ranges: Sequence[TokenRange]
 ) -> Iterator[pa.RecordBatch]:
     layout, chunk = _layout(stores, table), Chunk()
     rows = dict.fromkeys(ranges, 0)
-    truth = RowWriter(what.location, what.folder, f"{PLAN_FOLDER}/truth-{uuid4()}.parquet")
+    truth = RowWriter(spec.location, spec.folder, f"{PLAN_FOLDER}/truth-{uuid4()}.parquet")
 
     def sums() -> Iterator[pa.RecordBatch]:
         count, columns = chunk.rows, chunk.take()
         if count and table == IMAP_UID_TABLE:
-            truth.add(_as_table(columns, what.only))
-        return _sums(stores, table, columns, what.only)
+            truth.add(_as_table(columns, spec.only))
+        return _sums(stores, table, columns, spec.only)
 
     for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
         columns = decode(page, layout)
@@ -126,7 +128,7 @@ def _table(
         yield _batch(OF_FILE, [json.dumps(astuple(file)).encode()], {})
     yield _batch(
         table,
-        [RANGE.pack(*each) for each in ranges],
+        [RANGE.pack(*token_range) for token_range in ranges],
         {"rows": list(rows.values()), "reads": [1] * len(rows)},
     )
 
@@ -218,8 +220,8 @@ class Groups:
 
     def reduced(self, how: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """One number a mailbox."""
-        found: npt.NDArray[np.int64] = how.reduceat(values[self.order], self.starts)
-        return found
+        reduced: npt.NDArray[np.int64] = how.reduceat(values[self.order], self.starts)
+        return reduced
 
 
 def _sums(
@@ -238,7 +240,7 @@ def _sums(
         if not len(columns["mailboxid.high"]):
             return
     groups = Groups(columns)
-    yield from _of_mailboxes(groups, _found(stores, table, columns, groups), only)
+    yield from _of_mailboxes(groups, _table_sums(stores, table, columns, groups), only)
 
 
 def _ones(groups: Groups) -> npt.NDArray[np.int64]:
@@ -248,7 +250,7 @@ def _ones(groups: Groups) -> npt.NDArray[np.int64]:
     return groups.reduced(np.add, np.ones(len(groups.order), np.int64))
 
 
-def _found(
+def _table_sums(
     stores: Stores, table: str, columns: Columns, groups: Groups
 ) -> dict[str, npt.NDArray[np.int64]]:
     """By name of the sum, a number a mailbox."""
@@ -276,23 +278,26 @@ def _found(
 
 
 def _of_mailboxes(
-    groups: Groups, found: dict[str, npt.NDArray[np.int64]], only: frozenset[bytes] | None
+    groups: Groups, sums: dict[str, npt.NDArray[np.int64]], only: frozenset[bytes] | None
 ) -> Iterator[pa.RecordBatch]:
     """The sums of the mailboxes that count."""
     import numpy as np
 
     chosen = [at for at, key in enumerate(groups.keys) if only is None or key in only]
     if chosen:
-        sums = {name: values[np.array(chosen)] for name, values in found.items()}
-        yield _batch(OF_MAILBOX, [groups.keys[at] for at in chosen], sums)
+        chosen_sums = {name: values[np.array(chosen)] for name, values in sums.items()}
+        yield _batch(OF_MAILBOX, [groups.keys[at] for at in chosen], chosen_sums)
 
 
-def _batch(kind: str, keys: Sequence[bytes], found: dict[str, Any]) -> pa.RecordBatch:
+def _batch(kind: str, keys: Sequence[bytes], values_by_name: dict[str, Any]) -> pa.RecordBatch:
     """Rows of one kind; what is not given is 0."""
     import numpy as np
     import pyarrow as pa
 
     zeros = np.zeros(len(keys), np.int64)
-    columns = {name: pa.array(found.get(name, zeros), pa.int64()) for name in (*SUMS, *MOST, *XORS)}
+    columns = {
+        name: pa.array(values_by_name.get(name, zeros), pa.int64())
+        for name in (*SUMS, *MAXIMA, *XORS)
+    }
     of = {"kind": pa.array([kind] * len(keys), pa.string()), "key": pa.array(keys, pa.binary())}
     return pa.RecordBatch.from_pydict({**of, **columns})

@@ -13,24 +13,24 @@ from uuid import UUID
 
 from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
-from mailslice.duties.counter_repair.second_read import read_again
+from mailslice.duties.counter_repair.second_read import reread_mailbox
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
 
-DONE, SKIPPED, FAILED, UNKNOWN, LEFT = "applied", "skipped", "failed", "unknown", "left"
+DONE, SKIPPED, FAILED, UNKNOWN, REMAINING = "applied", "skipped", "failed", "unknown", "left"
 
 
-class Outcome(NamedTuple):
+class MailboxOutcome(NamedTuple):
     """What became of one mailbox, and why where it is not plain."""
 
     verdict: str
     why: str = ""
 
 
-class Repair:
+class MailboxCorrector:
     """Corrects mailboxes of one plan; threads may share it."""
 
     def __init__(self, run: Run, plan: CounterPlan) -> None:
@@ -41,7 +41,7 @@ class Repair:
         self._ttl = run.settings.duty.retention
         self._tables.prepare_to_add()
 
-    def mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
+    def mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> MailboxOutcome:
         """One mailbox. `unprojected`: its messages that the plan found in the truth alone.
 
         Raises LockLost, and nothing for a store that fails or refuses: before the update that is
@@ -52,22 +52,24 @@ class Repair:
         try:
             return self._mailbox(drift, unprojected)
         except (StoreUnavailable, BadSetting) as error:
-            return Outcome(FAILED, str(error))
+            return MailboxOutcome(FAILED, str(error))
 
-    def _mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
+    def _mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> MailboxOutcome:
         if (settled := self._earlier_claims(drift)) is not None:
             return settled
         if not self._tables.exists(drift.mailbox):
-            return Outcome(SKIPPED, decide.GONE)
+            return MailboxOutcome(SKIPPED, decide.NO_MAILBOX)
         stored = self._tables.counters(drift.mailbox)
         trust = self._plan.trust_projection
-        seen = read_again(self._run.stores, drift.mailbox, unprojected, trust_projection=trust)
-        given = self._tables.given_modseq(drift.mailbox)
-        why = decide.refused(drift, stored, seen, given, self._plan.made_at)
+        digest = reread_mailbox(
+            self._run.stores, drift.mailbox, unprojected, trust_projection=trust
+        )
+        highest_modseq = self._tables.given_modseq(drift.mailbox)
+        why = decide.refused(drift, stored, digest, highest_modseq, self._plan.made_at)
         if why is None:
             why = self._differs(drift.mailbox, stored)
         if why is not None:
-            return Outcome(SKIPPED, why)
+            return MailboxOutcome(SKIPPED, why)
         crash.point("apply:before-claim")
         add, now = drift.add, self._run.clock()
         claim = CounterClaim(
@@ -75,23 +77,23 @@ class Repair:
         )
         if not self._claims.claim(drift.mailbox, claim, self._ttl):
             # Another process of this very run is at work.
-            return Outcome(UNKNOWN, decide.UNKNOWN_UPDATE)
+            return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
         crash.point("apply:after-claim")
         return self._update(drift, stored)
 
-    def _update(self, drift: Drift, stored: Counters) -> Outcome:
+    def _update(self, drift: Drift, stored: Counters) -> MailboxOutcome:
         self._run.require_lock()
         if (why := self._differs(drift.mailbox, stored)) is not None:
             self._claims.settle(drift.mailbox, self._plan.run, decide.WITHDRAWN, self._ttl)
-            return Outcome(SKIPPED, why)
+            return MailboxOutcome(SKIPPED, why)
         try:
             self._tables.add(drift.mailbox, drift.add.count, drift.add.unseen)
         except Exception as error:  # noqa: BLE001 - it was sent: whatever came back, nobody knows
             self._try_to_settle(drift.mailbox, decide.UNKNOWN)
-            return Outcome(UNKNOWN, f"{decide.UNKNOWN_UPDATE}: {error}")
+            return MailboxOutcome(UNKNOWN, f"{decide.UNKNOWN_UPDATE}: {error}")
         crash.point("apply:after-update")
         self._try_to_settle(drift.mailbox, decide.APPLIED)
-        return Outcome(DONE)
+        return MailboxOutcome(DONE)
 
     def _differs(self, mailbox: UUID, stored: Counters) -> str | None:
         """Why the counters are not those that all replicas have; None when they are."""
@@ -111,25 +113,25 @@ class Repair:
         except (StoreUnavailable, BadSetting):
             return
 
-    def _earlier_claims(self, drift: Drift) -> Outcome | None:
+    def _earlier_claims(self, drift: Drift) -> MailboxOutcome | None:
         """What claims of this run, or of one that ended early, make of it; None: it is free."""
         for claim in self._claims.list(drift.mailbox):
             if claim.run == self._plan.run:
                 return self._of_this_run(drift, claim)
             if decide.is_open(claim) and not self._is_over(drift, claim):
-                return Outcome(SKIPPED, decide.EARLIER_OPEN)
+                return MailboxOutcome(SKIPPED, decide.EARLIER_OPEN)
         return None
 
-    def _of_this_run(self, drift: Drift, claim: CounterClaim) -> Outcome:
+    def _of_this_run(self, drift: Drift, claim: CounterClaim) -> MailboxOutcome:
         """A claim is for one update: this run sends no second one, whatever became of the first."""
         if claim.outcome == decide.APPLIED:
-            return Outcome(DONE)
+            return MailboxOutcome(DONE)
         if claim.outcome == decide.WITHDRAWN:
-            return Outcome(SKIPPED, decide.NOT_SENT)
+            return MailboxOutcome(SKIPPED, decide.NOT_SENT)
         if decide.was_done(claim, self._tables.counters_of_all_replicas(drift.mailbox)):
             self._try_to_settle(drift.mailbox, decide.APPLIED)
-            return Outcome(DONE)
-        return Outcome(UNKNOWN, decide.UNKNOWN_UPDATE)
+            return MailboxOutcome(DONE)
+        return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
 
     def _is_over(self, drift: Drift, claim: CounterClaim) -> bool:
         """Whether nothing of an earlier run's update can come any more.

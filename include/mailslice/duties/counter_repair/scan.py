@@ -9,18 +9,18 @@ from operator import or_
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mailslice.duties.counter_repair.fingerprints import Seen
+from mailslice.duties.counter_repair.fingerprints import MessageDigest
 from mailslice.duties.counter_repair.planned import Drift
 from mailslice.duties.counter_repair.reading import (
-    MOST,
+    MAXIMA,
     OF_FILE,
     OF_MAILBOX,
-    PARTS,
+    PARTIAL_SUMS,
     RANGE,
     SUMS,
     XORS,
     Key,
-    Scan,
+    ScanSpec,
     file_of,
     read,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-_FEW = 100_000
+_MAX_COLLECTED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,15 @@ class RangeRead:
 class Totals:
     """Over all mailboxes that were looked at.
 
-    `gone_messages` are rows of mailboxes that are not there, `gone_counters` counter rows of such,
+    `orphan_messages` are rows of mailboxes that are not there, `orphan_counters` counter rows of such,
     `without_id` rows of the projection that have no message id, in mailboxes that are there.
     """
 
     mailboxes: int
     wrong: int
     inconsistent: int
-    gone_messages: int
-    gone_counters: int
+    orphan_messages: int
+    orphan_counters: int
     without_id: int
 
 
@@ -72,7 +72,7 @@ class Scanned:
     def __init__(
         self,
         spark: SparkSession,
-        what: Scan,
+        spec: ScanSpec,
         keys: Sequence[Key],
         *,
         trust_projection: bool,
@@ -81,15 +81,17 @@ class Scanned:
         """The given modSeqs are read first. In `pause` what had taken one comes to its end."""
 
         def work(batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
-            return read(what, batches)
+            return read(spec, batches)
 
         self._side = "projected" if trust_projection else "truth"
-        given, others = given_first(keys)
-        parts = frame_of_keys(spark, others, work, PARTS)
-        self._given = frame_of_keys(spark, given, work, PARTS).persist() if given else None
-        if self._given is not None:
-            self._given.count()
-            parts = parts.union(self._given)
+        modseq_keys, others = modseq_keys_first(keys)
+        parts = frame_of_keys(spark, others, work, PARTIAL_SUMS)
+        self._modseqs = (
+            frame_of_keys(spark, modseq_keys, work, PARTIAL_SUMS).persist() if modseq_keys else None
+        )
+        if self._modseqs is not None:
+            self._modseqs.count()
+            parts = parts.union(self._modseqs)
         pause()
         self._frame = joined(parts).persist()
 
@@ -99,8 +101,8 @@ class Scanned:
         from pyspark.sql import functions as fn
 
         rows = self._frame.where(fn.col("kind") != OF_MAILBOX)
-        found: list[Row] = rows.select("kind", "key", "rows", "reads").collect()
-        return found
+        collected: list[Row] = rows.select("kind", "key", "rows", "reads").collect()
+        return collected
 
     def ranges(self) -> list[RangeRead]:
         """Every range that was read."""
@@ -123,10 +125,10 @@ class Scanned:
             "mailboxes": _exists().cast("long"),
             "wrong": self._wrong().cast("long"),
             "inconsistent": _inconsistent().cast("long"),
-            "gone_messages": fn.when(
+            "orphan_messages": fn.when(
                 ~_exists(), fn.col(f"{self._side}_count") + fn.col("projected_without_id")
             ),
-            "gone_counters": (~_exists() & (fn.col("counters") > 0)).cast("long"),
+            "orphan_counters": (~_exists() & (fn.col("counters") > 0)).cast("long"),
             "without_id": fn.when(_exists(), fn.col("projected_without_id")),
         }
         columns = (
@@ -141,13 +143,13 @@ class Scanned:
 
     def inconsistent(self) -> dict[bytes, bool]:
         """Mailboxes (16 bytes each) that differ, or are gone and have messages -> whether gone."""
-        gone = (~_exists()).alias("gone")
-        frame = self._of_mailboxes().where(_inconsistent()).select("key", gone)
+        orphaned = (~_exists()).alias("gone")
+        frame = self._of_mailboxes().where(_inconsistent()).select("key", orphaned)
         return {bytes(row["key"]): row["gone"] for row in _rows(frame, self.totals.inconsistent)}
 
     def close(self) -> None:
         """Give the memory back."""
-        for frame in (self._frame, self._given):
+        for frame in (self._frame, self._modseqs):
             if frame is not None:
                 frame.unpersist()
 
@@ -170,11 +172,11 @@ def _rows(frame: DataFrame, count: int) -> Iterable[Row]:
     """The rows of a frame that has `count`: a few at once, as each partition by itself is a job."""
     if not count:
         return ()
-    found: Iterable[Row] = frame.collect() if count <= _FEW else frame.toLocalIterator()
-    return found
+    rows: Iterable[Row] = frame.collect() if count <= _MAX_COLLECTED else frame.toLocalIterator()
+    return rows
 
 
-def given_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
+def modseq_keys_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
     """The keys of given modSeqs, and all others."""
     return [key for key in keys if key[0] == MODSEQ], [key for key in keys if key[0] != MODSEQ]
 
@@ -184,7 +186,7 @@ def joined(parts: DataFrame) -> DataFrame:
     from pyspark.sql import functions as fn
 
     sums = [fn.sum(name).alias(name) for name in SUMS]
-    most = [fn.max(name).alias(name) for name in MOST]
+    most = [fn.max(name).alias(name) for name in MAXIMA]
     xors = [fn.bit_xor(name).alias(name) for name in XORS]
     return parts.groupBy("kind", "key").agg(*sums, *most, *xors)
 
@@ -209,6 +211,6 @@ def _inconsistent() -> Column:
 
 def drift_of(row: Row, side: str) -> Drift:
     """The mailbox of a joined row, by what `side` says of its messages."""
-    seen = Seen(*(row[f"{side}_{one.name}"] for one in fields(Seen)))
+    digest = MessageDigest(*(row[f"{side}_{one.name}"] for one in fields(MessageDigest)))
     stored = Counters(row["stored_count"], row["stored_unseen"])
-    return Drift.of(UUID(bytes=bytes(row["key"])), stored, seen, row["given_modseq"])
+    return Drift.of(UUID(bytes=bytes(row["key"])), stored, digest, row["given_modseq"])

@@ -12,7 +12,12 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, messages_of, seen_of
+from mailslice.duties.counter_repair.fingerprints import (
+    MessageDigest,
+    layout_of,
+    message_digest,
+    messages_of,
+)
 from mailslice.duties.counter_repair.reading import ids_of
 from mailslice.engine.page_decoder import decode
 
@@ -23,9 +28,9 @@ _IDS_A_READ = 100
 _READS_IN_FLIGHT = 8
 
 
-def read_again(
+def reread_mailbox(
     stores: Stores, mailbox: UUID, also: Sequence[bytes], *, trust_projection: bool
-) -> Seen:
+) -> MessageDigest:
     """How the mailbox's messages look now, in the truth or (`trust_projection`) the projection."""
     tables = stores.mailboxes
     layout = layout_of(tables.message_columns)
@@ -33,17 +38,17 @@ def read_again(
         decode(page, layout) for _, page in stores.packed.pages(tables.of_mailbox, [[mailbox]], 1)
     )
     if trust_projection:
-        return _total(seen_of(columns, tables.flags) for columns in pages)
+        return _total(message_digest(columns, tables.flags) for columns in pages)
     asked = (
-        [[UUID(bytes=one) for one in ids], mailbox] for ids in _chunks(_each_once(pages, also))
+        [[UUID(bytes=one) for one in ids], mailbox] for ids in _chunks(_unique_ids(pages, also))
     )
     return _total(
-        seen_of(decode(page, layout), tables.flags)
+        message_digest(decode(page, layout), tables.flags)
         for _, page in stores.packed.pages(tables.of_messages, asked, _READS_IN_FLIGHT)
     )
 
 
-def _each_once(pages: Iterator[Any], also: Sequence[bytes]) -> Iterator[bytes]:
+def _unique_ids(pages: Iterator[Any], also: Sequence[bytes]) -> Iterator[bytes]:
     """Message ids of the pages and of `also`. One that has two rows is asked for once."""
     asked: set[bytes] = set()
     projected = (ids_of(messages_of(page), "messageid") for page in pages)
@@ -58,5 +63,5 @@ def _chunks(ids: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
-def _total(parts: Iterable[Seen]) -> Seen:
-    return sum(parts, Seen())
+def _total(parts: Iterable[MessageDigest]) -> MessageDigest:
+    return sum(parts, MessageDigest())

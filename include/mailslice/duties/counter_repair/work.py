@@ -10,16 +10,16 @@ from threading import Lock
 from uuid import UUID
 
 from mailslice.duties.counter_repair import decide
-from mailslice.duties.counter_repair.parallel import beside_each_other
+from mailslice.duties.counter_repair.parallel import map_concurrently
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
 from mailslice.duties.counter_repair.repairing import (
     DONE,
     FAILED,
-    LEFT,
+    REMAINING,
     SKIPPED,
     UNKNOWN,
-    Outcome,
-    Repair,
+    MailboxCorrector,
+    MailboxOutcome,
 )
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
@@ -36,8 +36,8 @@ class CounterWork:
 
     def __init__(self, run: Run, plan: CounterPlan, progress: Progress) -> None:
         self._run, self._plan, self._progress = run, plan, progress
-        self._repair = Repair(run, plan)
-        self._outcomes: dict[UUID, Outcome] = {}
+        self._repair = MailboxCorrector(run, plan)
+        self._outcomes: dict[UUID, MailboxOutcome] = {}
         self._unknown = self._failures = 0
         self._counting = Lock()
 
@@ -50,10 +50,10 @@ class CounterWork:
             with ThreadPoolExecutor(_THREADS) as pool:
                 while chunk := list(islice(remaining, _AT_ONCE)):
                     unprojected = self._plan.unprojected(self._run, [d.mailbox for d in chunk])
-                    for _ in beside_each_other(pool, partial(self._correct, unprojected), chunk):
+                    for _ in map_concurrently(pool, partial(self._correct, unprojected), chunk):
                         pass
         finally:
-            not_reached = Outcome(LEFT, NOT_REACHED)
+            not_reached = MailboxOutcome(REMAINING, NOT_REACHED)
             outcomes = {
                 str(drift.mailbox): list(self._outcomes.get(drift.mailbox, not_reached))
                 for drift in drifts
@@ -68,16 +68,16 @@ class CounterWork:
         with self._counting:
             self._count(drift.mailbox, outcome)
 
-    def _too_late(self) -> Outcome | None:
+    def _too_late(self) -> MailboxOutcome | None:
         if self._run.out_of_time():
-            return Outcome(LEFT, decide.TIME_OVER)
+            return MailboxOutcome(REMAINING, decide.TIME_OVER)
         if self._failures >= _MOST_FAILURES:
-            return Outcome(LEFT, f"{self._failures} mailboxes before it failed")
+            return MailboxOutcome(REMAINING, f"{self._failures} mailboxes before it failed")
         return None
 
-    def _count(self, mailbox: UUID, outcome: Outcome) -> None:
+    def _count(self, mailbox: UUID, outcome: MailboxOutcome) -> None:
         self._outcomes[mailbox] = outcome
-        if outcome.verdict == LEFT:
+        if outcome.verdict == REMAINING:
             return
         failed = outcome.verdict in {FAILED, UNKNOWN}
         self._failures = self._failures + 1 if failed else 0

@@ -17,17 +17,17 @@ from mailslice.admin.dead_letters import Judged, Letter, judge, letter_of
 from mailslice.admin.enqueue import add_row
 from mailslice.codec import message as codec
 from mailslice.codec.headers import headers_of
-from mailslice.duties.dead_letters.candidates import Candidates
 from mailslice.duties.dead_letters.decide import (
     DEALT_WITH,
     NO_CONTENT,
     TOO_OFTEN,
     WAITING,
-    Action,
-    Standing,
+    LetterAction,
+    RedriveFacts,
 )
 from mailslice.duties.dead_letters.export import export_letter
 from mailslice.duties.dead_letters.letters import PlannedLetter
+from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.rate_limit import Throttle
@@ -49,7 +49,7 @@ from mailslice.model.names import (
 )
 from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
 
-LONGEST_HOLD = timedelta(minutes=10)
+MAX_CHECKOUT = timedelta(minutes=10)
 """Then everything is given back and held anew: a broker closes a channel on which a message waits for half an hour."""
 _AT_ONCE = 100
 """Letters whose marks are read together."""
@@ -73,8 +73,12 @@ _OF_THE_BROKER = frozenset(
 )
 _DEATHS = ("x-first-death-", "x-last-death-")
 UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
-GONE = "gone since the plan"
-_KINDS = {Action.DROP: "dropped", Action.EXPORT: "exported", Action.REDRIVE: "redriven"}
+VANISHED = "gone since the plan"
+_KINDS = {
+    LetterAction.DROP: "dropped",
+    LetterAction.EXPORT: "exported",
+    LetterAction.REDRIVE: "redriven",
+}
 
 
 class LetterWork:
@@ -88,7 +92,7 @@ class LetterWork:
         # A queue that keeps its order has the planned letters where they were, or nearer to its head.
         keeps_order = run.stores.management.keeps_order(self.names.dead_letter_queue)
         self.most = len(letters) if keeps_order else MOST
-        self.candidates = Candidates(run.stores, run.queue)
+        self.lookups = LetterLookups(run.stores, run.queue)
         self.redriving, self.taking = self._throttles()
         self.pending: dict[str, list[PlannedLetter]] = {}
         for letter in letters:
@@ -99,7 +103,7 @@ class LetterWork:
 
     def perform_all(self) -> None:
         """Deal with the planned letters, until the time is over."""
-        while not self._hold_once():
+        while not self._perform_once():
             pass
         crash.point("apply:after-all")
         if self.run.out_of_time():
@@ -108,10 +112,10 @@ class LetterWork:
             if self.progress.earlier:  # the try that was killed dealt with it
                 self._done(letter)
             else:
-                self.progress.skip(GONE)
+                self.progress.skip(VANISHED)
 
     def _done(self, letter: PlannedLetter) -> None:
-        self.progress.done(_KINDS[Action(letter.action)])
+        self.progress.done(_KINDS[LetterAction(letter.action)])
 
     def _throttles(self) -> tuple[Throttle, Throttle]:
         """For publishes, and for messages that are only taken off."""
@@ -119,27 +123,27 @@ class LetterWork:
         own = [rate for rate in (shared.per_second, self.params.rate) if rate]
         return replace(shared, per_second=min(own) if own else None), shared
 
-    def _hold_once(self) -> bool:
+    def _perform_once(self) -> bool:
         """Go through the queue; whether that was the last time."""
         began = time.monotonic()
-        with hold(self.run.settings.rabbitmq, self.names.dead_letter_queue, self.most) as held:
-            if held is None:
+        with hold(self.run.settings.rabbitmq, self.names.dead_letter_queue, self.most) as checkout:
+            if checkout is None:
                 return True
-            self.redriving.sleep = self.taking.sleep = held.sleep
-            found: list[tuple[HeldMessage, PlannedLetter, Letter]] = []
-            for position, message in enumerate(held.messages()):
+            self.redriving.sleep = self.taking.sleep = checkout.sleep
+            matches: list[tuple[HeldMessage, PlannedLetter, Letter]] = []
+            for position, message in enumerate(checkout.messages()):
                 letter = letter_of(message, position, self.names.work_queue)
                 if letter.key in self.pending:
-                    found.append((message, self._taken(letter.key), letter))
-                if len(found) >= _AT_ONCE or not self.pending:
-                    self._act(held, found)
-                    found = []
+                    matches.append((message, self._taken(letter.key), letter))
+                if len(matches) >= _AT_ONCE or not self.pending:
+                    self._act(checkout, matches)
+                    matches = []
                 if not self.pending or self.run.out_of_time():
                     break
-                if time.monotonic() - began > LONGEST_HOLD.total_seconds():
-                    self._act(held, found)
+                if time.monotonic() - began > MAX_CHECKOUT.total_seconds():
+                    self._act(checkout, matches)
                     return False
-            self._act(held, found)
+            self._act(checkout, matches)
         return True
 
     def _taken(self, key: str) -> PlannedLetter:
@@ -150,41 +154,43 @@ class LetterWork:
             del self.pending[key]
         return planned
 
-    def _act(self, held: Held, found: Sequence[tuple[HeldMessage, PlannedLetter, Letter]]) -> None:
+    def _act(
+        self, checkout: Held, matches: Sequence[tuple[HeldMessage, PlannedLetter, Letter]]
+    ) -> None:
         """Act on some letters, whose marks are read together. Those that the time limit leaves are pending again."""
         drops = [
             letter.enqueue_id
-            for _, planned, letter in found
-            if planned.action == Action.DROP and letter.enqueue_id is not None
+            for _, planned, letter in matches
+            if planned.action == LetterAction.DROP and letter.enqueue_id is not None
         ]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
-        for message, planned, letter in found:
+        for message, planned, letter in matches:
             if self.run.out_of_time():
                 self.pending.setdefault(letter.key, []).append(planned)
             else:
-                self._act_on(held, message, planned, letter, marked=letter.enqueue_id in marked)
+                self._act_on(checkout, message, planned, letter, marked=letter.enqueue_id in marked)
 
     def _act_on(
         self,
-        held: Held,
+        checkout: Held,
         message: HeldMessage,
         planned: PlannedLetter,
         letter: Letter,
         *,
         marked: bool,
     ) -> None:
-        (self.redriving if planned.action == Action.REDRIVE else self.taking).take()
+        (self.redriving if planned.action == LetterAction.REDRIVE else self.taking).take()
         self.run.require_lock()
         match planned.action:
-            case Action.DROP:
+            case LetterAction.DROP:
                 why = None if marked else UNMARKED
-            case Action.EXPORT:
+            case LetterAction.EXPORT:
                 self._export(message, letter)
                 why = None
             case _:
-                why = self._redrive(held, message, letter)
+                why = self._redrive(checkout, message, letter)
         if why is None:
-            held.ack(message)
+            checkout.ack(message)
             crash.point("apply:after-ack")
             self._done(planned)
         else:
@@ -194,25 +200,25 @@ class LetterWork:
         self.exports.append(export_letter(self.run, message, letter.key))
         crash.point("apply:after-export")
 
-    def _redrive(self, held: Held, message: HeldMessage, letter: Letter) -> str | None:
-        (judged,) = judge(self.run.stores, self.run.queue, [letter])
-        now = self.candidates.standing([judged], self.run.clock())
-        why = self._kept(judged, now)
+    def _redrive(self, checkout: Held, message: HeldMessage, letter: Letter) -> str | None:
+        (classified,) = judge(self.run.stores, self.run.queue, [letter])
+        facts = self.lookups.redrive_facts([classified], self.run.clock())
+        why = self._skip_reason(classified, facts)
         if why is not None or letter.enqueue_id is None:
             return why or DEALT_WITH
-        round_ = judged.redrives + 1
+        round_ = classified.redrives + 1
         self.run.stores.own.dead_letter_notes.count_redrive(
             self.run.queue, letter.enqueue_id, round_, self.run.clock()
         )
         crash.point("apply:after-count")
-        place = now.rows.get(letter.enqueue_id)
+        place = facts.rows.get(letter.enqueue_id)
         if place is None:
             place = self._entered(message)
         elif letter.place is None:
             place = None  # a letter of James goes back as James left it
         if self.run.stores.tables.deleted.is_marked(self.run.queue, letter.enqueue_id):
             return MARKED
-        held.publish(
+        checkout.publish(
             self.names.exchange,
             message.body,
             redrive_headers(message.headers, round_, place),
@@ -228,32 +234,32 @@ class LetterWork:
             self.run.stores,
             self.run.queue,
             item,
-            self.candidates.view,
+            self.lookups.view,
             self.run.clock(),
         )
         crash.point("apply:after-row")
         return place
 
-    def _kept(self, judged: Judged, now: Standing) -> str | None:
+    def _skip_reason(self, classified: Judged, facts: RedriveFacts) -> str | None:
         """Why a letter that was to be redriven is kept, by what is true now; None: it goes."""
-        if judged.marked:
+        if classified.marked:
             return MARKED
-        if judged.redrives >= self.params.most_redrives:
+        if classified.redrives >= self.params.most_redrives:
             return TOO_OFTEN
-        if now.delayed:
+        if facts.delayed:
             return WAITING
-        if not now.rows and not self.params.force_cleaned:
+        if not facts.rows and not self.params.force_cleaned:
             return DEALT_WITH
-        return None if now.content else NO_CONTENT
+        return None if facts.content else NO_CONTENT
 
 
 def redrive_headers(
     headers: Mapping[str, Any], redrives: int, place: Place | None = None
 ) -> dict[str, Any]:
     """The letter's headers for its way back: without those of the broker or a dead-lettering, with the round that begins, and where its row is (`place`)."""
-    kept = {
+    copied = {
         name: value
         for name, value in headers.items()
         if name not in _OF_THE_BROKER and not str(name).startswith(_DEATHS)
     }
-    return {**kept, **headers_of(place), HEADER_REDRIVE_COUNT: redrives}
+    return {**copied, **headers_of(place), HEADER_REDRIVE_COUNT: redrives}

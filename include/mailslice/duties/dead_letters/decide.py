@@ -19,7 +19,7 @@ NOT_ASKED, FILTERED, LIMITED = (
     "the filter leaves it out",
     "the limit was reached",
 )
-TOO_OFTEN, WAITING, TWICE = (
+TOO_OFTEN, WAITING, DUPLICATE = (
     "redriven often enough",
     "it is delayed: a copy waits",
     "another letter of this mail is redriven",
@@ -28,7 +28,7 @@ NO_CONTENT, DEALT_WITH = "its content is missing", "neither row nor deleted mark
 _AT_A_TIME = 500
 
 
-class Action(StrEnum):
+class LetterAction(StrEnum):
     """What one letter gets."""
 
     KEEP = "keep"
@@ -38,16 +38,16 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LetterDecision:
     """One letter, what becomes of it and why."""
 
-    judged: Judged
-    action: Action
+    classified: Judged
+    action: LetterAction
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RedriveFacts:
     """What was read of candidates: those with a row that counts, those whose copy waits in a delay level, those whose content is there."""
 
     rows: Mapping[EnqueueId, Place]
@@ -58,65 +58,74 @@ class Standing:
 
 
 def decide(
-    found: Sequence[Judged],
+    letters: Sequence[Judged],
     params: Params,
     now: datetime,
-    standing: Callable[[Sequence[Judged]], Standing],
-) -> list[Decision]:
-    """A decision a letter, in their order. `standing` reads what must be known of candidates; it is asked for no more of them than the limit needs."""
-    first = {each.letter.position: _at_sight(each, params, now) for each in found}
+    read_facts: Callable[[Sequence[Judged]], RedriveFacts],
+) -> list[LetterDecision]:
+    """A decision a letter, in their order. `read_facts` reads what must be known of candidates; it is asked for no more of them than the limit needs."""
+    first = {
+        classified.letter.position: _at_sight(classified, params, now) for classified in letters
+    }
     redriven: set[EnqueueId] = set()
-    candidates = [each for each in found if first[each.letter.position] is None]
+    candidates = [classified for classified in letters if first[classified.letter.position] is None]
     for at in range(0, len(candidates), _AT_A_TIME):
-        some = candidates[at : at + _AT_A_TIME]
-        known = standing(some) if len(redriven) < params.limit else None
-        for each in some:
-            first[each.letter.position] = _candidate(each, params, known, redriven)
-    return [decision for each in found if (decision := first[each.letter.position]) is not None]
+        batch = candidates[at : at + _AT_A_TIME]
+        known = read_facts(batch) if len(redriven) < params.limit else None
+        for classified in batch:
+            first[classified.letter.position] = _candidate(classified, params, known, redriven)
+    return [
+        decision
+        for classified in letters
+        if (decision := first[classified.letter.position]) is not None
+    ]
 
 
-def _at_sight(each: Judged, params: Params, now: datetime) -> Decision | None:
+def _at_sight(classified: Judged, params: Params, now: datetime) -> LetterDecision | None:
     """The decision that needs no look at rows; None for a candidate of the redrive."""
-    if each.cause is Cause.BAD_JSON:
-        return Decision(each, Action.EXPORT, UNDECODABLE)
-    if each.marked:
-        return Decision(each, Action.DROP, DELETED)
+    if classified.cause is Cause.BAD_JSON:
+        return LetterDecision(classified, LetterAction.EXPORT, UNDECODABLE)
+    if classified.marked:
+        return LetterDecision(classified, LetterAction.DROP, DELETED)
     if not params.redrive:
-        return Decision(each, Action.KEEP, NOT_ASKED)
-    if not matches(each, params, now):
-        return Decision(each, Action.KEEP, FILTERED)
-    if each.redrives >= params.most_redrives:
-        return Decision(each, Action.KEEP, TOO_OFTEN)
+        return LetterDecision(classified, LetterAction.KEEP, NOT_ASKED)
+    if not matches(classified, params, now):
+        return LetterDecision(classified, LetterAction.KEEP, FILTERED)
+    if classified.redrives >= params.most_redrives:
+        return LetterDecision(classified, LetterAction.KEEP, TOO_OFTEN)
     return None
 
 
-def matches(each: Judged, params: Params, now: datetime) -> bool:
+def matches(classified: Judged, params: Params, now: datetime) -> bool:
     """Whether the filter lets it through."""
     sender = None if params.sender == NULL_SENDER else params.sender
     return (
-        (params.cause is None or each.cause is params.cause)
-        and (params.name is None or each.letter.name == params.name)
-        and (params.sender is None or same(each.letter.sender, sender))
+        (params.cause is None or classified.cause is params.cause)
+        and (params.name is None or classified.letter.name == params.name)
+        and (params.sender is None or same(classified.letter.sender, sender))
         and (
             params.older_than is None
-            or (each.letter.died_at is not None and now - each.letter.died_at >= params.older_than)
+            or (
+                classified.letter.died_at is not None
+                and now - classified.letter.died_at >= params.older_than
+            )
         )
     )
 
 
 def _candidate(
-    each: Judged, params: Params, known: Standing | None, redriven: set[EnqueueId]
-) -> Decision:
-    enqueue_id = each.letter.enqueue_id
+    classified: Judged, params: Params, known: RedriveFacts | None, redriven: set[EnqueueId]
+) -> LetterDecision:
+    enqueue_id = classified.letter.enqueue_id
     if enqueue_id is None or known is None or len(redriven) >= params.limit:
-        return Decision(each, Action.KEEP, LIMITED)
+        return LetterDecision(classified, LetterAction.KEEP, LIMITED)
     if enqueue_id in redriven:
-        return Decision(each, Action.KEEP, TWICE)
+        return LetterDecision(classified, LetterAction.KEEP, DUPLICATE)
     if enqueue_id in known.delayed:
-        return Decision(each, Action.KEEP, WAITING)
+        return LetterDecision(classified, LetterAction.KEEP, WAITING)
     if enqueue_id not in known.rows and not params.force_cleaned:
-        return Decision(each, Action.KEEP, DEALT_WITH)
-    if each.letter.key not in known.content:
-        return Decision(each, Action.KEEP, NO_CONTENT)
+        return LetterDecision(classified, LetterAction.KEEP, DEALT_WITH)
+    if classified.letter.key not in known.content:
+        return LetterDecision(classified, LetterAction.KEEP, NO_CONTENT)
     redriven.add(enqueue_id)
-    return Decision(each, Action.REDRIVE, ASKED)
+    return LetterDecision(classified, LetterAction.REDRIVE, ASKED)

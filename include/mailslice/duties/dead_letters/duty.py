@@ -9,11 +9,11 @@ from typing import Any
 from mailslice.admin.dead_letters import Letter, judge, look
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.dead_letters.actions import GONE, LetterWork
-from mailslice.duties.dead_letters.candidates import Candidates
-from mailslice.duties.dead_letters.decide import Action, decide
+from mailslice.duties.dead_letters.actions import VANISHED, LetterWork
+from mailslice.duties.dead_letters.decide import LetterAction, decide
 from mailslice.duties.dead_letters.export import folder_of, is_exported
 from mailslice.duties.dead_letters.letters import PlannedLetter, ages_by_cause, sample
+from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
 from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
@@ -25,7 +25,7 @@ from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.dead_letters import Cause
 
-ORDER_KEPT, ORDER_CHANGED = "as it was", "what was looked at went to the back"
+ORDER_UNCHANGED, ORDER_CHANGED = "as it was", "what was looked at went to the back"
 _WITHOUT_PLAN: dict[str, Any] = {
     "letters": 0,
     "unseen": 0,
@@ -66,17 +66,17 @@ class DeadLetters(Duty[LetterPlan]):
             now = run.clock()
             peeked = look(stores, queue, params.look_at)
         crash.point("plan:after-look")
-        lookups = Candidates(stores, queue)
+        lookups = LetterLookups(stores, queue)
         decisions = decide(
             judge(stores, queue, peeked.letters),
             params,
             now,
-            lambda letters: lookups.standing(letters, now),
+            lambda letters: lookups.redrive_facts(letters, now),
         )
         letters = [PlannedLetter.of(decision) for decision in decisions]
         run.report(
             **_summary(letters, peeked.unseen),
-            order=ORDER_KEPT if peeked.keeps_order else ORDER_CHANGED,
+            order=ORDER_UNCHANGED if peeked.keeps_order else ORDER_CHANGED,
             ages=ages_by_cause(decisions, now),
             sample=sample(decisions, now),
             message=_message(letters, peeked.unseen, exists=peeked.exists),
@@ -93,7 +93,7 @@ class DeadLetters(Duty[LetterPlan]):
     def check(self, run: Run, plan: LetterPlan) -> Iterable[Frame]:
         """Judges every letter of the plan's file."""
         letters, params = run.read_rows(plan.letters, PlannedLetter), run.params(Params)
-        redriven = [letter for letter in letters if letter.action == Action.REDRIVE]
+        redriven = [letter for letter in letters if letter.action == LetterAction.REDRIVE]
         most = params.limit if params.redrive else 0
         sentence = f"At most {most} letters are redriven (limit; none without redrive)."
         within_limit = Expectation.between("redriven", 0, most, sentence)
@@ -114,24 +114,24 @@ class DeadLetters(Duty[LetterPlan]):
         still_queued = acted_on & Counter(letter.key for letter in letters)
         exports = result.fields.get("exports", ())
         missing = sum(not is_exported(run.folder.artifacts, export) for export in exports)
-        gone = "Of the planned letters none is in the queue but those that were skipped or left."
-        whole = "Every exported letter is in its file, byte for byte."
+        removed = "Of the planned letters none is in the queue but those that were skipped or left."
+        complete = "Every exported letter is in its file, byte for byte."
         yield Frame.facts(
             "after",
             (
                 still_queued.total(),
-                Expectation.between("planned_still_there", 0, result.not_done, gone),
+                Expectation.between("planned_still_there", 0, result.not_done, removed),
             ),
-            (missing, Expectation.equal("exports_missing", 0, whole)),
+            (missing, Expectation.equal("exports_missing", 0, complete)),
         )
 
     def describe(self, steps: Summaries) -> str:
         """How many letters were dealt with how."""
-        result, kept = steps.result, _kept(steps)
+        result, remaining = steps.result, _remaining(steps)
         if not result.planned:
             return ""
         words = [f"{count} {kind}" for kind, count in result.kinds.items() if count]
-        words += [f"{kept} kept"] if kept else []
+        words += [f"{remaining} kept"] if remaining else []
         return ", ".join(words + result.rest())
 
     def nothing(self, steps: Summaries) -> str:
@@ -145,7 +145,7 @@ class DeadLetters(Duty[LetterPlan]):
         exported = steps.result.kinds["exported"]
         return {
             **({} if steps.plan else {**_WITHOUT_PLAN, "keptBy": {}, "sample": []}),
-            "kept": _kept(steps),
+            "kept": _remaining(steps),
             "exports": folder.artifacts.uri(folder_of(folder.queue)) if exported else None,
         }
 
@@ -153,9 +153,9 @@ class DeadLetters(Duty[LetterPlan]):
 DUTY = DeadLetters()
 
 
-def _kept(steps: Summaries) -> int:
+def _remaining(steps: Summaries) -> int:
     letters = int(steps.plan.get("letters", 0))
-    return letters - steps.result.applied - steps.result.skipped.get(GONE, 0)
+    return letters - steps.result.applied - steps.result.skipped.get(VANISHED, 0)
 
 
 def _letters_now(run: Run) -> Sequence[Letter]:
@@ -169,7 +169,7 @@ def _summary(letters: Sequence[PlannedLetter], unseen: int) -> dict[str, Any]:
         "letters": len(letters),
         "unseen": unseen,
         "causes": Counter(letter.cause for letter in letters),
-        "actions": {action.value: actions[action] for action in Action},
+        "actions": {action.value: actions[action] for action in LetterAction},
         "keptBy": Counter(letter.why for letter in letters if not letter.is_acted_on),
         "bytes": sum(letter.size for letter in letters if letter.is_acted_on),
     }
@@ -182,7 +182,7 @@ def _message(letters: Sequence[PlannedLetter], unseen: int, *, exists: bool) -> 
         return "nothing to do: there is no dead letter"
     actions = Counter(letter.action for letter in letters)
     words = [f"{len(letters)} dead letters"]
-    words += [f"{actions[action]} to {action.value}" for action in Action if actions[action]]
+    words += [f"{actions[action]} to {action.value}" for action in LetterAction if actions[action]]
     words += [f"{unseen} behind them were not looked at"] if unseen else []
     return ", ".join(words)
 
@@ -193,9 +193,11 @@ def _actions(letters: Sequence[PlannedLetter]) -> Frame:
         {
             "position": letter.position,
             "action": letter.action,
-            "mail_exported": int(letter.action == Action.EXPORT and letter.cause != Cause.BAD_JSON),
+            "mail_exported": int(
+                letter.action == LetterAction.EXPORT and letter.cause != Cause.BAD_JSON
+            ),
             "no_mail_moved": int(
-                letter.action != Action.EXPORT
+                letter.action != LetterAction.EXPORT
                 and (letter.cause == Cause.BAD_JSON or not letter.enqueue_id)
             ),
         }
@@ -206,7 +208,7 @@ def _actions(letters: Sequence[PlannedLetter]) -> Frame:
         Expectation.unique("position", "Every letter gets one action."),
         Expectation.one_of(
             "action",
-            [Action.DROP.value, Action.EXPORT.value, Action.REDRIVE.value],
+            [LetterAction.DROP.value, LetterAction.EXPORT.value, LetterAction.REDRIVE.value],
             "A letter is dropped, exported or redriven.",
         ),
         Expectation.equal("mail_exported", 0, "Only what is no mail is exported and dropped."),

@@ -22,18 +22,18 @@ def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
     """Write body and headers, and read the body back; the file's name. Written again it is the same file: a crash before the ack leaves no second one."""
     place, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
     name = f"{folder_of(context.queue)}/{digest[:32]}.body"
-    told = {
+    details = {
         "key": key,
         "sha256": digest,
         "run": context.request.run,
         "queue": context.queue,
         "timestamp": iso(message.timestamp),
-        "headers": told_of(message.headers),
+        "headers": jsonable(message.headers),
     }
     place.write(name, message.body)
     place.write(
         f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json",
-        json.dumps(told, default=plain, indent=1).encode() + b"\n",
+        json.dumps(details, default=plain, indent=1).encode() + b"\n",
     )
     if not is_exported(place, name):
         raise StoreUnavailable(
@@ -50,14 +50,14 @@ def is_exported(place: Artifacts, name: str) -> bool:
     )
 
 
-def told_of(value: object) -> object:
+def jsonable(value: object) -> object:
     """A header as JSON has it: clients send bytes, also as names where they wrote no UTF-8, in tables and arrays."""
     match value:
         case bytes():
             return value.decode("utf-8", "backslashreplace")
         case Mapping():
-            return {str(told_of(name)): told_of(each) for name, each in value.items()}
+            return {str(jsonable(name)): jsonable(item) for name, item in value.items()}
         case list():
-            return [told_of(each) for each in value]
+            return [jsonable(item) for item in value]
         case _:
             return value

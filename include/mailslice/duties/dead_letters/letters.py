@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.codec.shown import shown
-from mailslice.duties.dead_letters.decide import Action, Decision
+from mailslice.duties.dead_letters.decide import LetterAction, LetterDecision
 from mailslice.maintenance.artifacts import iso
 from mailslice.model.dead_letters import Cause
 
@@ -32,33 +32,33 @@ class PlannedLetter:
     size: int
 
     @classmethod
-    def of(cls, decision: Decision) -> PlannedLetter:
+    def of(cls, decision: LetterDecision) -> PlannedLetter:
         """From a decision."""
-        judged, letter = decision.judged, decision.judged.letter
+        classified, letter = decision.classified, decision.classified.letter
         return cls(
             letter.position,
             letter.key,
             decision.action.value,
             decision.why,
-            judged.cause.value,
+            classified.cause.value,
             "" if letter.enqueue_id is None else str(letter.enqueue_id),
             shown(letter.name or ""),
             iso(letter.died_at) or "",
-            judged.redrives,
+            classified.redrives,
             letter.size,
         )
 
     @property
     def is_acted_on(self) -> bool:
         """Whether it leaves the queue."""
-        return self.action != Action.KEEP
+        return self.action != LetterAction.KEEP
 
 
-def ages_by_cause(decisions: Sequence[Decision], now: datetime) -> dict[str, Any]:
+def ages_by_cause(decisions: Sequence[LetterDecision], now: datetime) -> dict[str, Any]:
     """Of each cause: how many, and when the oldest and the newest died, as far as that is known."""
     report: dict[str, Any] = {}
     for cause in Cause:
-        died = [one.judged.letter.died_at for one in decisions if one.judged.cause is cause]
+        died = [one.classified.letter.died_at for one in decisions if one.classified.cause is cause]
         known = sorted(when for when in died if when is not None)
         if died:
             oldest = round((now - known[0]).total_seconds()) if known else None
@@ -71,30 +71,30 @@ def ages_by_cause(decisions: Sequence[Decision], now: datetime) -> dict[str, Any
     return report
 
 
-def sample(decisions: Sequence[Decision], now: datetime) -> list[dict[str, Any]]:
+def sample(decisions: Sequence[LetterDecision], now: datetime) -> list[dict[str, Any]]:
     """The first letters of each cause, without addresses."""
     taken = dict.fromkeys(Cause, 0)
     letters = []
     for decision in decisions:
-        cause = decision.judged.cause
+        cause = decision.classified.cause
         taken[cause] += 1
         if taken[cause] <= _PER_CAUSE:
             letters.append(_report_entry(decision, now))
     return letters
 
 
-def _report_entry(decision: Decision, now: datetime) -> dict[str, Any]:
-    judged, letter = decision.judged, decision.judged.letter
+def _report_entry(decision: LetterDecision, now: datetime) -> dict[str, Any]:
+    classified, letter = decision.classified, decision.classified.letter
     problem, died = letter.problem or letter.reason, letter.died_at
     return {
         "position": letter.position,
         "enqueueId": None if letter.enqueue_id is None else str(letter.enqueue_id),
         "name": None if letter.name is None else shown(letter.name)[:_LONGEST],
-        "cause": judged.cause.value,
+        "cause": classified.cause.value,
         "reason": None if problem is None else shown(problem)[:_LONGEST],
         "diedAt": iso(died),
         "ageSeconds": None if died is None else round((now - died).total_seconds()),
-        "redrives": judged.redrives,
+        "redrives": classified.redrives,
         "action": decision.action.value,
         "why": decision.why,
     }

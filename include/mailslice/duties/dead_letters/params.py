@@ -55,12 +55,13 @@ class Params(DutyParams):
         """`missing-blob` and `Rejected` are as good as the causes' own names."""
         if not isinstance(value, str) or isinstance(value, Cause):
             return value
-        wanted = " ".join(value.replace("-", " ").replace("_", " ").casefold().split())
+        requested = " ".join(value.replace("-", " ").replace("_", " ").casefold().split())
         return next(
             (
                 cause
                 for cause in Cause
-                if wanted == cause.casefold() or (wanted and cause.startswith(wanted + " by "))
+                if requested == cause.casefold()
+                or (requested and cause.startswith(requested + " by "))
             ),
             value,
         )
@@ -77,14 +78,14 @@ class Params(DutyParams):
 
     @model_validator(mode="after")
     def _filters_are_of_a_redrive(self) -> Self:
-        given = [
+        filters = [
             field
             for field in ("cause", "name", "sender", "older_than", "force_cleaned")
             if getattr(self, field)
         ]
-        if given and not self.redrive:
+        if filters and not self.redrive:
             raise ValueError(
-                f"{', '.join(given)} narrow or widen a redrive: give redrive, too (a dry run shows what it would do)"
+                f"{', '.join(filters)} narrow or widen a redrive: give redrive, too (a dry run shows what it would do)"
             )
         if self.cause is Cause.BAD_JSON:
             raise ValueError("what is no mail cannot be redriven: it is exported")

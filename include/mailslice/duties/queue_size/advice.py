@@ -14,7 +14,7 @@ _OLD_START = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class QueueFacts:
     """What the advice is made from. `fullest` is the rows of the fullest partition, at `fullest_slice`."""
 
     now: datetime
@@ -31,7 +31,7 @@ class Facts:
     dead_letters: int | None
 
 
-def advice(facts: Facts) -> list[str]:
+def advice(facts: QueueFacts) -> list[str]:
     """Sentences, the most urgent first; none when all is well."""
     return [
         sentence
@@ -47,7 +47,7 @@ def advice(facts: Facts) -> list[str]:
     ]
 
 
-def _start(facts: Facts) -> str | None:
+def _start(facts: QueueFacts) -> str | None:
     if facts.browse_start is None:
         return None
     if not facts.aligned:
@@ -59,19 +59,19 @@ def _start(facts: Facts) -> str | None:
     return f"browseStart is {age.days} days old, and James calls a queue degraded from 7 days on: {remedy}"
 
 
-def _unproven(facts: Facts) -> str | None:
+def _unproven(facts: QueueFacts) -> str | None:
     if not facts.unproven:
         return None
     return f"{facts.unproven:,} rows without a mark lie behind browseStart: nobody browses them; they may be late inserts, or left by a clear that was cut off"
 
 
-def _full(facts: Facts) -> str | None:
+def _full(facts: QueueFacts) -> str | None:
     if facts.fullest <= MAILS_A_SLICE or facts.fullest_slice is None:
         return None
-    wanted = _shorter(facts.window, facts.fullest)
+    shorter = _shorter(facts.window, facts.fullest)
     narrower = (
-        f"a slice window of {format_duration(wanted)}"
-        if wanted < facts.window
+        f"a slice window of {format_duration(shorter)}"
+        if shorter < facts.window
         else "no shorter slice window"
     )
     return (
@@ -91,7 +91,7 @@ def _shorter(window: timedelta, fullest: int) -> timedelta:
     )
 
 
-def _nodes(facts: Facts) -> str | None:
+def _nodes(facts: QueueFacts) -> str | None:
     if facts.buckets >= facts.nodes:
         return None
     return (
@@ -100,13 +100,13 @@ def _nodes(facts: Facts) -> str | None:
     )
 
 
-def _dead(facts: Facts) -> str | None:
+def _dead(facts: QueueFacts) -> str | None:
     if facts.dead <= max(MAILS_A_SLICE, 10 * facts.live):
         return None
     return f"{facts.dead:,} dead rows for {facts.live:,} live mails: every browse and size reads them; run queue_cleanup"
 
 
-def _letters(facts: Facts) -> str | None:
+def _letters(facts: QueueFacts) -> str | None:
     if not facts.dead_letters:
         return None
     return f"{facts.dead_letters:,} messages are in the dead letter queue: somebody should look at them"

@@ -27,7 +27,7 @@ _SLICES = 500
 _SUMMED = ("live", "dead", "survivors", "unproven")
 
 
-class Measured(QueuePlan):
+class MeasurementPlan(QueuePlan):
     """What was measured: `measurement.take`."""
 
     measured: dict[str, Any]
@@ -38,30 +38,32 @@ class Measured(QueuePlan):
         return 0
 
 
-class QueueSize(ReportDuty[Measured]):
+class QueueSize(ReportDuty[MeasurementPlan]):
     """A measurement that does not add up is published nowhere: no figure is better than a wrong one."""
 
-    plan_type = Measured
+    plan_type = MeasurementPlan
     bulky = frozenset({"digests"})
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
 
-    def plan(self, run: Run) -> Measured:
+    def plan(self, run: Run) -> MeasurementPlan:
         """The whole measurement is inside the digest, so that a report names the very one."""
         measured = take(run, self._sleep)
         size = f"{measured['live']} live, {measured['dead']} dead rows"
         run.report(message="; ".join([size, *measured["advice"]]))
         made_at = datetime.fromisoformat(measured["measuredAt"])
-        return Measured(run=run.request.run, queue=run.queue, made_at=made_at, measured=measured)
+        return MeasurementPlan(
+            run=run.request.run, queue=run.queue, made_at=made_at, measured=measured
+        )
 
-    def check(self, run: Run, plan: Measured) -> Iterable[Frame]:
+    def check(self, run: Run, plan: MeasurementPlan) -> Iterable[Frame]:
         """Whether the measurement may be published."""
         del run
         yield totals(plan.measured)
         yield slices(plan.measured)
 
-    def publish(self, run: Run, plan: Measured) -> None:
+    def publish(self, run: Run, plan: MeasurementPlan) -> None:
         """Metrics, picture, sample; touches no mail and none of James' tables."""
         measured, location = plan.measured, run.folder.artifacts
         files = {
@@ -76,7 +78,7 @@ class QueueSize(ReportDuty[Measured]):
             first, second = map(datetime.fromisoformat, measured["passes"])
             run.stores.own.queue_samples.save(run.queue, QueueSample(first, second))
 
-    def verify(self, run: Run, plan: Measured, result: Result) -> Iterable[Frame]:
+    def verify(self, run: Run, plan: MeasurementPlan, result: Result) -> Iterable[Frame]:
         """What was published is read back as its readers will."""
         location = run.folder.artifacts
         text = location.read(file_of(run.queue)) or b""

@@ -76,44 +76,48 @@ class Measure:
             start, self.browse_start, self.window
         )
         several = len(stores.tables.existing) > 1
-        seen: set[bytes] = set()
+        counted: set[bytes] = set()
         rows_of: dict[Place, int] = dict.fromkeys(places, 0)
-        dead, found = 0, _Live(self.now)
+        dead, live_rows = 0, _Live(self.now)
         for table in stores.tables.existing:
             for place, page in table.packed_ids_of(self.queue, places, READS_IN_FLIGHT):
                 rows_of[place] += len(page) // WIDTH
                 fresh = page
                 if several:
-                    new = [each for each in each_in_order(page) if each not in seen]
-                    seen.update(new)
+                    new = [encoded for encoded in each_in_order(page) if encoded not in counted]
+                    counted.update(new)
                     fresh = b"".join(new)
                 live: list[EnqueueId] = []
-                for _, some, marked in stores.tables.deleted.look_up(
+                for _, packed, marked in stores.tables.deleted.look_up(
                     self.queue, ((None, part) for part in cut(fresh)), READS_IN_FLIGHT
                 ):
-                    left = (
+                    unmarked = (
                         []
                         if marked is ALL
                         else unpack(
-                            b"".join(each for each in each_in_order(some) if each not in marked)
+                            b"".join(
+                                encoded
+                                for encoded in each_in_order(packed)
+                                if encoded not in marked
+                            )
                         )
                     )
-                    dead += len(some) // WIDTH - len(left)
-                    live += left
+                    dead += len(packed) // WIDTH - len(unmarked)
+                    live += unmarked
                 for at in range(0, len(live), _ROWS_AT_A_TIME):
-                    found.add(
+                    live_rows.add(
                         table.some(
                             self.queue, [(place, live[at : at + _ROWS_AT_A_TIME])], READS_IN_FLIGHT
                         )
                     )
         return SliceMeasured(
             slice_ms=millis(start),
-            live=0 if behind else found.count,
+            live=0 if behind else live_rows.count,
             dead=dead,
-            unproven=found.count if behind else 0,
+            unproven=live_rows.count if behind else 0,
             fullest=max(rows_of.values(), default=0),
-            oldest_ms=-1 if behind or found.oldest is None else millis(found.oldest),
-            shape=json.dumps({} if behind else found.shape.as_json()),
+            oldest_ms=-1 if behind or live_rows.oldest is None else millis(live_rows.oldest),
+            shape=json.dumps({} if behind else live_rows.shape.as_json()),
         )
 
 
@@ -135,21 +139,21 @@ class _Live:
             self.shape.add(row.item.mail.recipients, row.enqueued_time, self.now)
 
 
-def total_shape(found: Sequence[SliceMeasured]) -> Shape:
+def total_shape(slices: Sequence[SliceMeasured]) -> Shape:
     """The shape of the whole queue."""
-    whole = Shape()
-    for each in found:
-        whole.merge(Shape.of_json(json.loads(each.shape)))
-    return whole
+    total = Shape()
+    for measured in slices:
+        total.merge(Shape.of_json(json.loads(measured.shape)))
+    return total
 
 
-def slice_json(each: SliceMeasured, last_closed: datetime) -> dict[str, Any]:
+def slice_json(measured: SliceMeasured, last_closed: datetime) -> dict[str, Any]:
     """A slice as reports show it. `survivors`: its live mails, when it started at `last_closed` or before."""
-    start = instant(each.slice_ms)
+    start = instant(measured.slice_ms)
     return {
         "start": iso(start),
-        "live": each.live,
-        "dead": each.dead,
-        "survivors": each.live if start <= last_closed else 0,
-        "unproven": each.unproven,
+        "live": measured.live,
+        "dead": measured.dead,
+        "survivors": measured.live if start <= last_closed else 0,
+        "unproven": measured.unproven,
     }

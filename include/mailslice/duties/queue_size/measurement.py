@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from mailslice.admin.queues import require
-from mailslice.duties.queue_size.advice import Facts, advice
+from mailslice.duties.queue_size.advice import QueueFacts, advice
 from mailslice.duties.queue_size.measure import Measure, SliceMeasured, slice_json, total_shape
 from mailslice.duties.queue_size.params import Params
 from mailslice.engine.partition_scan import instant
@@ -112,30 +112,30 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
             existing = {
                 place.slice_start for table in tables.existing for place in table.places(run.queue)
             }
-            starts.update(each for each in existing if first <= each <= last)
+            starts.update(start for start in existing if first <= start <= last)
     return sorted(starts), buckets
 
 
 def _facts(
-    found: Sequence[SliceMeasured],
+    slices: Sequence[SliceMeasured],
     view: Shape,
     *,
     now: datetime,
     browse: datetime | None,
     nodes: int,
     letters: int | None,
-) -> Facts:
-    fullest = max(found, key=lambda each: each.fullest, default=None)
-    return Facts(
+) -> QueueFacts:
+    fullest = max(slices, key=lambda measured: measured.fullest, default=None)
+    return QueueFacts(
         now=now,
         window=view.window,
         buckets=view.buckets,
         nodes=nodes,
         fullest=fullest.fullest if fullest else 0,
         fullest_slice=instant(fullest.slice_ms) if fullest and fullest.fullest else None,
-        live=sum(each.live for each in found),
-        dead=sum(each.dead for each in found),
-        unproven=sum(each.unproven for each in found),
+        live=sum(measured.live for measured in slices),
+        dead=sum(measured.dead for measured in slices),
+        unproven=sum(measured.unproven for measured in slices),
         browse_start=browse,
         aligned=browse is None or slice_start(browse, view.window) == browse,
         dead_letters=letters,

@@ -10,15 +10,15 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from mailslice.codec.shown import shown
 from mailslice.model.names import file_name
 
-FOLDER = "metrics"
+METRICS_FOLDER = "metrics"
 
 
 def file_of(queue: str) -> str:
     """The file of a queue below the artifacts location; a collector takes every *.prom of the folder."""
-    return f"{FOLDER}/mailslice-{file_name(queue)}.prom"
+    return f"{METRICS_FOLDER}/mailslice-{file_name(queue)}.prom"
 
 
-def prometheus_text(queue: str, found: dict[str, Any]) -> bytes:
+def prometheus_text(queue: str, measured: dict[str, Any]) -> bytes:
     """The metrics of one measurement (`plan.json`). What is unknown has no sample: absent is unknown, never zero."""
     registry = CollectorRegistry()
 
@@ -28,37 +28,37 @@ def prometheus_text(queue: str, found: dict[str, Any]) -> bytes:
                 value
             )
 
-    gauge("size", "Live mails", found["size"])
-    gauge("dead_rows", "Rows with a deleted mark that are still in the view", found["dead"])
+    gauge("size", "Live mails", measured["size"])
+    gauge("dead_rows", "Rows with a deleted mark that are still in the view", measured["dead"])
     gauge(
         "survivors",
         "Live mails in closed slices, which hold their slices' dead rows back",
-        found.get("survivors"),
+        measured.get("survivors"),
     )
-    gauge("unproven_rows", "Rows without a mark behind browseStart", found["unproven"])
-    gauge("oldest_mail_age_seconds", "Age of the oldest live mail", found["oldestAgeSeconds"])
-    gauge("dead_letters", "Messages in the dead letter queue", found["deadLetters"])
-    gauge("ready", "Messages of the work queue that nobody has yet", found.get("ready"))
+    gauge("unproven_rows", "Rows without a mark behind browseStart", measured["unproven"])
+    gauge("oldest_mail_age_seconds", "Age of the oldest live mail", measured["oldestAgeSeconds"])
+    gauge("dead_letters", "Messages in the dead letter queue", measured["deadLetters"])
+    gauge("ready", "Messages of the work queue that nobody has yet", measured.get("ready"))
     gauge(
         "unacknowledged",
         "Messages of the work queue that consumers hold",
-        found.get("unacknowledged"),
+        measured.get("unacknowledged"),
     )
-    gauge("parked", "Messages that wait until a store answers for them", found.get("parked"))
-    gauge("consumers", "Consumers of the work queue", found.get("consumers"))
+    gauge("parked", "Messages that wait until a store answers for them", measured.get("parked"))
+    gauge("consumers", "Consumers of the work queue", measured.get("consumers"))
     gauge(
         "fullest_partition_mails",
         "Rows of the fullest slice and bucket; about 10,000 are advised",
-        found["fullest"]["mails"],
+        measured["fullest"]["mails"],
     )
-    gauge("browse_start_timestamp_seconds", "browseStart", _seconds(found["browseStart"]))
-    gauge("content_start_timestamp_seconds", "contentStart", _seconds(found["contentStart"]))
+    gauge("browse_start_timestamp_seconds", "browseStart", _seconds(measured["browseStart"]))
+    gauge("content_start_timestamp_seconds", "contentStart", _seconds(measured["contentStart"]))
     gauge(
         "last_seen_empty_timestamp_seconds",
         "When the broker was last seen without a message of the queue",
-        _seconds(found["lastSeenEmpty"]),
+        _seconds(measured["lastSeenEmpty"]),
     )
-    gauge("measured_timestamp_seconds", "When this was measured", _seconds(found["measuredAt"]))
+    gauge("measured_timestamp_seconds", "When this was measured", _seconds(measured["measuredAt"]))
     ages = Gauge(
         "mailslice_queue_mails_by_age",
         "Live mails by age: up to so many minutes, each mail in one",
@@ -71,9 +71,11 @@ def prometheus_text(queue: str, found: dict[str, Any]) -> bytes:
         ["queue", "domain"],
         registry=registry,
     )
-    for minutes, count in zip(found["shape"]["columns"], found["shape"]["total"], strict=True):
+    for minutes, count in zip(
+        measured["shape"]["columns"], measured["shape"]["total"], strict=True
+    ):
         ages.labels(queue, minutes).set(count)
-    for row in found["shape"]["domains"]:
+    for row in measured["shape"]["domains"]:
         domains.labels(queue, shown(row["domain"])).set(row["total"])
     return generate_latest(registry)
 

@@ -24,12 +24,12 @@ def bars(slices: Sequence[dict[str, Any]], most: int = _BARS) -> list[tuple[str,
 
 
 def _sum(part: Sequence[dict[str, Any]], name: str) -> int:
-    return sum(each[name] for each in part)
+    return sum(slice_json[name] for slice_json in part)
 
 
-def slices_svg(queue: str, found: dict[str, Any]) -> bytes:
+def slices_svg(queue: str, measured: dict[str, Any]) -> bytes:
     """The picture of one measurement (`plan.json`); an empty queue has one, too."""
-    shown = bars(found["slices"])
+    shown = bars(measured["slices"])
     at = range(len(shown))
     live, dead, unproven = (
         [bar[1] for bar in shown],
@@ -37,15 +37,15 @@ def slices_svg(queue: str, found: dict[str, Any]) -> bytes:
         [bar[3] for bar in shown],
     )
     with svg_axes(12, 2.7) as (axes, picture):
-        axes.bar(at, live, color=_LIVE, label=f"live {found['live']:,}", width=0.85)
-        axes.bar(at, dead, bottom=live, color=_DEAD, label=f"dead {found['dead']:,}", width=0.85)
-        if found["unproven"]:
+        axes.bar(at, live, color=_LIVE, label=f"live {measured['live']:,}", width=0.85)
+        axes.bar(at, dead, bottom=live, color=_DEAD, label=f"dead {measured['dead']:,}", width=0.85)
+        if measured["unproven"]:
             axes.bar(
                 at,
                 unproven,
                 bottom=[a + b for a, b in zip(live, dead, strict=True)],
                 color=_UNPROVEN,
-                label=f"unproven {found['unproven']:,}",
+                label=f"unproven {measured['unproven']:,}",
             )
         if not shown:
             say_empty(axes, "no rows")
@@ -56,9 +56,9 @@ def slices_svg(queue: str, found: dict[str, Any]) -> bytes:
         )
         axes.set_ylabel("rows")
         # parse_math off: a queue's name may hold a dollar sign
-        measured = datetime.fromisoformat(found["measuredAt"])
+        measured_at = datetime.fromisoformat(measured["measuredAt"])
         axes.set_title(
-            f"{queue}: {len(found['slices'])} slices with rows, {measured:%Y-%m-%d %H:%M:%S} UTC",
+            f"{queue}: {len(measured['slices'])} slices with rows, {measured_at:%Y-%m-%d %H:%M:%S} UTC",
             loc="left",
             fontsize=9,
             parse_math=False,

@@ -35,7 +35,7 @@ class Shape:
         """Count one mail."""
         at = column(now - enqueued)
         self.total[at] += 1
-        for domain in {domain_of(each) for each in recipients} or {NO_DOMAIN}:
+        for domain in {domain_of(recipient) for recipient in recipients} or {NO_DOMAIN}:
             self.cells[domain, at] += 1
 
     def merge(self, other: Shape) -> None:
@@ -49,15 +49,17 @@ class Shape:
         for (domain, _), count in self.cells.items():
             sums[domain] += count
         ordered = sorted(sums, key=lambda domain: (-sums[domain], domain))
-        kept = ordered[:domains]
-        rows = {domain: [self.cells[domain, at] for at in range(len(COLUMNS))] for domain in kept}
+        busiest = ordered[:domains]
+        rows = {
+            domain: [self.cells[domain, at] for at in range(len(COLUMNS))] for domain in busiest
+        }
         if len(ordered) > domains:
-            left = set(ordered[domains:])
+            others = set(ordered[domains:])
             rows[OTHERS] = [
                 sum(
                     count
                     for (domain, where), count in self.cells.items()
-                    if where == at and domain in left
+                    if where == at and domain in others
                 )
                 for at in range(len(COLUMNS))
             ]
@@ -72,16 +74,16 @@ class Shape:
 
     def as_json(self) -> dict[str, list[int]]:
         """Every cell, as JSON: `{domain: counts}`, and the total under the empty domain, which no address has."""
-        found: dict[str, list[int]] = {"": [self.total[at] for at in range(len(COLUMNS))]}
+        cells: dict[str, list[int]] = {"": [self.total[at] for at in range(len(COLUMNS))]}
         for (domain, at), count in self.cells.items():
-            found.setdefault(domain, [0] * len(COLUMNS))[at] += count
-        return found
+            cells.setdefault(domain, [0] * len(COLUMNS))[at] += count
+        return cells
 
     @classmethod
-    def of_json(cls, found: Mapping[str, list[int]]) -> Shape:
+    def of_json(cls, cells: Mapping[str, list[int]]) -> Shape:
         """What `as_json` gave."""
         shape = cls()
-        for domain, counts in found.items():
+        for domain, counts in cells.items():
             for at, count in enumerate(counts):
                 if count and domain:
                     shape.cells[domain, at] += count

@@ -11,7 +11,7 @@ from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.reclaim.node_work import RECLAIMED, NodesPlan, NodeWork, Sleep
 from mailslice.duties.reclaim.nodetool import Nodetool
 from mailslice.duties.reclaim.params import Params
-from mailslice.duties.reclaim.plot import FILE, nodes_svg
+from mailslice.duties.reclaim.plot import DISK_PICTURE, nodes_svg
 from mailslice.duties.reclaim.survey import survey
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.progress import Progress
@@ -36,14 +36,16 @@ class Reclaim(Duty[NodesPlan]):
     def plan(self, run: Run) -> NodesPlan:
         """Without a command no node is planned, and the message says what a person can do."""
         now = run.clock()
-        found = survey(run, now)
-        run.report(**found.as_json(), before={"mib": _total(found.sizes)}, message=found.message())
+        surveyed = survey(run, now)
+        run.report(
+            **surveyed.as_json(), before={"mib": _total(surveyed.sizes)}, message=surveyed.message()
+        )
         return NodesPlan(
             run=run.request.run,
             made_at=now,
-            keyspace=found.keyspace,
-            tables=found.tables,
-            nodes=found.due,
+            keyspace=surveyed.keyspace,
+            tables=surveyed.tables,
+            nodes=surveyed.due,
         )
 
     def check(self, run: Run, plan: NodesPlan) -> Iterable[Frame]:
@@ -103,7 +105,7 @@ class Reclaim(Duty[NodesPlan]):
         outcomes = {outcome["node"]: outcome for outcome in fields.get("nodes", ())}
         unknown = {"status": None, "before": None, "after": None}
         freed = int(fields.get("freedMib", 0))
-        found = {
+        report = {
             "bytes": freed * 2**20,
             "freedMib": freed,
             "nodes": [
@@ -112,14 +114,14 @@ class Reclaim(Duty[NodesPlan]):
             ],
         }
         if not steps.plan:
-            found |= {"waitingMib": 0, "command": None, "tables": []}
+            report |= {"waitingMib": 0, "command": None, "tables": []}
         if steps.verified is None:
-            found["after"] = None if steps.result.touched else steps.plan.get("before")
-        return found
+            report["after"] = None if steps.result.touched else steps.plan.get("before")
+        return report
 
     def conclude(self, run: Run, steps: Summaries) -> None:
         """Draws the picture."""
-        file = run.folder.file(FILE)
+        file = run.folder.file(DISK_PICTURE)
         run.folder.artifacts.write(file, nodes_svg(self.report_fields(steps)["nodes"]))
         run.report(plot=run.folder.artifacts.uri(file))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from mailslice.duties.reclaim.nodetool import Nodetool, Outcome, collect, flush
+from mailslice.duties.reclaim.nodetool import CommandResult, Nodetool, collect, flush
 from mailslice.duties.reclaim.params import Params
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.json_model import JsonModel
@@ -21,11 +21,11 @@ from mailslice.stores.cassandra.repairs import table_repairs
 
 PATIENCE = timedelta(minutes=2)
 """How long a run waits for a garbagecollect that somebody else started to end, before each node."""
-_LOOK = 2.0
-_READ_AGAIN, _SAME, _READINGS = 0.5, 3, 60
+_POLL_S = 2.0
+_REREAD_S, _SAME, _READINGS = 0.5, 3, 60
 """After a collection sizes are read every so many seconds, until so many readings in a row say the same, at most so many times."""
 Sleep = Callable[[float], None]
-RECLAIMED, FAILED, LEFT = "reclaimed", "failed", "left"
+RECLAIMED, FAILED, REMAINING = "reclaimed", "failed", "left"
 
 
 class NodesPlan(Plan):
@@ -95,7 +95,7 @@ class NodeWork:
                 self._stop_after(self.outcomes[node])
             except _Stopped as stop:
                 for rest in self.plan.nodes:
-                    self.outcomes.setdefault(rest, NodeOutcome(node=rest, status=LEFT))
+                    self.outcomes.setdefault(rest, NodeOutcome(node=rest, status=REMAINING))
                 self._report(str(stop))
                 return
 
@@ -124,9 +124,9 @@ class NodeWork:
         while working := self._working():
             if time.monotonic() >= deadline:
                 raise _Stopped(f"a garbagecollect is at work on {working}: never two nodes at once")
-            self.sleep(_LOOK)
+            self.sleep(_POLL_S)
         self.run.require_lock()
-        away = [each.address for each in self.nodes.all() if not each.up]
+        away = [other.address for other in self.nodes.all() if not other.up]
         if away:
             raise _Stopped(
                 f"{', '.join(away)} is down: while a node is away the others have enough to do"
@@ -144,7 +144,7 @@ class NodeWork:
             return
         now, ahead = self.run.clock(), self.params.node_timeout
         known = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
-        lacking = [each.sentence() for each in known if not each.is_recent(now, ahead)]
+        lacking = [repair.sentence() for repair in known if not repair.is_recent(now, ahead)]
         if lacking:
             raise _Stopped(f"not repaired within gc_grace: {'; '.join(lacking)}")
 
@@ -152,15 +152,15 @@ class NodeWork:
         """A node that collects garbage now, whoever asked it to."""
         return next(
             (
-                each.address
-                for each in self.nodes.all()
-                if each.asked and self.nodes.compacting(each.address).collecting
+                node.address
+                for node in self.nodes.all()
+                if node.asked and self.nodes.compacting(node.address).collecting
             ),
             None,
         )
 
     def _stop_after(self, outcome: NodeOutcome) -> None:
-        if outcome.problem is not None and outcome.status == LEFT:
+        if outcome.problem is not None and outcome.status == REMAINING:
             raise _Stopped(outcome.problem)
 
     def _reclaim(self, node: str) -> NodeOutcome:
@@ -179,12 +179,12 @@ class NodeWork:
                 fields |= {"status": RECLAIMED, "after": after, "reclaimed_at": began_at}
             else:
                 fields |= {
-                    "status": LEFT if command.timed_out else FAILED,
+                    "status": REMAINING if command.timed_out else FAILED,
                     "problem": command.problem,
                 }
         except MailsliceError as error:
             # Cassandra did not answer between two commands, or the lock is lost: nothing is known of this node, and no other may be begun.
-            fields |= {"status": LEFT, "problem": str(error)}
+            fields |= {"status": REMAINING, "problem": str(error)}
         return NodeOutcome(node=node, seconds=round(time.perf_counter() - began, 3), **fields)
 
     def _settled(self, node: str, before: Mapping[str, int]) -> dict[str, int]:
@@ -192,16 +192,16 @@ class NodeWork:
 
         Mails that come in may make a table larger than it was: after `_READINGS` what was read last is told.
         """
-        found, same = self._disk_mib(node), 1
+        sizes, same = self._disk_mib(node), 1
         for _ in range(_READINGS - 1):
-            if same >= _SAME and sum(found.values()) <= sum(before.values()):
+            if same >= _SAME and sum(sizes.values()) <= sum(before.values()):
                 break
-            self.sleep(_READ_AGAIN)
-            earlier, found = found, self._disk_mib(node)
-            same = same + 1 if found == earlier else 1
-        return found
+            self.sleep(_REREAD_S)
+            earlier, sizes = sizes, self._disk_mib(node)
+            same = same + 1 if sizes == earlier else 1
+        return sizes
 
-    def _command(self, node: str, arguments: list[str]) -> Outcome:
+    def _command(self, node: str, arguments: list[str]) -> CommandResult:
         return self.tool.run(node, arguments, self.params.node_timeout)
 
     def _disk_mib(self, node: str) -> dict[str, int]:

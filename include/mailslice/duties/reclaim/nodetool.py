@@ -14,7 +14,7 @@ _LAST_WORDS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandResult:
     """How a command ended: None when it went well, else what it said at last. `timed_out`: it was given up, and the node may still be at it."""
 
     problem: str | None = None
@@ -42,7 +42,7 @@ class Nodetool:
         """The words to run."""
         return [*(word.replace(HOST, host) for word in self.words), *arguments]
 
-    def run(self, host: str, arguments: Sequence[str], timeout: timedelta) -> Outcome:
+    def run(self, host: str, arguments: Sequence[str], timeout: timedelta) -> CommandResult:
         """Run it and wait."""
         words = self.command(host, arguments)
         try:
@@ -56,15 +56,19 @@ class Nodetool:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Outcome(
+            return CommandResult(
                 f"{arguments[0]} did not end within {timeout.total_seconds():.0f} s", timed_out=True
             )
         except OSError as error:
-            return Outcome(f"{VARIABLE}: {words[0]!r} cannot be started: {error.strerror or error}")
+            return CommandResult(
+                f"{VARIABLE}: {words[0]!r} cannot be started: {error.strerror or error}"
+            )
         if done.returncode == 0:
-            return Outcome()
-        said = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-_LAST_WORDS:]
-        return Outcome(f"{arguments[0]} ended with {done.returncode}: {said or 'it said nothing'}")
+            return CommandResult()
+        output = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-_LAST_WORDS:]
+        return CommandResult(
+            f"{arguments[0]} ended with {done.returncode}: {output or 'it said nothing'}"
+        )
 
 
 def flush(keyspace: str, tables: Sequence[str]) -> list[str]:

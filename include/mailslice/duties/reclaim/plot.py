@@ -7,23 +7,23 @@ from typing import Any
 
 from mailslice.maintenance.plot import say_empty, svg_axes
 
-FILE = "disk.svg"
+DISK_PICTURE = "disk.svg"
 _BEFORE, _AFTER = "#9aa5b1", "#2f9e6e"
-_MOST = 40
+_MAX_BARS = 40
 
 
 def bars(nodes: Sequence[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
     """(node and table, MiB before, MiB after or None) of each table that is not empty; of the largest when there are more than fit."""
-    found = []
+    rows = []
     for node in nodes:
         before = node["before"] or node["mib"] or {}
         after = node["after"] or {}
-        found += [
+        rows += [
             (f"{node['node']} {table}", size, after.get(table))
             for table, size in before.items()
             if size or after.get(table)
         ]
-    return sorted(found, key=lambda each: -each[1])[:_MOST]
+    return sorted(rows, key=lambda bar: -bar[1])[:_MAX_BARS]
 
 
 def nodes_svg(nodes: Sequence[dict[str, Any]]) -> bytes:
@@ -36,7 +36,7 @@ def nodes_svg(nodes: Sequence[dict[str, Any]]) -> bytes:
             (-0.2, [after or 0 for _, _, after in shown], _AFTER, "after"),
         ):
             axes.barh([y + shift for y in at], sizes, height=0.36, color=color, label=label)
-        axes.set_yticks(list(at), [each[0] for each in shown])
+        axes.set_yticks(list(at), [bar[0] for bar in shown])
         if not shown:
             say_empty(axes, "nothing on disk")
         axes.set_xlabel("MiB")

@@ -37,13 +37,13 @@ def _bytes_of(report: Mapping[str, Any]) -> int:
 
 def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
     """When each node was last reclaimed, by the reports of this duty."""
-    found: dict[str, datetime] = {}
+    latest: dict[str, datetime] = {}
     for report in runs:
         for node in report.get("nodes") or ():
             if node.get("reclaimedAt"):
                 at = datetime.fromisoformat(node["reclaimedAt"])
-                found[node["node"]] = max(at, found.get(node["node"], at))
-    return found
+                latest[node["node"]] = max(at, latest.get(node["node"], at))
+    return latest
 
 
 def why_due(

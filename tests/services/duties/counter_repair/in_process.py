@@ -19,7 +19,7 @@ from mailslice.checks import gate
 from mailslice.duties.counter_repair import differences as differing
 from mailslice.duties.counter_repair import planned, planning, reading, scan
 from mailslice.duties.counter_repair.planned import Difference, Drift
-from mailslice.duties.counter_repair.reading import Key, Scan
+from mailslice.duties.counter_repair.reading import Key, ScanSpec
 from mailslice.duties.counter_repair.scan import RangeRead, Totals
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.context import StepContext
@@ -34,7 +34,7 @@ class PlainScanned:
     def __init__(
         self,
         _: object,
-        what: Scan,
+        what: ScanSpec,
         keys: Sequence[Key],
         *,
         trust_projection: bool,
@@ -42,7 +42,7 @@ class PlainScanned:
     ) -> None:
         self._side = "projected" if trust_projection else "truth"
         rows = []
-        for part in scan.given_first(keys):
+        for part in scan.modseq_keys_first(keys):
             rows += [row for batch in reading.read(what, iter([part])) for row in batch.to_pylist()]
             pause()
         place = itemgetter("kind", "key")
@@ -70,10 +70,10 @@ class PlainScanned:
             mailboxes=len(there),
             wrong=len(list(self.wrong())),
             inconsistent=len(self.inconsistent()),
-            gone_messages=sum(
+            orphan_messages=sum(
                 row[f"{self._side}_count"] + row["projected_without_id"] for row in gone
             ),
-            gone_counters=sum(row["counters"] > 0 for row in gone),
+            orphan_counters=sum(row["counters"] > 0 for row in gone),
             without_id=sum(row["projected_without_id"] for row in there),
         )
 
@@ -87,7 +87,7 @@ class PlainScanned:
         differ = [
             row
             for row in self._mailboxes
-            if scan.drift_of(row, "truth").seen != scan.drift_of(row, "projected").seen
+            if scan.drift_of(row, "truth").digest != scan.drift_of(row, "projected").digest
             or row["projected_without_id"]
             or (not row["mailboxes"] and row["truth_count"])
         ]
@@ -101,7 +101,7 @@ def _joined(kind: str, key: bytes, parts: list[dict]) -> dict:
     row: dict = {"kind": kind, "key": key}
     for name in reading.SUMS:
         row[name] = sum(part[name] for part in parts)
-    for name in reading.MOST:
+    for name in reading.MAXIMA:
         row[name] = max(part[name] for part in parts)
     for name in reading.XORS:
         row[name] = 0
@@ -111,7 +111,7 @@ def _joined(kind: str, key: bytes, parts: list[dict]) -> dict:
 
 
 def plain_differences(
-    _: object, what: differing.Comparison, truth: Sequence[RowFile]
+    _: object, what: differing.ComparisonSpec, truth: Sequence[RowFile]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
     """As `differences.differences`."""
     keys = [*truth, *sorted(what.mailboxes)]
@@ -125,7 +125,7 @@ def plain_differences(
     found = []
     for (mailbox, uid, message), sides in both.items():
         truth, projected = sides.get("truth", ABSENT), sides.get("projected", ABSENT)
-        if (kind := _kind(message, truth, projected, gone=mailbox in what.gone)) is not None:
+        if (kind := _kind(message, truth, projected, gone=mailbox in what.deleted)) is not None:
             found.append((kind, mailbox, uid, message, *truth, *projected))
     if not found:
         return (), dict.fromkeys(planned.KINDS, 0)
@@ -143,7 +143,7 @@ def plain_differences(
 
 def _kind(message: bytes | None, truth: tuple, projected: tuple, *, gone: bool) -> str | None:
     if gone or message is None:
-        return planned.MAILBOX_GONE if gone else planned.WITHOUT_ID
+        return planned.MAILBOX_MISSING if gone else planned.WITHOUT_ID
     if projected == ABSENT or truth == ABSENT:
         return planned.ONLY_TRUTH if projected == ABSENT else planned.ONLY_PROJECTED
     if truth[1:] != projected[1:]:

@@ -100,7 +100,7 @@ def moved(shared_james, module_without_spark):
         ("flag", decide.NEWER),
         ("counter", decide.MOVED),
         ("corrected", decide.RIGHT_NOW),
-        ("deleted", decide.GONE),
+        ("deleted", decide.NO_MAILBOX),
         ("replaced", decide.NEWER),
         ("gone half", decide.MOVED),
     ],
@@ -127,7 +127,7 @@ def test_the_report_counts_what_was_skipped_by_reason(moved):
         decide.MOVED: 6,
         decide.NEWER: 2,
         decide.RIGHT_NOW: 1,
-        decide.GONE: 1,
+        decide.NO_MAILBOX: 1,
     }
 
 
@@ -286,7 +286,7 @@ def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some
     monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
     monkeypatch.setattr(
         repairing,
-        "read_again",
+        "reread_mailbox",
         lambda *_, **__: (_ for _ in ()).throw(StoreUnavailable("Cassandra at x does not answer")),
     )
     applied = james.steps(request, "apply")
@@ -296,7 +296,7 @@ def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some
         2,
         0,
     )
-    monkeypatch.setattr(repairing, "read_again", second_read.read_again)
+    monkeypatch.setattr(repairing, "reread_mailbox", second_read.reread_mailbox)
     assert james.steps(request, "apply")["applied"] == 4
     assert [james.counters(mailbox) for mailbox in mailboxes] == [(5, 3)] * 4
 
@@ -342,12 +342,12 @@ def test_what_cassandra_does_not_take_fails_its_mailbox_alone(james, monkeypatch
     request = planned(james, mailboxes)
     refused = mailboxes[1]
 
-    def read_again(stores, mailbox, *given, **how):
+    def reread_mailbox(stores, mailbox, *given, **how):
         if mailbox == refused:
             raise BadSetting("Cassandra at x: InvalidRequest")
-        return second_read.read_again(stores, mailbox, *given, **how)
+        return second_read.reread_mailbox(stores, mailbox, *given, **how)
 
-    monkeypatch.setattr(repairing, "read_again", read_again)
+    monkeypatch.setattr(repairing, "reread_mailbox", reread_mailbox)
     applied = james.steps(request, "apply")
     assert (applied["applied"], applied["failed"], applied["failures"]) == (
         2,

@@ -183,7 +183,7 @@ def test_a_mailbox_that_is_gone_by_then_is_left_alone(james):
     james.steps(request, "plan", "check")
     james.execute("DELETE FROM {ks}.mailbox WHERE id = %s", mailbox)
     applied = james.steps(request, "apply")
-    assert applied["projection"]["skippedBy"] == {projection.GONE: 1}
+    assert applied["projection"]["skippedBy"] == {projection.NO_MAILBOX: 1}
     assert set(james.projection(mailbox)) == {1}
 
 

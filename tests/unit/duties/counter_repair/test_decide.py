@@ -7,13 +7,13 @@ from uuid import UUID, uuid1
 import pytest
 
 from mailslice.duties.counter_repair import decide
-from mailslice.duties.counter_repair.fingerprints import Seen, ticks
+from mailslice.duties.counter_repair.fingerprints import MessageDigest, ticks
 from mailslice.duties.counter_repair.planned import Drift
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
 
 FIRST_READ = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-SEEN = Seen(
+SEEN = MessageDigest(
     count=10,
     unseen=4,
     modseq=30,

@@ -12,9 +12,9 @@ import pytest
 from mailslice.checks import gate
 from mailslice.checks.expectations import Frame
 from mailslice.duties.counter_repair import differences, planned, work
-from mailslice.duties.counter_repair.differences import Comparison
+from mailslice.duties.counter_repair.differences import ComparisonSpec
 from mailslice.duties.counter_repair.duty import DUTY, CounterRepair
-from mailslice.duties.counter_repair.fingerprints import Seen
+from mailslice.duties.counter_repair.fingerprints import MessageDigest
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Difference, Drift, ScanFacts
 from mailslice.duties.counter_repair.repairing import (
@@ -22,7 +22,7 @@ from mailslice.duties.counter_repair.repairing import (
     FAILED,
     SKIPPED,
     UNKNOWN,
-    Outcome,
+    MailboxOutcome,
 )
 from mailslice.duties.counter_repair.scan import drift_of
 from mailslice.engine.frames import InProcess
@@ -38,7 +38,7 @@ from tests.unit.duties.judging import run_of
 AN_ID = "5f1c0e50-c6f9-11f0-8de9-0242ac120002"
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 FACTS = ScanFacts(ranges=8, read=8, twice=0, holes=0, mailboxes=200, messages=2000, projected=2000)
-DRIFT = Drift.of(uuid.UUID(AN_ID), Counters(1, 1), Seen(2, 1))
+DRIFT = Drift.of(uuid.UUID(AN_ID), Counters(1, 1), MessageDigest(2, 1))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_truth_that_is_not_read_is_not_compared(run):
 
 
 def drift(stored, seen):
-    return Drift.of(uuid.uuid4(), Counters(*stored), Seen(*seen))
+    return Drift.of(uuid.uuid4(), Counters(*stored), MessageDigest(*seen))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,11 @@ def test_a_plan_reads_back_what_was_written(run):
     assert CounterPlan.model_validate(plan.decided()) == plan
     assert plan.read_drifts(run) == [large, DRIFT]
     assert DRIFT.stored == Counters(1, 1)
-    assert (DRIFT.seen, DRIFT.computed, DRIFT.add) == (Seen(2, 1), Counters(2, 1), Counters(1, 0))
+    assert (DRIFT.digest, DRIFT.computed, DRIFT.add) == (
+        MessageDigest(2, 1),
+        Counters(2, 1),
+        Counters(1, 0),
+    )
 
 
 def test_differences_are_read_by_kind_and_mailbox(run):
@@ -212,7 +216,7 @@ def test_a_file_of_other_rows_is_refused(run, name):
 @pytest.mark.parametrize(
     ("repair", "counts", "repairable"),
     [
-        (True, {planned.ONLY_TRUTH: 2, planned.MAILBOX_GONE: 5}, 2),
+        (True, {planned.ONLY_TRUTH: 2, planned.MAILBOX_MISSING: 5}, 2),
         (True, {planned.WITHOUT_ID: 1}, 0),
         (False, {planned.ONLY_TRUTH: 2}, 0),
     ],
@@ -223,7 +227,7 @@ def test_only_rows_that_may_be_rewritten_are_work_besides_counters(run, repair, 
 
 
 class Repairs:
-    """In the place of `Repair`: an outcome by mailbox, or an error."""
+    """In the place of `MailboxCorrector`: an outcome by mailbox, or an error."""
 
     def __init__(self, outcomes):
         self._outcomes = outcomes
@@ -242,7 +246,7 @@ def corrected(run, plan, outcomes, monkeypatch):
     monkeypatch.setattr(work, "_THREADS", 1)
     monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
     repairs = Repairs(outcomes)
-    monkeypatch.setattr(work, "Repair", lambda *_: repairs)
+    monkeypatch.setattr(work, "MailboxCorrector", lambda *_: repairs)
     with Progress(run, plan) as progress:
         work.CounterWork(run, plan, progress).correct_all(plan.read_drifts(run))
     return progress.result(), repairs
@@ -256,11 +260,11 @@ def drifts_of(count):
 def test_every_outcome_is_counted_once_and_said(run, monkeypatch):
     drifts = drifts_of(5)
     verdicts = [
-        Outcome(DONE),
-        Outcome(SKIPPED, "moved"),
-        Outcome(FAILED, "away"),
-        Outcome(UNKNOWN, "nobody knows"),
-        Outcome(DONE),
+        MailboxOutcome(DONE),
+        MailboxOutcome(SKIPPED, "moved"),
+        MailboxOutcome(FAILED, "away"),
+        MailboxOutcome(UNKNOWN, "nobody knows"),
+        MailboxOutcome(DONE),
     ]
     plan = plan_of(run, drifts, [])
     mailboxes = [one.mailbox for one in drifts]
@@ -277,8 +281,8 @@ def test_every_outcome_is_counted_once_and_said(run, monkeypatch):
 def test_after_some_failures_in_a_row_the_rest_is_left(run, monkeypatch):
     monkeypatch.setattr(work, "_MOST_FAILURES", 2)
     drifts = drifts_of(5)
-    outcomes = {one.mailbox: Outcome(FAILED, "away") for one in drifts}
-    outcomes[drifts[1].mailbox] = Outcome(SKIPPED, "moved")
+    outcomes = {one.mailbox: MailboxOutcome(FAILED, "away") for one in drifts}
+    outcomes[drifts[1].mailbox] = MailboxOutcome(SKIPPED, "moved")
     result, repairs = corrected(run, plan_of(run, drifts, []), outcomes, monkeypatch)
     assert (result.failed, result.remaining, len(repairs.asked)) == (3, 1, 4)
     last = result.fields["outcomes"][str(drifts[4].mailbox)]
@@ -289,9 +293,9 @@ def test_an_error_leaves_what_was_done_and_what_was_not_in_progress(run, monkeyp
     drifts = drifts_of(3)
     plan = plan_of(run, drifts, [])
     outcomes = {
-        drifts[0].mailbox: Outcome(DONE),
+        drifts[0].mailbox: MailboxOutcome(DONE),
         drifts[1].mailbox: RuntimeError("the lock is lost"),
-        drifts[2].mailbox: Outcome(DONE),
+        drifts[2].mailbox: MailboxOutcome(DONE),
     }
     with pytest.raises(RuntimeError, match="lost"):
         corrected(run, plan, outcomes, monkeypatch)
@@ -308,9 +312,9 @@ def test_threads_beside_each_other_count_every_mailbox(run, monkeypatch):
     class Together:
         def mailbox(self, *_):
             barrier.wait(20)
-            return Outcome(DONE)
+            return MailboxOutcome(DONE)
 
-    monkeypatch.setattr(work, "Repair", lambda *_: Together())
+    monkeypatch.setattr(work, "MailboxCorrector", lambda *_: Together())
     with Progress(run, plan) as progress:
         work.CounterWork(run, plan, progress).correct_all(drifts)
     assert (progress.result().applied, progress.result().remaining) == (600, 0)
@@ -320,14 +324,14 @@ def test_the_messages_that_only_the_truth_has_go_with_their_mailbox(run, monkeyp
     message = uuid.uuid4()
     rows = [difference(planned.ONLY_TRUTH, message=str(message))]
     plan = plan_of(run, [DRIFT], rows)
-    _, repairs = corrected(run, plan, {DRIFT.mailbox: Outcome(DONE)}, monkeypatch)
+    _, repairs = corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(DONE)}, monkeypatch)
     assert repairs.asked == [(DRIFT.mailbox, [message.bytes])]
 
 
 def test_a_second_try_says_nothing_of_the_outcomes_of_the_first(run, monkeypatch):
     plan = plan_of(run, [DRIFT], [])
-    corrected(run, plan, {DRIFT.mailbox: Outcome(UNKNOWN, "nobody knows")}, monkeypatch)
-    result, _ = corrected(run, plan, {DRIFT.mailbox: Outcome(DONE)}, monkeypatch)
+    corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(UNKNOWN, "nobody knows")}, monkeypatch)
+    result, _ = corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(DONE)}, monkeypatch)
     assert (result.applied, result.failed, result.fields["unknown"]) == (1, 0, 0)
     assert result.fields["outcomes"] == {AN_ID: ["applied", ""]}
 
@@ -438,7 +442,7 @@ def test_what_a_task_wrote_of_differences_is_what_the_plan_reads(run):
             for name in ("projected_modseq", "projected_flags", "projected_user_flags")
         },
     }
-    what = Comparison(None, run.folder.artifacts, run.folder.name, frozenset(), frozenset())
+    what = ComparisonSpec(None, run.folder.artifacts, run.folder.name, frozenset(), frozenset())
     batches = [pa.RecordBatch.from_pydict(columns), pa.RecordBatch.from_pydict(columns).slice(1)]
     (written,) = differences._write(what, iter(batches))
     rows = written.to_pylist()
@@ -456,16 +460,16 @@ def test_what_a_task_wrote_of_differences_is_what_the_plan_reads(run):
 
 
 def test_a_task_without_differences_writes_no_file(run):
-    what = Comparison(None, run.folder.artifacts, run.folder.name, frozenset(), frozenset())
+    what = ComparisonSpec(None, run.folder.artifacts, run.folder.name, frozenset(), frozenset())
     assert list(differences._write(what, iter([]))) == []
     assert run.folder.artifacts.files(run.folder.file("plan")) == []
 
 
 @pytest.mark.parametrize(
-    ("side", "seen"), [("truth", Seen(1, 2, 3, 4, 5, 6)), ("projected", Seen())]
+    ("side", "seen"), [("truth", MessageDigest(1, 2, 3, 4, 5, 6)), ("projected", MessageDigest())]
 )
 def test_a_drift_is_of_the_side_that_is_counted(side, seen):
-    row = {f"truth_{field.name}": at for at, field in enumerate(fields(Seen), 1)}
-    row |= {f"projected_{field.name}": 0 for field in fields(Seen)}
+    row = {f"truth_{field.name}": at for at, field in enumerate(fields(MessageDigest), 1)}
+    row |= {f"projected_{field.name}": 0 for field in fields(MessageDigest)}
     row |= {"key": uuid.UUID(AN_ID).bytes, "stored_count": 9, "stored_unseen": 8, "given_modseq": 7}
     assert drift_of(row, side) == Drift.of(uuid.UUID(AN_ID), Counters(9, 8), seen, 7)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from mailslice.duties.counter_repair import reading
 from mailslice.duties.counter_repair.fingerprints import (
-    Seen,
+    MessageDigest,
     layout_of,
+    message_digest,
     messages_of,
-    seen_of,
     without_id,
 )
-from mailslice.duties.counter_repair.reading import RANGE, Chunk, Groups, Scan
+from mailslice.duties.counter_repair.reading import RANGE, Chunk, Groups, ScanSpec
 from mailslice.engine.page_decoder import decode
 from mailslice.maintenance.row_file import read_tables
 from mailslice.stores.cassandra.mailboxes import FLAGS, USER_FLAGS
@@ -54,7 +54,7 @@ def page(rows):
 
 
 def seen(rows):
-    return seen_of(decode(page(rows), LAYOUT), FLAGS)
+    return message_digest(decode(page(rows), LAYOUT), FLAGS)
 
 
 def some_rows(count, mailbox=None):
@@ -117,7 +117,7 @@ def test_a_null_that_a_longer_last_value_makes_up_for_is_not_taken_for_an_even_p
 
 
 def test_an_empty_page_has_empty_columns():
-    assert seen([]) == Seen()
+    assert seen([]) == MessageDigest()
     assert decode(PackedPage(0, b""), LAYOUT)["uid"].tolist() == []
 
 
@@ -199,7 +199,7 @@ def test_rows_without_a_message_id_are_no_messages():
     mailbox = uuid1()
     rows = some_rows(5, mailbox)
     late = row(None, mailbox, 77, 900, ("flagflagged",))
-    assert seen([late]) == Seen()
+    assert seen([late]) == MessageDigest()
     assert seen([*rows, late]) == seen(rows)
     assert without_id(decode(page([late, *rows, late]), LAYOUT)).tolist() == [
         True,
@@ -224,7 +224,7 @@ def test_a_range_counts_all_rows_and_the_truth_of_the_mailboxes_asked_for_is_wri
     late = [row(None, uuid1(), 77, 900, ("flagflagged",)) for _ in range(20)]
     folder = run_of(tmp_path, "counter_repair").folder
     folder.artifacts.folder(folder.file("plan"))
-    scan = Scan(None, folder.artifacts, folder.name, only)
+    scan = ScanSpec(None, folder.artifacts, folder.name, only)
     pages = {
         "messageidtable": [page([*late, *rows[:3]]), page([*rows[3:], *late])],
         "imapuidtable": [page(rows)],

@@ -10,7 +10,7 @@ from cassandra.policies import FallthroughRetryPolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.duties.counter_repair.parallel import beside_each_other
+from mailslice.duties.counter_repair.parallel import map_concurrently
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.plot import LABELS, drifts_svg, histogram
 from mailslice.model.errors import BadInput, Refused
@@ -154,7 +154,7 @@ def test_items_beside_each_other_come_in_order_and_an_error_ends_them():
         return item
 
     with ThreadPoolExecutor(4) as pool:
-        found = beside_each_other(pool, work, iter(range(10_000)))
+        found = map_concurrently(pool, work, iter(range(10_000)))
         assert [next(found) for _ in range(40)] == list(range(40))
         with pytest.raises(ValueError, match="no"):
             next(found)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailslice.duties.counter_repair import decide
-from mailslice.duties.counter_repair.fingerprints import Seen, ticks
+from mailslice.duties.counter_repair.fingerprints import MessageDigest, ticks
 from mailslice.duties.counter_repair.planned import Drift
 from mailslice.stores.cassandra.mailboxes import Counters
 
@@ -117,7 +117,7 @@ def looks(rows):
         first ^= hash(row)
         second ^= hash((row, "other"))
     times = [row[2] for row in rows.values()]
-    return Seen(
+    return MessageDigest(
         len(rows),
         sum(not row[0] for row in rows.values()),
         max([row[1] for row in rows.values()], default=0),

@@ -12,13 +12,13 @@ from mailslice.admin.dead_letters import Judged, Letter, cause_of, letter_of
 from mailslice.duties.dead_letters.actions import redrive_headers
 from mailslice.duties.dead_letters.decide import (
     DELETED,
+    DUPLICATE,
     FILTERED,
     LIMITED,
     NOT_ASKED,
     TOO_OFTEN,
-    TWICE,
-    Action,
-    Standing,
+    LetterAction,
+    RedriveFacts,
     decide,
 )
 from mailslice.duties.dead_letters.params import Params
@@ -32,7 +32,7 @@ HOUR = timedelta(hours=1)
 SOMEWHERE = Place(datetime(1970, 1, 1, microsecond=1000, tzinfo=UTC), 7)
 
 
-def judged(
+def classified(
     position=0,
     number=None,
     cause=Cause.REJECTED,
@@ -65,7 +65,7 @@ def judged(
 
 
 def all_there(found):
-    return Standing(
+    return RedriveFacts(
         {each.letter.enqueue_id: SOMEWHERE for each in found},
         frozenset(),
         frozenset(each.letter.key for each in found),
@@ -78,24 +78,24 @@ def decided(found, standing=all_there, **params):
 
 def test_without_redrive_only_what_is_deleted_or_no_mail_leaves():
     found = [
-        judged(0),
-        judged(1, marked=True),
-        judged(2, cause=Cause.BAD_JSON),
-        judged(3, cause=Cause.EXPIRED),
+        classified(0),
+        classified(1, marked=True),
+        classified(2, cause=Cause.BAD_JSON),
+        classified(3, cause=Cause.EXPIRED),
     ]
     assert [action for action, _ in decided(found)] == [
-        Action.KEEP,
-        Action.DROP,
-        Action.EXPORT,
-        Action.KEEP,
+        LetterAction.KEEP,
+        LetterAction.DROP,
+        LetterAction.EXPORT,
+        LetterAction.KEEP,
     ]
-    assert decided(found)[1] == (Action.DROP, DELETED)
-    assert decided(found)[0] == (Action.KEEP, NOT_ASKED)
+    assert decided(found)[1] == (LetterAction.DROP, DELETED)
+    assert decided(found)[0] == (LetterAction.KEEP, NOT_ASKED)
 
 
 def test_a_marked_mail_is_dropped_whatever_the_filter_says_and_never_redriven():
-    assert decided([judged(0, marked=True, name="other")], redrive=True, name="m") == [
-        (Action.DROP, DELETED)
+    assert decided([classified(0, marked=True, name="other")], redrive=True, name="m") == [
+        (LetterAction.DROP, DELETED)
     ]
 
 
@@ -112,24 +112,32 @@ def test_a_marked_mail_is_dropped_whatever_the_filter_says_and_never_redriven():
     ],
 )
 def test_the_filter(params, kept):
-    assert decided([judged()], redrive=True, **params)[0][0] is (
-        Action.KEEP if kept else Action.REDRIVE
+    assert decided([classified()], redrive=True, **params)[0][0] is (
+        LetterAction.KEEP if kept else LetterAction.REDRIVE
     )
 
 
 def test_a_letter_of_unknown_age_is_older_than_nothing_and_one_without_sender_has_the_null_sender():
-    assert decided([judged(age=None)], redrive=True, older_than="1s") == [(Action.KEEP, FILTERED)]
-    assert decided([judged(sender=None)], redrive=True, sender="")[0][0] is Action.REDRIVE
+    assert decided([classified(age=None)], redrive=True, older_than="1s") == [
+        (LetterAction.KEEP, FILTERED)
+    ]
+    assert decided([classified(sender=None)], redrive=True, sender="")[0][0] is LetterAction.REDRIVE
 
 
 def test_rounds_limit_and_doubles():
-    found = [judged(0, redrives=3), judged(1), judged(2, number=2), judged(3), judged(4)]
+    found = [
+        classified(0, redrives=3),
+        classified(1),
+        classified(2, number=2),
+        classified(3),
+        classified(4),
+    ]
     assert decided(found, redrive=True, limit=2) == [
-        (Action.KEEP, TOO_OFTEN),
-        (Action.REDRIVE, "asked for"),
-        (Action.KEEP, TWICE),
-        (Action.REDRIVE, "asked for"),
-        (Action.KEEP, LIMITED),
+        (LetterAction.KEEP, TOO_OFTEN),
+        (LetterAction.REDRIVE, "asked for"),
+        (LetterAction.KEEP, DUPLICATE),
+        (LetterAction.REDRIVE, "asked for"),
+        (LetterAction.KEEP, LIMITED),
     ]
 
 
@@ -140,7 +148,7 @@ def test_no_more_is_looked_up_than_the_limit_needs():
         asked.append(len(found))
         return all_there(found)
 
-    decided([judged(position) for position in range(2000)], standing, redrive=True, limit=600)
+    decided([classified(position) for position in range(2000)], standing, redrive=True, limit=600)
     assert asked == [500, 500]
 
 
@@ -164,7 +172,7 @@ def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(
     letters, limit, redrive, force
 ):
     found = [
-        judged(at, number, cause, marked=marked, redrives=redrives)
+        classified(at, number, cause, marked=marked, redrives=redrives)
         for at, (number, cause, marked, redrives, *_) in enumerate(letters)
     ]
     facts = {f"k{at}": each[4:] for at, each in enumerate(letters)}
@@ -172,7 +180,7 @@ def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(
     def standing(some):
         has = lambda index: [each for each in some if facts[each.letter.key][index]]
         ids = lambda some: frozenset(each.letter.enqueue_id for each in some)
-        return Standing(
+        return RedriveFacts(
             dict.fromkeys(ids(has(0)), SOMEWHERE),
             ids(has(1)),
             frozenset(each.letter.key for each in has(2)),
@@ -182,8 +190,8 @@ def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(
     made = decide(
         found, Params(redrive=redrive, limit=limit, force_cleaned=given_force), NOW, standing
     )
-    assert [each.judged for each in made] == found
-    back = [each.judged for each in made if each.action is Action.REDRIVE]
+    assert [each.classified for each in made] == found
+    back = [each.classified for each in made if each.action is LetterAction.REDRIVE]
     assert len(back) <= (limit if redrive else 0)
     assert len({each.letter.enqueue_id for each in back}) == len(back)
     assert all(
@@ -193,8 +201,10 @@ def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(
         and facts[each.letter.key][2]
         for each in back
     )
-    assert {each.judged.cause for each in made if each.action is Action.EXPORT} <= {Cause.BAD_JSON}
-    assert all(each.judged.marked for each in made if each.action is Action.DROP)
+    assert {each.classified.cause for each in made if each.action is LetterAction.EXPORT} <= {
+        Cause.BAD_JSON
+    }
+    assert all(each.classified.marked for each in made if each.action is LetterAction.DROP)
 
 
 @pytest.mark.parametrize(

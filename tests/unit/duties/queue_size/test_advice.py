@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from mailslice.duties.queue_size.advice import Facts, advice
+from mailslice.duties.queue_size.advice import QueueFacts, advice
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-HEALTHY = Facts(
+HEALTHY = QueueFacts(
     now=NOW,
     window=timedelta(hours=1),
     buckets=1,

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_size.duty import DUTY, Measured, size_in
+from mailslice.duties.queue_size.duty import DUTY, MeasurementPlan, size_in
 from mailslice.duties.queue_size.metrics import prometheus_text
 from mailslice.maintenance.runner import step_of
 from mailslice.model.errors import GateFailed, PlanRefused
@@ -40,7 +40,7 @@ def measured():
 
 def gate(found, tmp_path, now=NOW, **changed):
     """What the check step says of a run whose plan step measured this."""
-    plan = Measured(run="r-1", queue="spool", made_at=NOW, measured=found)
+    plan = MeasurementPlan(run="r-1", queue="spool", made_at=NOW, measured=found)
     run = run_of(tmp_path, "queue_size", clock=lambda: now)
     decided = plan.decided() | {"measured": {**plan.decided()["measured"], **changed}}
     run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan.digest})

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 
 from mailslice.admin.dead_letters import Judged, Letter, content_there
-from mailslice.duties.dead_letters.decide import Standing
+from mailslice.duties.dead_letters.decide import RedriveFacts
 from mailslice.model.mail import EnqueueId, Place, QueueName
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import Stores
@@ -15,22 +15,29 @@ from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 
 
-class Candidates:
+class LetterLookups:
     """Looks mails up in one queue's view, as it is now."""
 
     def __init__(self, stores: Stores, queue: QueueName) -> None:
         self._stores = stores
         self._queue = queue
 
-    def standing(self, found: Sequence[Judged], now: datetime) -> Standing:
+    def redrive_facts(self, letters: Sequence[Judged], now: datetime) -> RedriveFacts:
         """How these letters stand. A store that does not answer raises: nothing is concluded from silence."""
-        ids = [each.letter.enqueue_id for each in found if each.letter.enqueue_id is not None]
-        there = content_there(self._stores, (each.letter for each in found if each.content is None))
-        content = {each.letter.key for each in found if each.content} | {
-            key for key, is_there in there.items() if is_there
+        ids = [
+            classified.letter.enqueue_id
+            for classified in letters
+            if classified.letter.enqueue_id is not None
+        ]
+        present = content_there(
+            self._stores,
+            (classified.letter for classified in letters if classified.content is None),
+        )
+        content = {classified.letter.key for classified in letters if classified.content} | {
+            key for key, is_present in present.items() if is_present
         }
-        return Standing(
-            self.with_row([each.letter for each in found], now),
+        return RedriveFacts(
+            self.with_row([classified.letter for classified in letters], now),
             frozenset(self.delayed(ids)),
             frozenset(content),
         )
@@ -43,15 +50,15 @@ class Candidates:
         view = self.view
         start = self._stores.tables.browse_starts.read(self._queue)
         first = None if start is None else slice_start(start.value, view.window)
-        wanted = [letter for letter in letters if letter.enqueue_id is not None]
+        with_id = [letter for letter in letters if letter.enqueue_id is not None]
         named = (
             (letter.place, letter)
-            for letter in wanted
+            for letter in with_id
             if letter.place is not None and (first is None or letter.place.slice_start >= first)
         )
-        found = self._in(_by_place(named))
-        rest = [letter for letter in wanted if letter.enqueue_id not in found]
-        return found | (self._anywhere(rest, view, now) if rest else {})
+        rows = self._in(_by_place(named))
+        rest = [letter for letter in with_id if letter.enqueue_id not in rows]
+        return rows | (self._anywhere(rest, view, now) if rest else {})
 
     @cached_property
     def view(self) -> Shape:
@@ -61,10 +68,10 @@ class Candidates:
     def delayed(self, ids: Iterable[EnqueueId]) -> set[EnqueueId]:
         """Those of which a copy waits in a delay level."""
         rows = (
-            (each, self._stores.own.delayed_mails.read(self._queue, each))
-            for each in dict.fromkeys(ids)
+            (enqueue_id, self._stores.own.delayed_mails.read(self._queue, enqueue_id))
+            for enqueue_id in dict.fromkeys(ids)
         )
-        return {each for each, row in rows if row is not None and not row.published}
+        return {enqueue_id for enqueue_id, row in rows if row is not None and not row.published}
 
     def _anywhere(
         self, letters: Sequence[Letter], view: Shape, now: datetime
@@ -77,19 +84,19 @@ class Candidates:
         places = LiveRows(self._stores.tables, self._queue, view).places(now, by_bucket)
         return self._in((place, by_bucket[place.bucket]) for place in places)
 
-    def _in(self, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]]) -> dict[EnqueueId, Place]:
-        looked = list(wanted)
+    def _in(self, ids: Iterable[tuple[Place, Sequence[EnqueueId]]]) -> dict[EnqueueId, Place]:
+        batches = list(ids)
         return {
             row.enqueue_id: place
             for table in self._stores.tables.existing
-            for place, page in table.some_ids(self._queue, looked)
+            for place, page in table.some_ids(self._queue, batches)
             for row in page
         }
 
 
 def _by_place(named: Iterable[tuple[Place, Letter]]) -> list[tuple[Place, list[EnqueueId]]]:
-    found: dict[Place, list[EnqueueId]] = {}
+    ids: dict[Place, list[EnqueueId]] = {}
     for place, letter in named:
         if letter.enqueue_id is not None:
-            found.setdefault(place, []).append(letter.enqueue_id)
-    return list(found.items())
+            ids.setdefault(place, []).append(letter.enqueue_id)
+    return list(ids.items())
