@@ -1,1 +1,4 @@
-"""The road of a duty as Airflow tasks. Only files of dags/ and plugins/ import this package: everything else of mailslice runs without Airflow."""
+"""A duty as a chain of Airflow tasks.
+
+Only dags/ and plugins/ import this package: the rest of mailslice runs without Airflow.
+"""

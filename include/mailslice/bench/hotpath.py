@@ -17,7 +17,7 @@ from mailslice.bench.queues import bench_queue
 from mailslice.bench.store_limits import measure_stores
 from mailslice.bench.waiting import measure_waiting
 from mailslice.bench.warming import own_mails, warm_stores
-from mailslice.cli.door import run
+from mailslice.cli.queue_session import run
 from mailslice.model.durations import format_duration
 
 if TYPE_CHECKING:

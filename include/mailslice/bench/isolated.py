@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from mailslice.cli.door import run
+from mailslice.cli.queue_session import run
 from mailslice.model.errors import MailsliceError
 from mailslice.stores.cassandra.lean import without_numpy
 

@@ -16,7 +16,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.bench.isolated import isolated
 from mailslice.bench.own_mails import take_stale
-from mailslice.cli.door import guard
+from mailslice.cli.queue_session import guard
 from mailslice.maintenance.artifacts import artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from mailslice.bench.store_cpu import StoreCpu
-from mailslice.cli.door import who
+from mailslice.cli.queue_session import who
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock

@@ -25,7 +25,7 @@ def kept(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
     from itertools import islice
 
-    from mailslice.cli.door import open_stores
+    from mailslice.cli.queue_session import open_stores
     from mailslice.duties.blob_gc.trash import KeptBlobs
 
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
@@ -48,7 +48,7 @@ def restore(
     reason: Reason = None,
 ) -> None:
     """Put deleted blobs back, by key or all of a run. A blob that is there is left as it is; a key without a copy is said, and the exit code is 1."""
-    from mailslice.cli.door import open_stores, record
+    from mailslice.cli.queue_session import open_stores, record
     from mailslice.duties.blob_gc.trash import EXPIRED, KeptBlobs
 
     wanted = [BlobId(key) for key in dict.fromkeys(keys or ())]

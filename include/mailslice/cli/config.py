@@ -7,8 +7,8 @@ import typer
 from mailslice.cli import shapes
 from mailslice.cli.arguments import Reason
 from mailslice.cli.command import command, group
-from mailslice.cli.door import open_stores, record
 from mailslice.cli.output import Output
+from mailslice.cli.queue_session import open_stores, record
 from mailslice.model.errors import BadInput
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import typer
 
 from mailslice.cli.arguments import DryRun, Reason, option, queue_option
 from mailslice.cli.command import command, group
-from mailslice.cli.door import open_queue, who
 from mailslice.cli.duty_options import DutyCommand, given, refuse_empty, refuse_twice
 from mailslice.cli.output import Output
+from mailslice.cli.queue_session import open_queue, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError

@@ -10,8 +10,8 @@ import typer
 
 from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option
 from mailslice.cli.command import command, group
-from mailslice.cli.door import open_queue, record
 from mailslice.cli.output import Output
+from mailslice.cli.queue_session import open_queue, record
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
@@ -108,8 +108,8 @@ def enqueue(
     reason: Reason = None,
 ) -> None:
     """Enqueue mails. Sender and recipients come from the headers when not given. A line a mail once it is durable, then the failures."""
-    from mailslice.cli.door import run
     from mailslice.cli.enqueueing import Enqueuing, Given
+    from mailslice.cli.queue_session import run
     from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 

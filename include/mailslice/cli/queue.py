@@ -22,8 +22,15 @@ from mailslice.cli.arguments import (
     option,
 )
 from mailslice.cli.command import command, group
-from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, open_stores, record
 from mailslice.cli.output import Output
+from mailslice.cli.queue_session import (
+    OpenQueue,
+    confirm,
+    need_yes,
+    open_queue,
+    open_stores,
+    record,
+)
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -209,7 +216,7 @@ def clear(
 @command(app, "flush")
 def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
     """Deliver delayed mails now."""
-    from mailslice.cli.door import run
+    from mailslice.cli.queue_session import run
     from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 

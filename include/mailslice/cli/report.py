@@ -6,8 +6,8 @@ import typer
 
 from mailslice.cli.arguments import Limit, option, queue_option
 from mailslice.cli.command import command, group
-from mailslice.cli.door import open_stores
 from mailslice.cli.output import Output
+from mailslice.cli.queue_session import open_stores
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 

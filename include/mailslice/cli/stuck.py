@@ -8,8 +8,8 @@ import typer
 
 from mailslice.cli.arguments import Name, Queue, Reason, Yes
 from mailslice.cli.command import command, group
-from mailslice.cli.door import OpenQueue, confirm, open_queue, record, who
 from mailslice.cli.output import Output
+from mailslice.cli.queue_session import OpenQueue, confirm, open_queue, record, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, SomeFailed, TryAgain

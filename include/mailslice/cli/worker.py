@@ -21,9 +21,9 @@ from mailslice.cli.arguments import (
     queue_option,
 )
 from mailslice.cli.command import command, group
-from mailslice.cli.door import open_queue, record
 from mailslice.cli.draining import Outcome
 from mailslice.cli.output import Output
+from mailslice.cli.queue_session import open_queue, record
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import GiveUp, Settings
@@ -62,8 +62,8 @@ def drain(
     reason: Reason = None,
 ) -> None:
     """Take mails off a queue and complete, retry or reject each: a line a mail, after mark and ack."""
-    from mailslice.cli.door import run
     from mailslice.cli.draining import Draining, Wanted
+    from mailslice.cli.queue_session import run
     from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 
@@ -194,7 +194,7 @@ def top_(
     ] = False,
 ) -> None:
     """Queues as they move: sizes, ages, rates, what workers hold, problems. Live on a terminal, until Ctrl-C."""
-    from mailslice.cli.door import open_stores
+    from mailslice.cli.queue_session import open_stores
     from mailslice.cli.worker_top import Top, print_once, watch
 
     with open_stores() as stores:

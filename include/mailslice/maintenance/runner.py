@@ -1,6 +1,6 @@
-"""The road every duty takes: plan -> check -> apply -> verify -> report.
+"""Runs the steps of every duty: plan -> check -> apply -> verify -> report.
 
-Command line, jobs and DAG tasks all come through here. What is the same in every duty is done here:
+Command line, jobs and DAG tasks all call this module. What is the same in every duty is done here:
 files, digest, gate, lock, progress and status of its steps; failures, ledger, alerts and metrics of
 its runs.
 """

@@ -1,4 +1,7 @@
-"""What a file in jobs/ does: parse the arguments of one step and take the road. The last line on stdout is the step's summary as JSON."""
+"""The entry point of the files in jobs/: parses the arguments of one step and runs it.
+
+The last line on stdout is the step's summary as JSON.
+"""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def locks():
 
 @pytest.fixture
 def take(tmp_path, duty, locks, monkeypatch):
-    """Takes steps as the road does: their files are written, the last summary is given."""
+    """Takes steps as the runner does: their files are written, the last summary is given."""
 
     def gate(name, frames, docs):
         for one in judged_plainly(name, frames, docs).findings:

@@ -85,13 +85,13 @@ def uses(tree: ast.AST) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    "room",
+    "package",
     sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"),
 )
-def test_every_point_of_the_code_is_in_the_registry(room: str) -> None:
+def test_every_point_of_the_code_is_in_the_registry(package: str) -> None:
     """A point that is named in another way (a function handed on, a name that is made) would be one at which nothing is ever killed."""
-    rooms = (*HOT_PATH, "duties", "maintenance")
-    for file in (PACKAGE / room).rglob("*.py"):
+    packages = (*HOT_PATH, "duties", "maintenance")
+    for file in (PACKAGE / package).rglob("*.py"):
         text = file.read_text()
         if file.relative_to(PACKAGE).as_posix() in {
             "model/crash.py",
@@ -102,14 +102,16 @@ def test_every_point_of_the_code_is_in_the_registry(room: str) -> None:
         assert used == named_there, file
         assert "_crash" not in text, file
         assert "from mailslice.model.crash import" not in text, file
-        assert not used or room in rooms, f"{file}: nothing is killed at the points of this room"
+        assert not used or package in packages, (
+            f"{file}: no test kills at the points of this package"
+        )
 
 
 def test_the_registry_has_no_point_that_the_code_does_not_name() -> None:
     text = "".join(
         file.read_text()
-        for room in (*HOT_PATH, "duties")
-        for file in (PACKAGE / room).rglob("*.py")
+        for package in (*HOT_PATH, "duties")
+        for file in (PACKAGE / package).rglob("*.py")
     )
     points = named((*HOT_PATH, "duties"))
     assert {point for point in points if f'crash.point("{point}")' not in text} == set()

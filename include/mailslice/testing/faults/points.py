@@ -1,4 +1,4 @@
-"""Which crash points there are: those that the code names. No second list that could fall behind it."""
+"""The registry of crash points, read from the code: there is no second list to fall behind it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import mailslice
 
 _PACKAGE = Path(mailslice.__file__).parent
 HOT_PATH = ("worker", "admin", "view", "stores", "testing")
-"""The rooms whose points the matrix of operations reaches, the kit's own handlers among them. Those of the duties are reached by the tests of each duty."""
+"""Packages whose points the matrix of operations reaches, the kit's own handlers among them.
+
+The tests of each duty reach the points of the duties.
+"""
 
 
-def named(rooms: Iterable[str] = HOT_PATH) -> set[str]:
-    """The names that `crash.point("...")` is called with in these rooms of the package."""
-    files = (file for room in rooms for file in sorted((_PACKAGE / room).rglob("*.py")))
+def named(packages: Iterable[str] = HOT_PATH) -> set[str]:
+    """The names that `crash.point("...")` is called with in these packages of mailslice."""
+    files = (file for package in packages for file in sorted((_PACKAGE / package).rglob("*.py")))
     return {name for file in files for name in _names(ast.parse(file.read_text(), str(file)))}
 
 

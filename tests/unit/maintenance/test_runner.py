@@ -1,4 +1,4 @@
-"""What the road writes down when a step raises, and what becomes of that when a step is tried again."""
+"""What the runner records of a step that raises, and what a retry of the step makes of it."""
 
 import json
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""How a command comes to its queue: settings, stores, the queue must be known, the configuration guard must agree."""
+"""Opens the queue of a command: settings, stores, a known queue, an agreeing configuration guard."""
 
 from __future__ import annotations
 
