@@ -4,12 +4,12 @@ The names below are the public ones (docs/worker.md has examples). Without an ev
 `open_queue`. On one: `open_worker`, `consume`. Each is imported when it is first used. Errors
 (`mailslice.model.errors`), by what to do:
 
-- `BadInput`: fix what was given; `BadSetting` and `UnknownQueue` are of it
-- `Refused`: a guard said no, nothing was changed; `ConfigurationDiffers` is of it
-- `TryAgain`: a store cannot answer now; `StoreUnavailable` names it; `Unconfirmed`: an enqueue of
-  which nobody knows whether it is delivered
-- `TakenOver`: another one has the mail; a handler lets it pass
-- `DeadLetter`: raised by a handler, the mail goes to the dead letter queue
+- `BadInput`: correct the arguments. Subclasses: `BadSetting`, `UnknownQueue`
+- `Refused`: a guard refused, nothing was changed. Subclass: `ConfigurationDiffers`
+- `TryAgain`: a store cannot answer now. `StoreUnavailable` names it. `Unconfirmed`: it is unknown
+  whether an enqueued mail will be delivered
+- `TakenOver`: another worker has the mail; a handler does not catch it
+- `DeadLetter`: raised by a handler, it sends the mail to the dead letter queue
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The worker's own record, one row: which mails it holds since when, what it did, and how fast.
+"""The worker's own record, one row: its mails in hand, since when, what it did, and how fast.
 
-Written every few seconds by a task of its own. A store that is away costs a record, never a mail.
-Workers that live for a moment and complete nothing, and idle ones, do not write again and again.
+A task of its own writes it every few seconds. A store that is away costs a record, never a mail.
+Idle workers, and short-lived ones that complete nothing, write rarely.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONG = 1.0
 """Seconds from which on a mail in hand is worth a record at once, and its message a place in it."""
 _MOST_MESSAGE_BYTES = 1024 * 1024
 _IDLE = 60.0
-"""Seconds between the heartbeats of a worker that holds nothing."""
+"""Seconds between the heartbeats of an idle worker."""
 _LAST_WORD = 2.0
 _ONLY_WORD = 10.0
 """Of a worker that wrote nothing yet: the table may have to be made first."""
@@ -66,7 +66,7 @@ class Recorder:
             self._running = asyncio.create_task(self._run(), name="worker-record")
 
     async def close(self) -> None:
-        """Ends. Says, if the store lets it, what it did, and that it holds nothing any more."""
+        """Ends. Writes a last record, without mails in hand, if the store takes it."""
         if self._running is None:
             return
         self._running.cancel()

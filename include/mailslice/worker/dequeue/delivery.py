@@ -65,14 +65,14 @@ class WorkerState:
 
 
 class Delivery:
-    """A mail with its content. Settle it once, by `complete`, `retry`, `reject` or `bounce`, which
-    give what became of it; until then the broker keeps it. Each may raise StoreUnavailable: ask
-    again.
+    """A mail with its content, to be settled once.
 
-    With stage marks `item` names only recipients that nobody has begun, and a mail that another one
-    has taken is given back, whatever it is settled by. After a lost connection it does what it can
-    without the broker, which hands the mail out again; a completed one is dropped by the deleted
-    check.
+    `complete`, `retry`, `reject` and `bounce` return what became of it. Until then the broker
+    retains the mail. Each may raise StoreUnavailable: call it again then.
+
+    With stage marks `item` names only recipients that no attempt has begun. A mail that another
+    worker has taken is returned, whichever call settles it. After a lost connection the broker
+    delivers the mail again; the deleted check drops a completed one.
     """
 
     def __init__(
@@ -261,9 +261,10 @@ class Delivery:
         return Disposition.REJECTED
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
-        """The sender is told that these recipients (all the mail still has) failed; it is done.
+        """Reports to the sender that these recipients (all that remain) failed, and completes.
 
-        Rejected where nobody can be told: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, no report.
+        Rejects where no report is possible: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, a mail
+        of which no report can be made.
         """
         return await self._settled(lambda: self._bounce(reason, failures))
 
@@ -360,9 +361,12 @@ class Delivery:
     async def _publish_retry(
         self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]
     ) -> None:
-        """A delayed mail names the place of its row: when it is due that tells whether it was
-        deleted and cleaned. One without a row gets it back while nobody can have cleaned it; else
-        it names no place, and is delivered on a shared queue, and found cleaned on one of ours.
+        """Publishes the message of the next attempt, at once or `after` a delay.
+
+        A delayed message names the place of its row, which shows at its time whether the mail was
+        deleted and cleaned. A missing row is written again while no cleanup can have dropped it.
+        After that the message names no place: a shared queue delivers the mail, one of ours finds
+        it cleaned.
         """
         narrowed = recipients != self._message_recipients
         place = place_in(self.message.headers)

@@ -1,4 +1,4 @@
-"""Deliveries: messages, fetched ahead, prepared (`preparing`) and handed out (`slots`)."""
+"""Deliveries: messages, fetched ahead, prepared (`preparer`), handed out (`prefetch_window`)."""
 
 from __future__ import annotations
 
@@ -111,9 +111,10 @@ class Deliveries:
         )
 
     async def aclose(self) -> None:
-        """No more deliveries: what was not handed out goes back; the rest can still be settled.
+        """Ends the deliveries: the broker gets back what was not handed out.
 
-        It ends also when its caller is cancelled: half of it would keep mails and room for good.
+        Mails in hand can still be settled. It ends also when its caller is cancelled: half of it
+        would never release mails and memory.
         """
         self._stopped = True
         if self._closing is None:

@@ -1,7 +1,8 @@
-"""Recipients of whom nobody can say whether they have the mail: told, then written down as failed.
+"""Recipients in doubt: it is unknown whether they have the mail. Reported, then recorded as failed.
 
-They are never tried again. A crash before the record is written tells again: nobody fails in
-silence. The mail with these recipients is in quarantine before that, for a person to judge.
+They are never tried again. After a crash before the record they are reported again: no recipient
+fails silently. Before that the mail with these recipients goes to quarantine, for a person to
+decide.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class InDoubt:
         self._context = context
         self._reporter = reporter
         self._reported: deque[tuple[EnqueueId, int]] = deque(maxlen=1000)
-        """The last mails and attempts that were told: asked again, they are not told again."""
+        """The last mails and attempts that were reported; they are not reported twice."""
         self.stages = stages
 
     async def notify(
@@ -48,10 +49,10 @@ class InDoubt:
         failed: Sequence[str],
         content: bytes | None = None,
     ) -> None:
-        """The operator (quarantine, decision, log, figures) and, where that is set, the sender.
+        """Notifies the operator (quarantine, decision, log, metrics) and, where set, the sender.
 
-        `record` says that they were being sent to. A sender of whose mail no report can be made is
-        not told. Raises StoreUnavailable: then nobody may be written down as failed.
+        `record` has these recipients as sending. A sender of whose mail no report can be made gets
+        none. Raises StoreUnavailable: then no recipient may be recorded as failed.
         """
         key = (item.enqueue_id, record.attempt)
         if not failed or key in self._reported:
@@ -80,7 +81,7 @@ class InDoubt:
         self._reported.append(key)
 
     async def fail(self, item: QueuedMail, decision: Decision) -> bool:
-        """Tells of the decision's failed recipients and writes the record after it.
+        """Notifies of the decision's failed recipients, then writes the record after it.
 
         False when another one was faster. Raises StoreUnavailable.
         """
@@ -102,7 +103,7 @@ class InDoubt:
     async def sent_after_all(
         self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
     ) -> None:
-        """Recipients that were told as failed have the mail: quarantine and decisions say so."""
+        """Records in quarantine and decisions that recipients reported as failed have the mail."""
         log.warning(
             "mail %s: %d recipients that were failed were sent to after all",
             item.enqueue_id,

@@ -1,9 +1,9 @@
-"""What stands for a mail with the broker while a handler has it: its message, or a copy due later.
+"""The lease of a mail in a handler: a delayed copy that replaces its message at the broker.
 
-RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long. So the
-message of a mail that is long in a handler is replaced by a lease: a delayed copy, due in ten
-minutes, with a row in delayed_mails. It is renewed while the handler is at work, dropped by the
-deleted mark, made void by a retry, and surfaces when the process dies.
+RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long. So a
+mail that is long in a handler gets a lease: a delayed copy, due in ten minutes, with a row in
+delayed_mails. The worker renews it while the handler runs. The deleted mark drops it, a retry makes
+it void. When the process dies the copy expires, and the mail is delivered again.
 """
 
 from __future__ import annotations

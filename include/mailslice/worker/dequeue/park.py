@@ -1,9 +1,10 @@
-"""Parking of what a store does not answer for: a confirmed copy into the park queue, then the ack.
+"""Parks messages that wait for a store: a confirmed copy into the park queue, then the ack.
 
-A held message takes a place of the prefetch window, and RabbitMQ closes the channel of a consumer
-that holds it for too long. So it is tried in place for half a minute and then parked; at once when
-the broker counts its returns, or others have no room. The park queue has a TTL and dead-letters
-into the mail exchange. While a broker in alarm takes no copy the message is held on.
+A waiting message occupies the prefetch window, and RabbitMQ closes the channel of a consumer that
+does not acknowledge it in time. So it is retried for half a minute, then parked. It is parked at
+once when the broker counts its returns, or when such messages fill half of the window while others
+succeed. The park queue has a TTL and dead-letters into the mail exchange. While a broker in alarm
+takes no copy the message stays here.
 """
 
 from __future__ import annotations
@@ -153,10 +154,10 @@ class Park:
         headers: Mapping[str, object] | None = None,
         level: int | None = None,
     ) -> bool:
-        """Whether a copy has taken the place of the message, which is acknowledged; else it is
-        held.
+        """Whether a copy was confirmed and the message acknowledged; else the message stays here.
 
-        It goes to the park queue or, from the hop queue, to a delay level, with `headers` on top.
+        The copy goes to the park queue or, from the hop queue, to a delay level. `headers` are
+        added to it.
         """
         rounds = count_in(message.headers, HEADER_PARKED) + 1
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}

@@ -182,7 +182,7 @@ class Preparer:
             ended.set()
 
     async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
-        """Whether it is ready or gone; False: look anew, another message of the mail was first."""
+        """Whether it is ready or settled; False: decide again, another message was first."""
         message = slot.message
         if (older := self._state.in_hand.get(item.enqueue_id)) is not None:
             # One that nobody has in hand goes with its connection, and would take this one along.

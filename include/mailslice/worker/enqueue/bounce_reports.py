@@ -26,7 +26,7 @@ _MAX_BUILT_ON_LOOP = 100
 
 
 class Reporter:
-    """Tells senders which of their recipients failed."""
+    """Reports to senders which of their recipients failed."""
 
     def __init__(self, context: QueueContext, queue: QueueName) -> None:
         # The size limit is for mails of clients. A report of very many recipients would be refused
@@ -48,9 +48,9 @@ class Reporter:
     ) -> bool:
         """Enqueues one report of these recipients. `content` None: its header is loaded.
 
-        False when nobody can be told: null sender, or no report can be made of the mail (logged).
-        Raises StoreUnavailable, or BadSetting for a password that was changed: ask again. Killed
-        before it is written down, a sender is told twice rather than never.
+        False when no report is possible: null sender, or none can be made of the mail (logged).
+        Raises StoreUnavailable, or BadSetting for a changed password: call it again. After a crash
+        before the record a sender gets two reports rather than none.
         """
         try:
             queued = await self._enqueued(item, failures, content)

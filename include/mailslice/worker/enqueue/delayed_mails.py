@@ -122,11 +122,11 @@ class Delays:
         leased: bool = False,
         has_message: bool = True,
     ) -> None:
-        """Row, then copy. The caller keeps its message, or its right to say that nothing was
-        enqueued, until this returns. The copy of an older row is dropped when it surfaces.
+        """Writes the row, then publishes the copy. The copy of an older row is dropped later.
 
-        `leased`: a handler has the mail (`lease`). `has_message` False: the caller has none
-        any more, and only the older row's copy represents the mail: a copy precedes the row, too.
+        The caller does not acknowledge its message, or report an enqueue, before this returns.
+        `leased`: a handler has the mail (`lease`). `has_message` False: the caller has none any
+        more, and the older row's copy alone represents the mail. Then a copy precedes the row.
         """
         now = self._context.clock()
         await self.declare(level_for(due - now))

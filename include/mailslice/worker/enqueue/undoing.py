@@ -1,7 +1,7 @@
-"""What a failed enqueue left behind is taken back: first the deleted mark, then its blobs.
+"""Undoes failed enqueues: first the deleted mark, then the blobs.
 
-The first try is waited for. The rest outlives the caller, until the stores answer or the worker
-closes. A mark is written whatever came of the row: an insert that timed out may have been applied.
+The caller waits for the first try. Further tries go on without it, until the stores answer or the
+worker closes. The mark is always written: an insert that timed out may have been applied.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Sends each mail to the next SMTP server (MAILSLICE_RELAY_*).
 
-Recipients that were served are never served again for a refusal of others: those remain in a retry.
-When all that remain are refused for good, or the mail is older than MAILSLICE_RELAY_MAX_AGE, it is
-given up (MAILSLICE_RELAY_GIVE_UP), and the dead letter or report names exactly them. No answer to a
-mail leaves its recipients in doubt; with stage marks nobody in doubt is tried again. Recipients at
-a domain that takes no more now (MAILSLICE_RELAY_RATES, _CONNECTIONS) are left for later. When the
-worker ends, what was not sent whole goes back at once, and only answers are waited for.
+A retry names only recipients that were not served. The mail is given up (MAILSLICE_RELAY_GIVE_UP)
+when all that remain are refused permanently, or when it is older than MAILSLICE_RELAY_MAX_AGE. The
+dead letter or report names exactly these recipients.
+
+A mail without an answer leaves its recipients in doubt; with stage marks they are never tried
+again. Recipients at a domain that takes no more now (MAILSLICE_RELAY_RATES, _CONNECTIONS) wait.
+When the worker ends it returns what was not sent whole at once, and waits only for answers.
 """
 
 from __future__ import annotations
@@ -107,9 +108,9 @@ class Relay:
         stage: BlockingStage,
         timeouts: Timeouts,
     ) -> frozenset[str]:
-        """Sends to all recipients of `mail`; those who were not served are in `refused` then.
+        """Sends to all recipients of `mail`; adds those that were not served to `refused`.
 
-        Given back are those who were not begun because the worker ends.
+        Returns those that were not begun because the worker ends.
         """
         pending = deque(transactions(mail))
         body = Body.of(content)

@@ -1,12 +1,13 @@
 """One SMTP transaction with the next server: MAIL, RCPT..., DATA, the mail, and its answers.
 
-The first digit of an answer decides (RFC 5321 4.2.1, 4.3.2). What can be no answer to the command
-ends the connection: the replies may be out of step with the commands, and the next 250 that of an
-earlier one. Where the server offers PIPELINING the commands go in one flight (RFC 2920), and each
-reply is matched to its command. The recipients are marked as sending after 354, before the first
-byte of the mail, and as sent after the mail's own 2yz. Until its last byte has gone nobody has the
-mail; after that only a refusal says that nobody has it, and everything else leaves its recipients
-in doubt.
+The first digit of an answer decides (RFC 5321 4.2.1, 4.3.2). A reply that cannot be an answer to
+its command ends the connection: replies may be out of step, and the next 250 may belong to an
+earlier command. With PIPELINING the commands go in one flight (RFC 2920), and each reply is matched
+to its command.
+
+The recipients are marked as sending after 354, before the first byte of the mail, and as sent after
+the mail's own 2yz. Before the last byte is sent no recipient has the mail. After that only a
+refusal proves this; everything else leaves the recipients in doubt.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ def send(
     stage: BlockingStage,
     timeouts: Timeouts,
 ) -> None:
-    """One transaction; `refused` has those who were not served.
+    """One transaction; adds the recipients that were not served to `refused`.
 
-    Raises when the connection is of no more use: nobody was served then, or, after the last byte,
-    nobody knows. Raises StaleConnection when nothing of the mail was begun, Stopping when it was
-    left because the worker ends.
+    Raises when the connection is unusable: no recipient was served then, or, after the last byte,
+    it is unknown. Raises StaleConnection when nothing of the mail was begun, Stopping when it was
+    abandoned because the worker ends.
     """
     recipients = _addressable(connection, sender, transaction.recipients, refused)
     if not recipients:

@@ -41,7 +41,7 @@ class Refusals:
     """Recipient -> status of a refusal by the relay itself. The recipient is in `for_good`, too."""
 
     def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
-        """5yz is for good, all else for now."""
+        """5yz is permanent, everything else temporary."""
         kind = (
             self.for_good
             if 500 <= code < 600 and code not in _CONFIGURATION_CODES

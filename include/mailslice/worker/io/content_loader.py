@@ -25,7 +25,7 @@ class Reservation:
         self._size = size
 
     def grow(self, size: int) -> bool:
-        """Takes `size` bytes more, if there is room, or nobody else holds any."""
+        """Takes `size` bytes more, if they are free or no one else has a reservation."""
         if not self._budget.fits(size, self._size):
             return False
         self._budget._free -= size  # noqa: SLF001 - one thing in two classes
@@ -51,9 +51,9 @@ class ContentBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def fits(self, size: int, own: int = 0) -> bool:
-        """Whether `size` bytes more may be taken now by somebody who has `own` already.
+        """Whether an owner of `own` bytes may take `size` more now.
 
-        Who is alone may take any: the largest mail that is allowed could starve else.
+        The only owner may take any number: otherwise the largest mail could starve.
         """
         return size <= self._free or self._size - self._free == own
 

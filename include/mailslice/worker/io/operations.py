@@ -1,4 +1,4 @@
-"""What a worker did, in memory: its record (`recording`) and its metrics tell others."""
+"""What a worker did, in memory. Its record (`heartbeat`) and its metrics publish it."""
 
 from __future__ import annotations
 

@@ -359,11 +359,10 @@ class Handling:
     async def _store_outcome(
         self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
     ) -> Disposition | None:
-        """Asks until the stores have taken it: handled mail must not be handled again. None: in
-        vain.
+        """Repeats `action` until the stores have taken it: the mail must not be handled again.
 
-        Whatever the error is, for given up here the mail would be nobody's and still be held. Only
-        an end of the worker does not wait on: whoever drains gives back what is not settled.
+        It repeats after any error: a mail given up here would stay unsettled and unacknowledged.
+        Only the end of the worker stops it, with None; `drain` returns what is not settled.
         """
         began = time.monotonic()
         pauses = itertools.chain(_SETTLE_PAUSES, itertools.repeat(_SETTLE_PAUSES[-1]))

@@ -31,7 +31,7 @@ _WRONG_PASSWORD_PAUSE = 2.0
 There is one user, whose password may be guessed from many connections.
 """
 _STRANGERS_AGE = 300.0
-"""Seconds that a client outside of the allowed networks has to log in, whatever else it says."""
+"""Seconds within which a client outside of the allowed networks has to log in."""
 _LEAST_TIME, _LEAST_RATE = 600.0, 100_000.0
 """Seconds, and bytes a second, that a whole mail may take.
 

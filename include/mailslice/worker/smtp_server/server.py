@@ -180,9 +180,9 @@ async def serve(
 
 
 async def _finish(open_now: set[Conversation], intake: Intake) -> None:
-    """Mails that are being received may end; idle clients are sent away at once.
+    """Mails that are being received may end; idle clients get 421 at once.
 
-    So is nobody whose mail is whole: told 421, it would send again what is enqueued all the same.
+    A client whose whole mail was received gets no 421: it would send an enqueued mail again.
     """
     deadline = time.monotonic() + _DRAIN
     while open_now:

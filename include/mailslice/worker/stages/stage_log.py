@@ -1,8 +1,8 @@
-"""Stage marks: read at each delivery, written conditionally by who holds the mail.
+"""Stage marks: read at each delivery, written conditionally by the worker that has the mail.
 
-`sending` is durable before the first step that cannot be taken back; `sent` follows it. What a
-delivery knows (`StageMarks`) is at least what the table says: a `sent` that could not be written is
-written by the next mark, or by the end of the delivery.
+`sending` is durable before the first irreversible step; `sent` follows it. A delivery
+(`StageMarks`) knows at least what the table has. The next mark, or the end of the delivery, writes
+a `sent` that could not be written.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class Stages:
     async def decide(
         self, item: QueuedMail, record: MailStage | None, doubt: Doubt | None
     ) -> tuple[Decision, Doubt | None]:
-        """What becomes of a delivery; with WAIT, the doubt to bring along at the next look."""
+        """What becomes of a delivery; with WAIT, the doubt to pass to the next call."""
         lives = False
         if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
             if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
