@@ -15,7 +15,7 @@ from threading import Thread
 from mailslice.model.errors import BadSetting
 
 SILENT_AFTER = 15.0
-"""A process that says nothing, or whose event loop does not turn, for so many seconds hangs."""
+"""Seconds without a report, or a turn of the event loop, after which a process hangs."""
 MISSED_AFTER = 120.0
 """A process that died is started again within half a minute; after this long it is missed."""
 
@@ -25,7 +25,7 @@ Answer = tuple[int, str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ProcessHealth:
-    """What a process says of itself every second. `connected`: to the broker.
+    """A process's report of itself, every second. `connected`: to the broker.
 
     `loop_lag`: seconds since its event loop last turned.
     """
@@ -51,7 +51,7 @@ class _Process:
 
 
 class Liveness:
-    """Judges the processes by what they said and when. Written by one thread, read by others."""
+    """Evaluates the reports of the processes. Written by one thread, read by others."""
 
     def __init__(self, processes: int, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class Liveness:
         self.dead_pids: list[int] = []
 
     def started(self, number: int, pid: int | None) -> None:
-        """A process was started; it has yet to connect."""
+        """A process was started; it is not connected yet."""
         process = self._processes[number]
         process.pid, process.started, process.health = pid, self._clock(), None
 

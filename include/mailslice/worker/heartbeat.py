@@ -61,7 +61,7 @@ class Recorder:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins, unless it has begun or the setting says that there is no record."""
+        """Begins, unless it has begun or the setting disables the record."""
         if self._running is None and self._every > 0:
             self._running = asyncio.create_task(self._run(), name="worker-record")
 
@@ -201,7 +201,7 @@ def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
 
 
 def _lightened(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:
-    """Without the messages beyond a mebibyte: who needs one of those reads the mail's row."""
+    """Without the messages beyond a mebibyte: the mail's row has those."""
     room = _MOST_MESSAGE_BYTES
     for mail in mails:
         room -= len(mail.message or b"")

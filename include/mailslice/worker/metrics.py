@@ -102,7 +102,7 @@ class ConsumerMetrics:
         self._store_errors.inc()
 
     def observe(self, statistics: WorkerStatistics) -> None:
-        """Takes over what a worker counts by itself."""
+        """Copies the statistics of the worker into the metrics."""
         for name, level in self._levels.items():
             level.set(getattr(statistics, name))
         for name, total in self._totals.items():

@@ -58,7 +58,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Bounce:
-    """The recipients will not have it: its sender is told (RFC 3464), or it is a Reject.
+    """The recipients will not get it: its sender gets a report (RFC 3464), or it is a Reject.
 
     `failures`: all recipients the mail still has. The reason is logged: no mail address in it.
     """

@@ -41,7 +41,7 @@ _LEASE_CHECK_SECONDS = 5.0
 
 
 class QueueWorker:
-    """One queue on one event loop. Any number of calls beside each other."""
+    """One queue on one event loop. Any number of concurrent calls."""
 
     def __init__(self, state: WorkerState) -> None:
         self.state = state
@@ -68,7 +68,7 @@ class QueueWorker:
         """Returns when the mail is durable, to be delivered now or after `delay`.
 
         `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
-        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: nobody knows, mostly its
+        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: it is unknown, mostly its
         mark drops it.
         """
         return await self._enqueuer.enqueue(mail, content, delay)

@@ -137,7 +137,7 @@ class SyncQueue:
         """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days).
 
         `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
-        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: nobody knows, mostly its
+        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: it is unknown, mostly its
         mark drops it.
         """
         return self._loop.call(self._worker.enqueue(mail, content, delay=delay))

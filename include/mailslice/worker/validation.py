@@ -11,7 +11,7 @@ from pathlib import Path
 from mailslice.model.errors import BadInput
 
 MOST_PREFETCH = 65_535
-"""What AMQP can say."""
+"""The largest prefetch of AMQP."""
 
 
 def check_content(content: object) -> None:

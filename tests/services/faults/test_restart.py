@@ -72,7 +72,7 @@ async def test_a_mail_that_is_parked_is_there_after_a_restart(
     async with open_worker(stores.settings, queue) as worker:
         item = await worker.enqueue(mail(), CONTENT)
         with monkeypatch.context() as patch:
-            patch.setattr(park, "IN_PLACE", 1.0)
+            patch.setattr(park, "RETRY_SECONDS", 1.0)
             patch.setattr(Loader, "load", away)
             async with aclosing(worker.deliveries(4)) as deliveries:
                 coming = asyncio.ensure_future(anext(deliveries))

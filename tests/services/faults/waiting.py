@@ -23,8 +23,8 @@ async def away(*_: Any, **__: Any) -> None:
 async def main(how: str, queue: str) -> None:
     lease.LONGEST_UNACKNOWLEDGED = 1.0
     lease.LENGTH = timedelta(seconds=5)
-    queue_worker._LOOK_EVERY = 0.2
-    park.IN_PLACE = 1.0
+    queue_worker._LEASE_CHECK_SECONDS = 0.2
+    park.RETRY_SECONDS = 1.0
     if how == "park":
         Loader.load = away
     async with (

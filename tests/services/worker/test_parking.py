@@ -82,7 +82,7 @@ async def partial(spool: Place4Queue, worker: QueueWorker, away: Any, back: Any)
     assert time.monotonic() - began < 60
     assert set(run.handed) == good
     await until_parked(spool, BAD - 16)
-    assert not await asyncio.to_thread(seen_empty, spool.stores, spool.queue)
+    assert not await asyncio.to_thread(seen_empty, spool.stores.management, spool.queue)
     back()
     await until(lambda: len(run.handed) == MAILS, 180)
     run.stop.set()
@@ -111,7 +111,7 @@ async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
     away: set[EnqueueId] = set()
     async with open_worker(spool.settings, spool.queue) as worker:
         checks = worker.context.checks
-        one, some = checks._ask_one, checks._ask_some
+        one, some = checks._ask_one, checks._ask_batch
 
         def unless_away(ids: list[EnqueueId], ask: Any) -> Any:
             if away.isdisjoint(ids):
@@ -121,7 +121,7 @@ async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
             return failed
 
         monkeypatch.setattr(checks, "_ask_one", lambda each: unless_away([each], lambda: one(each)))
-        monkeypatch.setattr(checks, "_ask_some", lambda ids: unless_away(ids, lambda: some(ids)))
+        monkeypatch.setattr(checks, "_ask_batch", lambda ids: unless_away(ids, lambda: some(ids)))
         await partial(
             spool,
             worker,

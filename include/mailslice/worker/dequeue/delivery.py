@@ -53,7 +53,7 @@ class WorkerState:
     throttle: DestinationThrottle | None = None
     """Only where destinations have limits."""
     reporter: Reporter | None = None
-    """Only where senders are told of recipients that fail."""
+    """Only where senders get reports of recipients that fail."""
     in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
     """Mails that are ready to be handed out here, or were, and are not settled."""
     handler_marks: bool = False
@@ -294,7 +294,7 @@ class Delivery:
         return await self._end(self.lease.give_back, disposition)
 
     async def _settled(self, settle: Callable[[], Awaitable[Disposition]]) -> Disposition:
-        """Once: whoever asks beside it, or after it, learns what became of the mail."""
+        """Settles once. Concurrent and later callers get the same result."""
         async with self.lease.settling():
             return self._disposition or await settle()
 
@@ -405,7 +405,7 @@ class Delivery:
         await self._context.bridge.rows(self._context.tables.written.insert_future(row))
 
     async def _rewrite_row(self, row: ViewRow, recipients: tuple[str, ...]) -> None:
-        """The view shows who remains. A row that is gone is not written: it was cleaned."""
+        """Writes the remaining recipients to the view. A missing row stays so: it was cleaned."""
         fewer = replace(row, item=_narrowed(row.item, recipients))
         for table in self._context.tables.existing:
             await self._context.bridge.rows(table.replace_future(fewer))
@@ -425,7 +425,7 @@ class Delivery:
     def _settle(
         self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
     ) -> None:
-        """`put_off`: nothing was tried, so it says nothing of how long mails take."""
+        """`put_off`: nothing was tried, so it does not count as a processing time."""
         self._disposition = disposition
         if self.handed is not None and not put_off:
             self._context.statistics.ended(self._seconds())
@@ -462,11 +462,11 @@ async def dead_letter(
     *,
     settle: Callable[[], object] | None = None,
 ) -> None:
-    """A confirmed copy to the dead letter exchange, and then the ack: a reject gets no answer, and
-    the broker drops in silence what it cannot route.
+    """Publishes a confirmed copy to the dead letter exchange, then acknowledges the message.
 
-    `settle` does more than the ack, in its place, as soon as the copy is confirmed. Raises
-    StoreUnavailable: the message is still held, then.
+    A reject gets no answer, and the broker silently drops what it cannot route. `settle` replaces
+    the ack, as soon as the copy is confirmed. Raises StoreUnavailable: the message is not
+    acknowledged then.
     """
     log.warning(
         "dead letter: %s: %s",

@@ -18,7 +18,7 @@ from mailslice.worker.dequeue.preparer import Preparer
 
 _TICK = 0.5
 _TICKS_PER_CHECK = 10
-"""Between two looks for what has been in the window for too long."""
+"""Ticks between two checks for messages that are in the window for too long."""
 
 
 class Deliveries:
@@ -81,7 +81,7 @@ class Deliveries:
 
     @property
     def idle_seconds(self) -> float:
-        """Since the broker gave something; 0 while it is unconnected, or something is held here."""
+        """Since the broker last delivered; 0 while it is unconnected, or messages wait here."""
         if self._slots or not self._connected or self._preparer.park.is_expecting:
             return 0.0
         return asyncio.get_running_loop().time() - self._slots.last_moved

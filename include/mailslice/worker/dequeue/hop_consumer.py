@@ -56,12 +56,12 @@ class HopConsumer:
 
     @property
     def error(self) -> BaseException | None:
-        """What ended it for good (a setting that is wrong), if anything did."""
+        """The error that ended it (a wrong setting), if any."""
         return self._consumer.error
 
     @property
     def busy(self) -> bool:
-        """Whether it holds a copy."""
+        """Whether it has a copy."""
         return bool(self._tasks)
 
     def start(self) -> None:

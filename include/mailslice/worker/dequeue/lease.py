@@ -48,7 +48,7 @@ class Lease:
         self._has_row = False
         self.message = message
         self.is_out = False
-        """Whether a copy stands for the mail, and the message is acknowledged."""
+        """Whether a copy has replaced the message, which is acknowledged."""
         self.is_closed = False
         """Whether the mail was found marked while its handler had it.
 
@@ -80,7 +80,7 @@ class Lease:
             yield
 
     def ack(self) -> bool:
-        """Nothing more comes of the message; False when its connection is gone."""
+        """Acknowledges the message; False when its connection is gone."""
         return self.is_out or self.message.ack()
 
     def give_back(self) -> bool:

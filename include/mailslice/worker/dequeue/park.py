@@ -64,7 +64,7 @@ class RetryPauses:
 def end_if_cancelled() -> None:
     """Raises CancelledError in a task that was cancelled, though it ended with another error.
 
-    A gather that fails as it is cancelled ends with the failure: a retry would go on for good.
+    A gather that fails while it is cancelled ends with the failure: a retry would never end.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -142,7 +142,7 @@ class Park:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether something that was parked here has yet to come back to the work queue."""
+        """Whether a message parked here has not come back to the work queue yet."""
         return asyncio.get_running_loop().time() < self._back
 
     async def put(

@@ -1,4 +1,4 @@
-"""The prefetch window: what the broker has delivered and nobody has taken yet."""
+"""The prefetch window: messages that were delivered and not handed out yet."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Slots:
         self.changed.set()
 
     def ack(self, slot: Slot) -> None:
-        """Nothing more comes of it."""
+        """Acknowledges the message and removes it."""
         slot.message.ack()
         self.remove(slot)
 

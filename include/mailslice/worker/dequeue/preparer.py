@@ -69,7 +69,7 @@ class Preparer:
         self.park = Park(state.context, state.delays)
 
     async def prepare(self, slot: Slot) -> None:
-        """Until the message is ready or gone: handed to somebody, or parked."""
+        """Returns when the message is ready, settled or parked."""
         through = self._rounds.through
         if (why := await self._tried(slot)) is None or slot not in self._slots:
             return
@@ -92,7 +92,7 @@ class Preparer:
         self._context.statistics.waiting += more
 
     def _is_in_the_way(self, through: int) -> bool:
-        """Whether half of the window is held, while others that came later got through."""
+        """Whether half of the window waits, while later messages were prepared."""
         return 2 * self._waiting >= self._prefetch and self._rounds.through > through
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
@@ -139,7 +139,7 @@ class Preparer:
         return True
 
     async def _give_up(self, slot: Slot, faults: int) -> bool:
-        """Whether it is a dead letter. A fault's text may hold an address: its type is named."""
+        """Whether it is a dead letter. Names only the fault's type: its text may name addresses."""
         subject = "a message" if slot.item is None else str(slot.item.enqueue_id)
         reason = (
             f"cannot be prepared: {slot.trial.fault}, {faults} rounds, while other mails could be"
@@ -185,7 +185,7 @@ class Preparer:
         """Whether it is ready or settled; False: decide again, another message was first."""
         message = slot.message
         if (older := self._state.in_hand.get(item.enqueue_id)) is not None:
-            # One that nobody has in hand goes with its connection, and would take this one along.
+            # One that was not handed out ends with its connection, and would end this one, too.
             if older.handed is not None and older.lease.adopt(message):
                 self._slots.remove(slot)
                 return True
@@ -228,7 +228,7 @@ class Preparer:
     async def _looked_up(
         self, slot: Slot, item: QueuedMail
     ) -> tuple[DeliveryStatus, Decision | None]:
-        """The deleted check and, beside it, the stage."""
+        """The deleted check and, in parallel, the stage."""
         place, in_doubt = place_in(slot.message.headers), self._state.in_doubt
         if in_doubt is None:
             return await delivery_status(self._context, item, place), None

@@ -47,7 +47,7 @@ class Strikes:
         return self.struck
 
     def buried(self, enqueue_id: EnqueueId) -> Struck:
-        """It is a dead letter: redriven, it begins anew; what is known now."""
+        """The mail is a dead letter: after a redrive it starts without strikes. The new state."""
         self._counts.pop(enqueue_id, None)
         return self.struck
 

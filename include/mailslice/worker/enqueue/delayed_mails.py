@@ -1,4 +1,4 @@
-"""Mails that are delivered later: a copy waits in a delay level (a TTL queue) and surfaces in the
+"""Mails that are delivered later: a copy waits in a delay level (a TTL queue) and expires into the
 hop queue, which mailslice alone consumes.
 
 The row in delayed_mails has the due time and the token of the true copies. Invariant: **a copy
@@ -8,8 +8,8 @@ a copy is acknowledged only when its successor with the same token is confirmed.
 another token is dropped, and a double meets a closed row and is dropped.
 
 A row whose mail is published is closed (`published`) and stays for 30 days: a copy without a row
-means that the row was lost, and is delivered. A mail that has lost its row in the view is not
-delivered, for it was deleted and cleaned away (`cleaned.was_cleaned`).
+means that the row was lost, and is delivered. A mail without a row in the view is not delivered: it
+was deleted and cleaned (`deleted_check.was_cleaned`).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Delays:
                 self._declared |= {None, level}
 
     def missing(self) -> None:
-        """Something of it is gone: the next `declare` looks again."""
+        """A queue is missing: the next `declare` declares it again."""
         self._declared.clear()
 
     async def schedule(
@@ -174,14 +174,14 @@ class Delays:
         return True
 
     async def on_expired(self, message: Message) -> None:
-        """One copy in the hop queue is published, sent round again, or dropped; then acknowledged.
+        """Publishes an expired copy, returns it to a delay level, or drops it. Then acknowledges.
 
-        Raises Undecodable when it is no mail, StoreUnavailable when it is still held: try again.
+        Raises Undecodable when it is no mail, StoreUnavailable when it is not settled: try again.
         """
         item = codec.decode(message.body)
         while wait := await self._wait_of(item, message):
             await self._wait(wait, len(message.body))
-            # And look again: it may have been flushed or deleted meanwhile.
+            # Then decide again: it may have been flushed or deleted meanwhile.
         message.ack()
         if wait is None:
             await self._context.discarder.add((item.header_blob_id, item.body_blob_id))
@@ -334,7 +334,7 @@ class Delays:
         return self._table is not None
 
     async def _rows(self) -> DelayedMails:
-        """The table, made where it is missing: the own keyspace is touched only by who delays."""
+        """The table, created where it is missing: only delays need the own keyspace."""
         if self._table is None:
             self._table = await asyncio.to_thread(self._prepared)
         return self._table

@@ -35,7 +35,7 @@ _SMALL = 1024 * 1024
 
 
 class Enqueuer:
-    """Enqueues into one queue; any number of calls beside each other."""
+    """Enqueues into one queue; any number of concurrent calls."""
 
     def __init__(self, context: QueueContext, delays: Delays) -> None:
         self._context = context
@@ -50,7 +50,7 @@ class Enqueuer:
         """Returns when the mail is durable. A Path is read when the memory budget has room for it.
 
         Raises BadInput (too large, no recipients), StoreUnavailable (not enqueued), Unconfirmed
-        (nobody knows; mostly its deleted mark drops it), or what the file raises.
+        (unknown; mostly its deleted mark drops it), or what the file raises.
         """
         if not mail.recipients:
             raise BadInput(f"mail {mail.name!r} has no recipients; at least one")

@@ -31,7 +31,7 @@ class StaleConnection(smtplib.SMTPServerDisconnected):
 
 
 class Connection:
-    """One connection that EHLO was said on. For one thread at a time."""
+    """One connection after EHLO. For one thread at a time."""
 
     def __init__(self, server: smtplib.SMTP) -> None:
         self._server = server
@@ -159,7 +159,7 @@ class NextHop:
             return Connection(self._opened(None))
 
     def _current_tls(self) -> ssl.SSLContext | None:
-        """Made anew when one of its files was changed: certificates are renewed under a worker."""
+        """Created again when one of its files was changed: certificates are renewed."""
         with self._lock:
             if (files := self._file_times()) != self._files:
                 try:

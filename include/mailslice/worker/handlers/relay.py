@@ -38,7 +38,7 @@ from mailslice.worker.stages.handler_stage import UNMARKED, BlockingStage
 log = logging.getLogger(__name__)
 
 _LOGIN_REFUSED = 535
-"""Whatever 5yz the next hop says to AUTH: it is no refusal of the mail."""
+"""Stands for any 5yz answer to AUTH: it is no refusal of the mail."""
 
 
 class Relay:
@@ -156,7 +156,7 @@ class Relay:
         return frozenset()
 
     def _log_failure(self, error: Exception, level: int) -> None:
-        """What a server says may name addresses: its words are for DEBUG."""
+        """A server's text may name addresses: it is logged at DEBUG."""
         log.log(
             level,
             "next hop %s:%d failed: %s",
@@ -221,7 +221,7 @@ def _recipients(pending: Iterable[Transaction]) -> list[str]:
 def outcome_of(
     mail: Mail, refused: Refusals, throttled: Collection[str] = (), wait: timedelta = timedelta(0)
 ) -> Outcome:
-    """What remains decides. Those refused for good go round once more, alone, for the dead letter.
+    """By the remaining recipients. Permanently refused ones get one more retry, alone.
 
     `throttled` have to `wait` for their destination, which is no failed attempt for anybody.
     """

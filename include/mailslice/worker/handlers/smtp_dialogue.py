@@ -45,11 +45,11 @@ the mail, too. So the last answer must come before.
 
 
 _Command = tuple[str, tuple[str, ...], Callable[[tuple[str, ...]], None]]
-"""What is said, whom it is about, and what takes the reply in."""
+"""The command, its recipients, and what takes the reply."""
 
 
 class Stopping(Exception):
-    """The worker ends, and the mail was not sent whole: nobody has it."""
+    """The worker ends, and the mail was not sent whole: no recipient has it."""
 
 
 @dataclass(frozen=True, slots=True)

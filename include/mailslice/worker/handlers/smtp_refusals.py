@@ -1,4 +1,4 @@
-"""Who was not served, and what the next server said of them."""
+"""The recipients that were not served, and the answers of the next server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Refusals:
     for_now: dict[str, int] = field(default_factory=dict)
     for_good: dict[str, int] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
-    """Recipient -> what the server said, for reports."""
+    """Recipient -> text of the server's answer, for reports."""
     local: dict[str, str] = field(default_factory=dict)
     """Recipient -> status of a refusal by the relay itself. The recipient is in `for_good`, too."""
 
@@ -52,12 +52,12 @@ class Refusals:
         self.words.update(dict.fromkeys(new, words))
 
     def add_local(self, recipient: str, status: str) -> None:
-        """Refused for good before the server was asked."""
+        """Refuses permanently, without asking the server."""
         self.add((recipient,), _BAD_ADDRESS)
         self.local[recipient] = status
 
     def failure(self, recipient: str) -> Failure:
-        """What a report says of a recipient that is given up."""
+        """The entry of a report for a recipient that is given up."""
         if (status := self.local.get(recipient)) is not None:
             return Failure(recipient, status, _LOCAL_REFUSALS[status][1])
         code = self.for_good.get(recipient, self.for_now.get(recipient, NO_ANSWER))

@@ -25,7 +25,7 @@ _PATIENCE = 1.0
 Longer deletes hang: what comes then is left to blob_gc.
 """
 _CLOSE_SECONDS = 5.0
-"""A worker that ends does not wait longer for S3: it holds mails that others could handle."""
+"""A worker that ends does not wait longer for S3: others could handle its mails."""
 _EVERY = 0.05
 _FLUSHERS = 2
 

@@ -58,7 +58,7 @@ class ContentBudget:
         return size <= self._free or self._size - self._free == own
 
     def try_acquire(self, size: int) -> Reservation | None:
-        """The hold, when it can be had at once."""
+        """The reservation, where there is room at once."""
         size = min(size, self._size)
         if self._waiting or size > self._free:
             return None
@@ -66,7 +66,7 @@ class ContentBudget:
         return Reservation(self, size)
 
     async def acquire(self, size: int) -> Reservation:
-        """The hold, when it is this one's turn."""
+        """The reservation, in turn."""
         if (reservation := self.try_acquire(size)) is not None:
             return reservation
         size = min(size, self._size)
@@ -169,7 +169,7 @@ async def _open(blobs: HotBlobs, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
 async def _read(header: OpenBlob, body: OpenBlob, size: int) -> bytes:
     if size <= _SMALL:
         return b"".join([chunk for blob in (header, body) async for chunk in blob.chunks()])
-    # getvalue() of a BytesIO that nothing else looks at hands over its buffer: one copy in all.
+    # getvalue() of a BytesIO without other references returns its buffer: one copy in all.
     content = BytesIO()
     for blob in (header, body):
         async for chunk in blob.chunks():

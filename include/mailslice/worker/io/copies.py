@@ -46,7 +46,7 @@ class Copy:
 
     @classmethod
     def of(cls, message: Message) -> Copy:
-        """The same mail anew."""
+        """A copy of the message."""
         return cls(message.body, own_headers(message.headers), message.timestamp)
 
     def but(self, headers: Mapping[str, Any]) -> Copy:

@@ -51,10 +51,10 @@ async def delivery_status(
 ) -> DeliveryStatus:
     """The deleted check and, where marks may have been dropped, a search for the row.
 
-    There is none while the message's slice is open by today's window: after a change of the window
-    a cleanup goes by that once all workers were restarted (`--restarted`). Workers that were not
-    may write into the slice until it is over by the largest window: till then a row is waited for
-    longer.
+    There is no search while the message's slice is open by the current window. After a change of
+    the window a cleanup uses the new one once all workers were restarted (`--restarted`). A
+    worker that was not may write into the slice until it is over by the largest window: until then
+    the search waits longer.
     """
     if await context.is_marked(item.enqueue_id):
         return DeliveryStatus.DONE

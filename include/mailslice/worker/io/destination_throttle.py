@@ -86,7 +86,7 @@ class DestinationThrottle:
                 desk.free(connection)
 
     async def close(self) -> None:
-        """Ends; what is still to be told is."""
+        """Ends, after the pending writes."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
@@ -160,7 +160,7 @@ class _Desk:
             self._serve()
 
     async def close(self) -> None:
-        """Waits for what is being told."""
+        """Waits for a write under way."""
         if self._serving is not None:
             await asyncio.wait({self._serving}, timeout=2)
 

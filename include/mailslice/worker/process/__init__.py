@@ -1,1 +1,1 @@
-"""Worker processes: supervision, handlers, who consumes."""
+"""Worker processes: supervision, handlers, consumers."""

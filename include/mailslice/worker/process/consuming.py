@@ -58,7 +58,7 @@ class Consumed:
         self.failures += 1
 
     def store_failed(self) -> None:
-        """A store did not take an outcome; it is told again."""
+        """A store did not take an outcome; the write is repeated."""
 
 
 async def consume(

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 30.0
 _SETTLED_AFTER = 60.0
-"""A process that lived for so many seconds starts anew with the shortest pause."""
+"""A process that lived for so many seconds is restarted with the shortest pause."""
 _TRIES_BEFORE_FIRST_BEAT = 3
 _KILL_AFTER_DRAIN = 15.0
 """What closing connections to stores that do not answer may take."""
@@ -183,7 +183,7 @@ class Supervisor:
                 self._died(sentinels[source])
 
     def _take(self, slot: _Slot) -> None:
-        """All that the process has said."""
+        """Takes all messages of the process."""
         with suppress(EOFError, OSError):
             while slot.pipe is not None and slot.pipe.poll():
                 match slot.pipe.recv():
@@ -198,7 +198,7 @@ class Supervisor:
                     case UUID() as enqueue_id:
                         self._send(self._strikes.buried(EnqueueId(enqueue_id)))
             return
-        # The other end is closed: its sentinel says the rest.
+        # The other end is closed: its sentinel shows the rest.
         if slot.pipe is not None:
             slot.pipe.close()
             slot.pipe = None
@@ -237,7 +237,7 @@ class Supervisor:
         )
 
     def _strike(self, slot: _Slot) -> None:
-        """Counts the death for the mails that were in handlers, and tells the other processes."""
+        """Counts the death for the mails that were in handlers, and sends that to all processes."""
         in_handlers = [] if slot.cells is None else InHandlers.ids(slot.cells)
         if not in_handlers:
             return

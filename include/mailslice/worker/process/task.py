@@ -1,6 +1,6 @@
 """Runs handlers beside each other, up to a limit, and turns each outcome into a settlement.
 
-Plain functions run in threads, async ones as tasks: a slow one holds one place, not the rest.
+Plain functions run in threads, async ones as tasks: a slow one occupies one permit, not all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = DRAIN.total_seconds()
 """How long an end waits for stores that are away and, where it is a fault, for handlers."""
 _SETTLE_PAUSES = (1, 2, 4, 8, 15)
-"""Seconds between attempts to tell the stores what became of a mail; the last one repeats."""
+"""Seconds between attempts to store an outcome; the last one repeats."""
 
 
 class Figures(Protocol):
@@ -184,7 +184,7 @@ class Handling:
         return len(self._running)
 
     async def room(self) -> None:
-        """Returns when there is a free place: for who takes a mail only when it can be begun."""
+        """Returns when a handler can start, for callers that take no mail before that."""
         async with self._permits:
             pass
 
@@ -390,7 +390,7 @@ class Handling:
             await asyncio.sleep(min(remaining, pause * random.uniform(0.7, 1.0)))
 
     def _seconds_remaining(self, began: float) -> float:
-        """Seconds for an outcome that is being told since `began`."""
+        """Seconds for an outcome that is being stored since `began`."""
         return (
             math.inf
             if self._hurried is None

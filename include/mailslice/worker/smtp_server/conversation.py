@@ -24,7 +24,7 @@ _ANSWER_WITHIN = 600.0
 It is not idle then: the server is busy.
 """
 _GOODBYE = 2.0
-"""Seconds for a client that is sent away to read what it was told."""
+"""Seconds for a dismissed client to read its 421."""
 _WRONG_PASSWORD_PAUSE = 2.0
 """Seconds before a wrong password is answered.
 
@@ -188,12 +188,12 @@ class Conversation(SMTP):  # type: ignore[misc]
         return received
 
     def _set_post_data_state(self) -> None:
-        """What aiosmtpd does when another mail begins, or the same one anew."""
+        """Called by aiosmtpd when another mail begins, or the same one again."""
         self.reservation.release()
         super()._set_post_data_state()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The end, whoever wanted it."""
+        """The connection has ended, on either side."""
         self.reservation.release()
         super().connection_lost(error)
 

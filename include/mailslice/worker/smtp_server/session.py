@@ -55,7 +55,7 @@ class HasReservation(Protocol):
 
 
 class Intake:
-    """aiosmtpd's hooks. 250 after DATA is said only when the enqueue is durable."""
+    """aiosmtpd's hooks. 250 after DATA is sent only when the enqueue is durable."""
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 Before the first step that cannot be taken back: `stage.sending(recipients)`, durable when it
 returns. Right after it: `stage.sent(recipients)`, or `stage.not_sent(recipients)` when it surely
-did not happen. A mail whose worker dies, or whose handler ends, in between is failed for these
-recipients and told, never sent twice. Without recipients each means all that it can mean. `sending`
+did not happen. When the worker dies, or the handler ends, in between, these recipients are failed
+and reported, never sent to twice. Without recipients each call means all possible ones. `sending`
 raises TakenOver when another one has the mail. Without stage marks on the queue all do nothing. A
 plain handler gets a BlockingStage, an async one an AsyncStage, whose methods are awaited.
 """

@@ -98,7 +98,7 @@ class StageMarks:
                 extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)},
             )
         except TakenOver:
-            # The operator was told that they failed, and they did not.
+            # The operator was notified that they failed, and they did not.
             with suppress(TryAgain):
                 await self._on_late(before, requested)
 
@@ -202,7 +202,7 @@ def _taken(enqueue_id: EnqueueId) -> TakenOver:
 
 
 WAIT_SECONDS = 1.0
-"""Between two looks at a mail whose sender may be alive."""
+"""Between two checks of a mail whose sender may be alive."""
 _LONGEST_WAIT = 15 * 60.0
 """Seconds for which a living sender is waited for.
 
@@ -261,7 +261,7 @@ class Stages:
         return self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
 
     def record_of(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
-        """The record, None when nobody began."""
+        """The record, None when no attempt has begun."""
         return self._table.record(rows[0], enqueue_id) if rows else None
 
     async def fetch(self, enqueue_id: EnqueueId) -> MailStage | None:
