@@ -1,3 +1,6 @@
-"""Counts the messages of every mailbox, corrects counters that drifted and stand still, and lists rows in which James' two tables differ."""
+"""Counts the messages of every mailbox and corrects counters that drifted.
+
+Lists rows in which James' two message tables differ.
+"""
 
 NEEDS_QUEUE = False

@@ -44,7 +44,7 @@ class After:
 
     @property
     def wrong(self) -> Counters:
-        """As `remaining_drift`; an update that may not have been done may leave what the plan read."""
+        """`remaining_drift`; zero where an update of unknown outcome left the planned counters."""
         as_before = self.applied is None and self.stored == self.drift.stored
         return Counters(0, 0) if as_before else self.remaining_drift
 

@@ -54,7 +54,7 @@ class RangeRead:
 class Totals:
     """Over all mailboxes that were looked at.
 
-    `orphan_messages` are rows of mailboxes that are not there, `orphan_counters` counter rows of such,
+    `orphan_messages` are rows of mailboxes that do not exist, `orphan_counters` their counter rows,
     `without_id` rows of the projection that have no message id, in mailboxes that are there.
     """
 

@@ -1,1 +1,4 @@
-"""Lists the dead letters of a queue by cause, drops those already deleted, exports what is no mail, and redrives others when asked."""
+"""Lists the dead letters of a queue by cause.
+
+Drops those of deleted mails, exports those that are no mail, redrives others on request.
+"""

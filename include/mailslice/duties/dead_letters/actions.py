@@ -1,8 +1,11 @@
-"""Apply: hold the queue again, prove each planned letter again, act, acknowledge. All others go back.
+"""Apply: check the queue out again, check each planned letter again, act, acknowledge.
 
-No crash loses a letter. What is redriven is counted, published, confirmed, and only then acknowledged: a kill in between leaves the letter beside its
-copy, and the next run redrives it once more unless the copy was done by then (its mark drops the letter, or the worker's deleted check the copy).
-What is exported is read back before it is acknowledged. What is dropped has its deleted mark in two quorum reads.
+All other letters are requeued. No crash loses a letter:
+- A redrive is counted, published, confirmed, and acknowledged last. A kill in between leaves the
+  letter beside its copy. The next run redrives it again unless the copy is done by then: then its
+  mark drops the letter, or the worker's deleted check drops the copy.
+- An export is read back before its letter is acknowledged.
+- A dropped letter has its deleted mark in two quorum reads.
 """
 
 from __future__ import annotations
@@ -50,7 +53,10 @@ from mailslice.model.names import (
 from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
 
 MAX_CHECKOUT = timedelta(minutes=10)
-"""Then everything is given back and held anew: a broker closes a channel on which a message waits for half an hour."""
+"""After this time all messages are requeued and checked out again.
+
+A broker closes a channel on which a delivery is unacknowledged for half an hour.
+"""
 _AT_ONCE = 100
 """Letters whose marks are read together."""
 _OF_THE_BROKER = frozenset(
@@ -89,7 +95,8 @@ class LetterWork:
         self.progress = progress
         self.params = run.params(Params)
         self.names = RabbitNames(run.queue)
-        # A queue that keeps its order has the planned letters where they were, or nearer to its head.
+        # In a queue that keeps its order the planned letters are where they were,
+        # or nearer to the head.
         keeps_order = run.stores.management.keeps_order(self.names.dead_letter_queue)
         self.most = len(letters) if keeps_order else MOST
         self.lookups = LetterLookups(run.stores, run.queue)
@@ -157,7 +164,10 @@ class LetterWork:
     def _act(
         self, checkout: Held, matches: Sequence[tuple[HeldMessage, PlannedLetter, Letter]]
     ) -> None:
-        """Act on some letters, whose marks are read together. Those that the time limit leaves are pending again."""
+        """Act on letters whose marks are read together.
+
+        Letters that the time limit leaves are pending again.
+        """
         drops = [
             letter.enqueue_id
             for _, planned, letter in matches
@@ -228,7 +238,11 @@ class LetterWork:
         return None
 
     def _entered(self, message: HeldMessage) -> Place:
-        """A mail that is redriven by force gets a row of today: without one a worker takes it for cleaned, and its mark could go while a copy waits."""
+        """Add a row of today for a mail that is redriven by force.
+
+        Without a row a worker takes the mail for cleaned, and its mark could be deleted while a
+        copy waits.
+        """
         item = codec.decode(message.body)
         place = add_row(
             self.run.stores,
@@ -256,7 +270,11 @@ class LetterWork:
 def redrive_headers(
     headers: Mapping[str, Any], redrives: int, place: Place | None = None
 ) -> dict[str, Any]:
-    """The letter's headers for its way back: without those of the broker or a dead-lettering, with the round that begins, and where its row is (`place`)."""
+    """The letter's headers for its redelivery.
+
+    Without those of the broker and of the dead-lettering; with the number of this redrive, and
+    where the mail's row is (`place`).
+    """
     copied = {
         name: value
         for name, value in headers.items()

@@ -1,4 +1,7 @@
-"""What becomes of each letter: pure, but for the look at rows, which is given. The order of the rules is the order of their weight."""
+"""Decides what becomes of each letter, by the first rule that matches.
+
+Pure, except that `read_facts` reads the stores.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,11 @@ class LetterDecision:
 
 @dataclass(frozen=True, slots=True)
 class RedriveFacts:
-    """What was read of candidates: those with a row that counts, those whose copy waits in a delay level, those whose content is there."""
+    """What was read about candidates of a redrive.
+
+    `rows`: those with a row that counts. `delayed`: those with a copy in a delay level. `content`:
+    those whose content exists.
+    """
 
     rows: Mapping[EnqueueId, Place]
     """Where each row is."""
@@ -63,7 +70,10 @@ def decide(
     now: datetime,
     read_facts: Callable[[Sequence[Judged]], RedriveFacts],
 ) -> list[LetterDecision]:
-    """A decision a letter, in their order. `read_facts` reads what must be known of candidates; it is asked for no more of them than the limit needs."""
+    """One decision for each letter, in their order.
+
+    `read_facts` reads the facts of candidates, and of no more of them than the limit needs.
+    """
     first = {
         classified.letter.position: _at_sight(classified, params, now) for classified in letters
     }

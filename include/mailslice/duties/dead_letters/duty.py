@@ -1,4 +1,4 @@
-"""The duty: look at the dead letters, say why each died, deal with those that may leave the queue."""
+"""The duty: examine the dead letters, report causes, act on those that may leave the queue."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class DeadLetters(Duty[LetterPlan]):
     bulky = frozenset({"exports"})
 
     def plan(self, run: Run) -> LetterPlan:
-        """Raises UnknownQueue, StoreUnavailable, LockHeld, Refused for a queue that a look would harm."""
+        """Raises UnknownQueue, StoreUnavailable, LockHeld.
+
+        Raises Refused for a queue that reading would harm.
+        """
         params, stores, queue = run.params(Params), run.stores, run.queue
         require(stores, queue)
         with run.locked():  # nobody else may consume meanwhile; everything goes back, in its order

@@ -1,4 +1,7 @@
-"""Undecodable letters, kept as files before they leave the queue: body and headers below `dead-letters/QUEUE/`, named by their content."""
+"""Exports undecodable letters to files before they leave the queue.
+
+Body and headers are below `dead-letters/QUEUE/`, named by their content.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,18 @@ from mailslice.stores.rabbitmq.held import HeldMessage
 
 
 def folder_of(queue: str) -> str:
-    """Where exports of a queue are, relative to the artifacts location: not in a run's folder, which is pruned."""
+    """The folder of a queue's exports, relative to the artifacts location.
+
+    Not in a run's folder, which is pruned.
+    """
     return f"dead-letters/{file_name(queue)}"
 
 
 def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
-    """Write body and headers, and read the body back; the file's name. Written again it is the same file: a crash before the ack leaves no second one."""
+    """Write body and headers, and read the body back; the file's name.
+
+    Idempotent: after a crash before the ack the same file is written again.
+    """
     place, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
     name = f"{folder_of(context.queue)}/{digest[:32]}.body"
     details = {
@@ -51,7 +60,10 @@ def is_exported(place: Artifacts, name: str) -> bool:
 
 
 def jsonable(value: object) -> object:
-    """A header as JSON has it: clients send bytes, also as names where they wrote no UTF-8, in tables and arrays."""
+    """A header value as JSON values.
+
+    Clients send bytes, also as names (where they wrote no UTF-8), in tables and arrays.
+    """
     match value:
         case bytes():
             return value.decode("utf-8", "backslashreplace")

@@ -18,7 +18,10 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class PlannedLetter:
-    """One letter and what becomes of it. Ids and times are text, empty where there is none; no addresses."""
+    """One letter and what becomes of it.
+
+    Ids and times are text, empty where there is none. There are no addresses.
+    """
 
     position: int
     key: str

@@ -1,4 +1,4 @@
-"""What must be known of a mail before it is redriven: its row, its delayed copy, its content, read at quorum, for candidates alone."""
+"""Looks candidates of a redrive up at quorum: the row, the delayed copy, the content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LetterLookups:
         self._queue = queue
 
     def redrive_facts(self, letters: Sequence[Judged], now: datetime) -> RedriveFacts:
-        """How these letters stand. A store that does not answer raises: nothing is concluded from silence."""
+        """The facts about these letters. Raises where a store does not answer."""
         ids = [
             classified.letter.enqueue_id
             for classified in letters
@@ -43,7 +43,9 @@ class LetterLookups:
         )
 
     def with_row(self, letters: Iterable[Letter], now: datetime) -> dict[EnqueueId, Place]:
-        """Where the rows are of those that have one, not before browseStart: behind it a row without mark proves nothing (James' clear moves the start first).
+        """The partition of each letter's row, for letters that have one at browseStart or later.
+
+        Before browseStart a row without a mark proves nothing: James' clear moves the start first.
 
         First where the letter says that the row is, then everywhere that it can be.
         """
@@ -62,7 +64,7 @@ class LetterLookups:
 
     @cached_property
     def view(self) -> Shape:
-        """Once a run: windows only shrink and buckets only grow, which hides no row that was there."""
+        """Read once: windows only shrink and buckets only grow, which hides no existing row."""
         return view_shape(self._stores)
 
     def delayed(self, ids: Iterable[EnqueueId]) -> set[EnqueueId]:

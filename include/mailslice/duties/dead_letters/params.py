@@ -30,14 +30,16 @@ class Params(DutyParams):
     )
     older_than: Duration | None = Field(
         None,
-        description="redrive only letters that are dead for so long (15m, 1d); never those of unknown age",
+        description="redrive only letters that are dead for so long (15m, 1d); "
+        "never those of unknown age",
     )
     most_redrives: int = Field(
         3, ge=1, le=1000, description="a mail that was redriven so often stays a dead letter"
     )
     force_cleaned: bool = Field(
         False,
-        description="redrive also mails that have neither a row nor a deleted mark: they were dealt with, and are handled again",
+        description="redrive also mails that have neither a row nor a deleted mark: "
+        "they were dealt with, and are handled again",
     )
     rate: int = Field(
         0, ge=0, description="letters redriven a second, at most; 0 = no limit but the setting's"
@@ -46,7 +48,8 @@ class Params(DutyParams):
         100_000,
         ge=1,
         le=MOST_HELD,
-        description="letters one run looks at, from the head of the queue; each costs the broker 5 KB meanwhile",
+        description="letters one run looks at, from the head of the queue; "
+        "each costs the broker 5 KB meanwhile",
     )
 
     @field_validator("cause", mode="before")
@@ -85,7 +88,8 @@ class Params(DutyParams):
         ]
         if filters and not self.redrive:
             raise ValueError(
-                f"{', '.join(filters)} narrow or widen a redrive: give redrive, too (a dry run shows what it would do)"
+                f"{', '.join(filters)} narrow or widen a redrive: give redrive, too "
+                "(a dry run shows what it would do)"
             )
         if self.cause is Cause.BAD_JSON:
             raise ValueError("what is no mail cannot be redriven: it is exported")

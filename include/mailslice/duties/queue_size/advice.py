@@ -15,7 +15,7 @@ _OLD_START = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """What the advice is made from. `fullest` is the rows of the fullest partition, at `fullest_slice`."""
+    """Input of the advice. `fullest`: rows of the fullest partition, at `fullest_slice`."""
 
     now: datetime
     window: timedelta
@@ -51,18 +51,27 @@ def _start(facts: QueueFacts) -> str | None:
     if facts.browse_start is None:
         return None
     if not facts.aligned:
-        return f"browseStart {facts.browse_start:%Y-%m-%d %H:%M:%S} is no multiple of the slice window, so James finds no mail: run queue_cleanup"
+        return (
+            f"browseStart {facts.browse_start:%Y-%m-%d %H:%M:%S} is no multiple of the slice "
+            "window, so James finds no mail: run queue_cleanup"
+        )
     age = facts.now - facts.browse_start
     if age <= _OLD_START:
         return None
     remedy = "an old live mail may hold it" if facts.live else "run queue_cleanup"
-    return f"browseStart is {age.days} days old, and James calls a queue degraded from 7 days on: {remedy}"
+    return (
+        f"browseStart is {age.days} days old, "
+        f"and James calls a queue degraded from 7 days on: {remedy}"
+    )
 
 
 def _unproven(facts: QueueFacts) -> str | None:
     if not facts.unproven:
         return None
-    return f"{facts.unproven:,} rows without a mark lie behind browseStart: nobody browses them; they may be late inserts, or left by a clear that was cut off"
+    return (
+        f"{facts.unproven:,} rows without a mark lie behind browseStart: nobody browses them; "
+        "they may be late inserts, or left by a clear that was cut off"
+    )
 
 
 def _full(facts: QueueFacts) -> str | None:
@@ -75,13 +84,15 @@ def _full(facts: QueueFacts) -> str | None:
         else "no shorter slice window"
     )
     return (
-        f"the slice of {facts.fullest_slice:%Y-%m-%d %H:%M:%S} holds {facts.fullest:,} mails in one bucket, advised are {MAILS_A_SLICE:,}: "
-        f"{narrower}, or {facts.buckets * -(-facts.fullest // MAILS_A_SLICE)} buckets, would keep partitions small (mailslice config apply)"
+        f"the slice of {facts.fullest_slice:%Y-%m-%d %H:%M:%S} holds {facts.fullest:,} mails "
+        f"in one bucket, advised are {MAILS_A_SLICE:,}: "
+        f"{narrower}, or {facts.buckets * -(-facts.fullest // MAILS_A_SLICE)} buckets, "
+        "would keep partitions small (mailslice config apply)"
     )
 
 
 def _shorter(window: timedelta, fullest: int) -> timedelta:
-    """The longest window that divides this one and brings the fullest partition below what is advised."""
+    """The longest divisor of the window that brings the fullest partition below the advice."""
     seconds = int(window.total_seconds())
     parts = -(-fullest // MAILS_A_SLICE)
     return timedelta(
@@ -95,7 +106,8 @@ def _nodes(facts: QueueFacts) -> str | None:
     if facts.buckets >= facts.nodes:
         return None
     return (
-        f"{facts.buckets} bucket{'s' if facts.buckets > 1 else ''} on {facts.nodes} Cassandra nodes: all mail of one moment goes to as few of them; "
+        f"{facts.buckets} bucket{'s' if facts.buckets > 1 else ''} on {facts.nodes} Cassandra "
+        "nodes: all mail of one moment goes to as few of them; "
         f"{facts.nodes} buckets would use all (mailslice config apply; buckets never become fewer)"
     )
 
@@ -103,10 +115,16 @@ def _nodes(facts: QueueFacts) -> str | None:
 def _dead(facts: QueueFacts) -> str | None:
     if facts.dead <= max(MAILS_A_SLICE, 10 * facts.live):
         return None
-    return f"{facts.dead:,} dead rows for {facts.live:,} live mails: every browse and size reads them; run queue_cleanup"
+    return (
+        f"{facts.dead:,} dead rows for {facts.live:,} live mails: "
+        "every browse and size reads them; run queue_cleanup"
+    )
 
 
 def _letters(facts: QueueFacts) -> str | None:
     if not facts.dead_letters:
         return None
-    return f"{facts.dead_letters:,} messages are in the dead letter queue: somebody should look at them"
+    return (
+        f"{facts.dead_letters:,} messages are in the dead letter queue: "
+        "somebody should look at them"
+    )

@@ -1,4 +1,4 @@
-"""The duty: measure a queue and publish JSON, Prometheus text, a picture and the broker's sample."""
+"""The duty: measure a queue; publish JSON, Prometheus text, a picture, the broker's sample."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MeasurementPlan(QueuePlan):
 
 
 class QueueSize(ReportDuty[MeasurementPlan]):
-    """A measurement that does not add up is published nowhere: no figure is better than a wrong one."""
+    """Publishes a measurement; one that does not add up is not published."""
 
     plan_type = MeasurementPlan
     bulky = frozenset({"digests"})
@@ -103,7 +103,8 @@ class QueueSize(ReportDuty[MeasurementPlan]):
                 Expectation.equal(
                     "sample_lost",
                     0,
-                    "A broker that was seen empty is remembered as such, at that moment or a later one.",
+                    "A broker that was seen empty is remembered as such, "
+                    "at that moment or a later one.",
                 ),
             ),
         )

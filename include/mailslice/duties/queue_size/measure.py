@@ -1,6 +1,7 @@
-"""Count a queue's view by Spark: one task row a slice, the driver in the Python worker, one summary back for each slice.
+"""Counts a queue's view by Spark: one key and one summary for each slice.
 
-The fields of a slice add up to the queue's. Content is never loaded; of live mails the row is read for its age and its recipients' domains.
+The driver of Cassandra runs in the Python workers. The fields of the slices add up to the queue's.
+Content is never loaded. Of live mails the row is read, for age and recipient domains.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ _ROWS_AT_A_TIME = 1000
 class SliceMeasured:
     """One slice over its buckets and tables; an id in both tables counts once.
 
-    `live` rows have no mark, `unproven` ones neither but lie behind the slice of browseStart, where that proves nothing.
+    `live` rows have no mark. `unproven` rows have none either, but are behind the slice of
+    browseStart, where that proves nothing.
     `fullest` is the rows of its fullest bucket.
-    `oldest_ms` is the enqueued time of the oldest live mail, -1 without one. `shape` is `Shape.as_json` as text.
+    `oldest_ms` is the enqueued time of the oldest live mail, -1 without one.
+    `shape` is `Shape.as_json` as text.
     """
 
     slice_ms: int
@@ -49,7 +52,10 @@ class SliceMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What to count: all mails as seen at `now`, with browseStart as it was read (None: nothing was ever enqueued) and today's window."""
+    """What to count: all mails as of `now`, with the current window.
+
+    `browse_start` is None for a queue into which nothing was ever enqueued.
+    """
 
     settings: Settings
     queue: QueueName
@@ -59,7 +65,10 @@ class Measure:
     now: datetime
 
     def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
-        """Every slice of `slices`, each exactly once, in no order. Raises the mailslice error that a worker raised."""
+        """Every slice of `slices`, each exactly once, in no order.
+
+        Raises the mailslice error that a worker raised.
+        """
 
         def read(batches: Iterator[Sequence[int]]) -> Iterator[SliceMeasured]:
             stores = stores_of(self.settings)
@@ -70,7 +79,11 @@ class Measure:
         return run_on_keys(spark, keys, read, lambda one: one.live + one.dead + one.unproven)
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
-        """Count one slice. A live row counts when it is there on a second read, so that a cleanup beside us makes no ghosts."""
+        """Count one slice.
+
+        A live row counts when a second read still has it, so that a concurrent cleanup makes no
+        ghosts.
+        """
         places = [Place(start, bucket) for bucket in range(self.buckets)]
         behind = self.browse_start is not None and not is_live(
             start, self.browse_start, self.window
@@ -148,7 +161,10 @@ def total_shape(slices: Sequence[SliceMeasured]) -> Shape:
 
 
 def slice_json(measured: SliceMeasured, last_closed: datetime) -> dict[str, Any]:
-    """A slice as reports show it. `survivors`: its live mails, when it started at `last_closed` or before."""
+    """A slice's report entry.
+
+    `survivors`: its live mails, when it started at `last_closed` or before.
+    """
     start = instant(measured.slice_ms)
     return {
         "start": iso(start),

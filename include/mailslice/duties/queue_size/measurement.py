@@ -22,7 +22,10 @@ from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 
 _MOST_BEHIND = 10_000
-"""Slices behind browseStart that are read one by one; beyond, those that exist are looked up by a scan of the keys."""
+"""Most slices behind browseStart that are read one by one.
+
+Where there are more, a scan of the partition keys looks up those that exist.
+"""
 
 T = TypeVar("T")
 
@@ -98,7 +101,11 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
 
 
 def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[datetime], int]:
-    """The slices that a browse reads, and those from contentStart to browseStart, where dead rows may still be; and the most buckets there are."""
+    """The slices to read, and the largest number of buckets.
+
+    They are those that a browse reads, and those from contentStart to browseStart, where dead rows
+    may remain.
+    """
     tables = run.stores.tables
     places = list(LiveRows(tables, run.queue, view).places(now))
     buckets = max([view.buckets, *(place.bucket + 1 for place in places)])

@@ -1,4 +1,4 @@
-"""The measurement as Prometheus text, for the text file collector: one file a queue, replaced whole."""
+"""The measurement as Prometheus text for the text file collector: one file for each queue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ METRICS_FOLDER = "metrics"
 
 
 def file_of(queue: str) -> str:
-    """The file of a queue below the artifacts location; a collector takes every *.prom of the folder."""
+    """The queue's file below the artifacts location; a collector reads all *.prom files."""
     return f"{METRICS_FOLDER}/mailslice-{file_name(queue)}.prom"
 
 
 def prometheus_text(queue: str, measured: dict[str, Any]) -> bytes:
-    """The metrics of one measurement (`plan.json`). What is unknown has no sample: absent is unknown, never zero."""
+    """The metrics of one measurement (`plan.json`).
+
+    An unknown value has no sample: absent means unknown, never zero.
+    """
     registry = CollectorRegistry()
 
     def gauge(name: str, text: str, value: float | None) -> None:

@@ -14,9 +14,11 @@ class Params(DutyParams):
         20,
         ge=1,
         le=1000,
-        description="recipient domains in the histogram, the busiest first; the rest is summed up as (others)",
+        description="recipient domains in the histogram, the busiest first; "
+        "the rest is summed up as (others)",
     )
     sample: bool = Field(
         True,
-        description="look whether the broker is empty, twice, 15 s apart when the first look says so: what lets deleted marks go",
+        description="look whether the broker is empty, twice, 15 s apart when the first look "
+        "says so: what lets deleted marks go",
     )

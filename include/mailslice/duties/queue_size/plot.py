@@ -14,7 +14,10 @@ _LIVE, _DEAD, _UNPROVEN = "#2f9e6e", "#9aa5b1", "#d9822b"
 
 
 def bars(slices: Sequence[dict[str, Any]], most: int = _BARS) -> list[tuple[str, int, int, int]]:
-    """(start, live, dead, unproven) of at most `most` bars: neighbours are summed up when there are more slices. Nothing is lost but detail."""
+    """(start, live, dead, unproven) of at most `most` bars.
+
+    Neighbouring slices are summed up when there are more. No row is dropped.
+    """
     a_bar = max(1, -(-len(slices) // most))
     parts = [slices[at : at + a_bar] for at in range(0, len(slices), a_bar)]
     return [
@@ -58,7 +61,8 @@ def slices_svg(queue: str, measured: dict[str, Any]) -> bytes:
         # parse_math off: a queue's name may hold a dollar sign
         measured_at = datetime.fromisoformat(measured["measuredAt"])
         axes.set_title(
-            f"{queue}: {len(measured['slices'])} slices with rows, {measured_at:%Y-%m-%d %H:%M:%S} UTC",
+            f"{queue}: {len(measured['slices'])} slices with rows, "
+            f"{measured_at:%Y-%m-%d %H:%M:%S} UTC",
             loc="left",
             fontsize=9,
             parse_math=False,

@@ -1,7 +1,8 @@
-"""The histogram of live mails by recipient domain and age, as Postfix' qshape draws it. Pure: no clock, no store.
+"""Live mails by recipient domain and age, as Postfix' qshape draws them. Pure: no clock, no store.
 
-Ages are in minutes, in columns that double: up to 5, up to 10 ... up to 1280, and older. A mail counts once for each domain it goes to, so the
-domains' sums may exceed the total, which counts every mail once. Domains only: no address leaves this module.
+Ages are in minutes, in columns that double: up to 5, up to 10 ... up to 1280, and older. A mail
+counts once for each domain of its recipients, so the sum over domains may exceed the total, which
+counts every mail once. Only domains leave this module, no addresses.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class Shape:
         self.total.update(other.total)
 
     def top(self, domains: int) -> dict[str, object]:
-        """`{"columns", "total", "domains": [{"domain", "total", "counts"}]}`: the busiest domains first, the rest summed up as (others)."""
+        """`{"columns", "total", "domains": [{"domain", "total", "counts"}]}`.
+
+        The busiest domains come first; the rest is summed up as (others).
+        """
         sums: Counter[str] = Counter()
         for (domain, _), count in self.cells.items():
             sums[domain] += count
@@ -73,7 +77,10 @@ class Shape:
         }
 
     def as_json(self) -> dict[str, list[int]]:
-        """Every cell, as JSON: `{domain: counts}`, and the total under the empty domain, which no address has."""
+        """Every cell as JSON: `{domain: counts}`.
+
+        The total is under the empty domain, which no address has.
+        """
         cells: dict[str, list[int]] = {"": [self.total[at] for at in range(len(COLUMNS))]}
         for (domain, at), count in self.cells.items():
             cells.setdefault(domain, [0] * len(COLUMNS))[at] += count

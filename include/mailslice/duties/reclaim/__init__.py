@@ -1,3 +1,6 @@
-"""Gives the disk back that deleted rows and marks still hold: flush and garbagecollect, one node of Cassandra after the other, by the operator's command."""
+"""Frees the disk that deleted rows and marks still use.
+
+Runs flush and garbagecollect by the operator's command, on one node of Cassandra at a time.
+"""
 
 NEEDS_QUEUE = False

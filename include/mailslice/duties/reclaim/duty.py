@@ -59,7 +59,7 @@ class Reclaim(Duty[NodesPlan]):
             yield check_tables(repairs, run.clock(), params)
 
     def apply(self, run: Run, plan: NodesPlan, progress: Progress) -> None:
-        """A killed run leaves its node at work: the next one sees that in Cassandra itself, and waits."""
+        """A killed run leaves its node at work; the next run sees that in Cassandra, and waits."""
         tool = Nodetool.parse(run.settings.duty.nodetool)
         if tool is None:
             raise PlanRefused(
@@ -100,7 +100,10 @@ class Reclaim(Duty[NodesPlan]):
         return f"no node was reclaimed{rest}" if rest else super().nothing(steps)
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """`nodes`: one entry a node of the cluster; `mib` as planned, `before` and `after` of those that were come to."""
+        """`nodes`: one entry for each node of the cluster.
+
+        `mib` is as planned; `before` and `after` are of the nodes that were reached.
+        """
         fields = steps.result.fields
         outcomes = {outcome["node"]: outcome for outcome in fields.get("nodes", ())}
         unknown = {"status": None, "before": None, "after": None}

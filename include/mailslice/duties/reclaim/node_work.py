@@ -1,4 +1,7 @@
-"""Apply: node by node, flush, measure, garbagecollect, measure. Never two nodes at once, whoever started the other."""
+"""Apply: node by node, flush, measure, garbagecollect, measure.
+
+Never two nodes at once, whoever started the other.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,19 @@ PATIENCE = timedelta(minutes=2)
 """How long a run waits for a garbagecollect that somebody else started to end, before each node."""
 _POLL_S = 2.0
 _REREAD_S, _SAME, _READINGS = 0.5, 3, 60
-"""After a collection sizes are read every so many seconds, until so many readings in a row say the same, at most so many times."""
+"""After a collection sizes are read every `_REREAD_S` seconds.
+
+Reading ends when `_SAME` readings in a row agree, or after `_READINGS` readings.
+"""
 Sleep = Callable[[float], None]
 RECLAIMED, FAILED, REMAINING = "reclaimed", "failed", "left"
 
 
 class NodesPlan(Plan):
-    """What one run may do: flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order."""
+    """What one run may do.
+
+    Flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order.
+    """
 
     keyspace: str
     tables: tuple[str, ...]
@@ -42,7 +51,9 @@ class NodesPlan(Plan):
 
 
 class NodeOutcome(JsonModel):
-    """What became of one node. Sizes are MiB a table after the flush, before and after the collection; None where the run did not come so far.
+    """What became of one node.
+
+    Sizes are MiB by table after the flush, before and after the collection. None: not reached.
 
     `reclaimed_at` is when the flush began: what is deleted later is not given back by this.
     """
@@ -78,7 +89,10 @@ class NodeWork:
         self.outcomes: dict[str, NodeOutcome] = {}
 
     def reclaim_all(self) -> None:
-        """Each node in its turn; what a stop leaves remains. A try that was killed has told which nodes it was through with."""
+        """Each node in its turn; nodes after a stop remain.
+
+        A killed try has reported which nodes it finished.
+        """
         for earlier in self.progress.earlier.get("nodes", ()):
             if earlier["status"] == RECLAIMED:
                 outcome = NodeOutcome.model_validate(earlier)
@@ -117,7 +131,10 @@ class NodeWork:
         )
 
     def _require_ready(self, node: str) -> None:
-        """Raises _Stopped when no node may be begun now: time is over, one is at work or away, or this one has enough to compact."""
+        """Raises _Stopped when no node may be started now.
+
+        The time is over, a node is collecting or down, or this node has too many compactions.
+        """
         if self.run.out_of_time():
             raise _Stopped("the time limit is over")
         deadline = time.monotonic() + PATIENCE.total_seconds()
@@ -135,7 +152,8 @@ class NodeWork:
         pending = self.nodes.compacting(node).pending
         if pending > self.params.max_pending:
             raise _Stopped(
-                f"{node} has {pending} pending compactions, allowed are {self.params.max_pending} (max_pending)"
+                f"{node} has {pending} pending compactions, "
+                f"allowed are {self.params.max_pending} (max_pending)"
             )
 
     def _require_repaired(self) -> None:
@@ -164,7 +182,11 @@ class NodeWork:
             raise _Stopped(outcome.problem)
 
     def _reclaim(self, node: str) -> NodeOutcome:
-        """One node. A command that fails is told, and the next node has its turn; one that was given up may still be at work there, and ends the run."""
+        """One node.
+
+        After a command that fails the next node has its turn. A command that timed out may still
+        run there, and ends the run.
+        """
         began, began_at = time.perf_counter(), iso(self.run.clock())
         fields: dict[str, Any] = {"status": FAILED}
         try:
@@ -183,14 +205,16 @@ class NodeWork:
                     "problem": command.problem,
                 }
         except MailsliceError as error:
-            # Cassandra did not answer between two commands, or the lock is lost: nothing is known of this node, and no other may be begun.
+            # Cassandra did not answer between two commands, or the lock is lost. The state of this
+            # node is unknown, and no other may be started.
             fields |= {"status": REMAINING, "problem": str(error)}
         return NodeOutcome(node=node, seconds=round(time.perf_counter() - began, 3), **fields)
 
     def _settled(self, node: str, before: Mapping[str, int]) -> dict[str, int]:
-        """Sizes once the replaced files are gone: Cassandra deletes them behind the command's answer, and counts old and new together until then.
+        """Sizes once the replaced files are deleted.
 
-        Mails that come in may make a table larger than it was: after `_READINGS` what was read last is told.
+        Cassandra deletes them after the command returned, and counts old and new until then. New
+        mails may make a table larger than it was: after `_READINGS` the last reading is reported.
         """
         sizes, same = self._disk_mib(node), 1
         for _ in range(_READINGS - 1):

@@ -1,4 +1,7 @@
-"""The operator's way to a node's `nodetool`: MAILSLICE_NODETOOL, a command in which {host} stands for the node's address. No shell is involved."""
+"""Runs `nodetool` on a node by MAILSLICE_NODETOOL, without a shell.
+
+{host} in the command stands for the node's address.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _LAST_WORDS = 400
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended: None when it went well, else what it said at last. `timed_out`: it was given up, and the node may still be at it."""
+    """How a command ended. `problem`: the end of its output; None when it succeeded.
+
+    `timed_out`: it was abandoned, and the node may still be running it.
+    """
 
     problem: str | None = None
     timed_out: bool = False
@@ -29,7 +35,10 @@ class Nodetool:
 
     @classmethod
     def parse(cls, template: str) -> Nodetool | None:
-        """The command of the setting, which has checked that it can be split into words; None when it is empty."""
+        """The command of the setting; None when that is empty.
+
+        The setting is already validated to be splittable into words.
+        """
         words = tuple(shlex.split(template))
         return cls(words) if words else None
 
@@ -72,16 +81,23 @@ class Nodetool:
 
 
 def flush(keyspace: str, tables: Sequence[str]) -> list[str]:
-    """Arguments: memtables to disk. garbagecollect does not flush, and drops nothing that a memtable still shadows."""
+    """Arguments: memtables to disk.
+
+    garbagecollect does not flush, and drops nothing that a memtable still shadows.
+    """
     return ["flush", keyspace, *tables]
 
 
 def collect(keyspace: str, tables: Sequence[str]) -> list[str]:
-    """Arguments: rewrite each SSTable without what newer ones delete; windows and gc_grace stay (reference: one table file at a time)."""
+    """Arguments: rewrite each SSTable without what newer ones delete.
+
+    Windows and gc_grace are respected. One SSTable of a table at a time.
+    """
     return ["garbagecollect", "-g", "ROW", "-j", "1", keyspace, *tables]
 
 
 def by_hand(keyspace: str, tables: Sequence[str], template: str) -> str:
     """What a person types on each node, one after the other."""
     start = template.strip() or "nodetool"
-    return f"{start} {shlex.join(flush(keyspace, tables))} && {start} {shlex.join(collect(keyspace, tables))}"
+    steps = (flush(keyspace, tables), collect(keyspace, tables))
+    return " && ".join(f"{start} {shlex.join(step)}" for step in steps)

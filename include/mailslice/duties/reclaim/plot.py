@@ -13,7 +13,7 @@ _MAX_BARS = 40
 
 
 def bars(nodes: Sequence[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
-    """(node and table, MiB before, MiB after or None) of each table that is not empty; of the largest when there are more than fit."""
+    """(node and table, MiB before, MiB after or None) of the largest tables that are not empty."""
     rows = []
     for node in nodes:
         before = node["before"] or node["mib"] or {}

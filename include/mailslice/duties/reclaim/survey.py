@@ -21,12 +21,18 @@ from mailslice.stores.cassandra.nodes import Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, copies, table_repairs
 
 BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
-"""The tables of the view that compaction never shrinks (TimeWindowCompactionStrategy); the others hold one row a queue."""
+"""Tables of the view that compaction never shrinks (TimeWindowCompactionStrategy).
+
+The others have one row for each queue.
+"""
 _RUNS = 1000
 
 
 class NodeState(JsonModel):
-    """A node as it is; None for what nobody can ask it from here. `why` it is due, None when it is not."""
+    """The state of a node; None for what cannot be asked from here.
+
+    `why` it is due; None when it is not.
+    """
 
     node: str
     datacenter: str

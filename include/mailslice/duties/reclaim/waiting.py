@@ -1,6 +1,7 @@
-"""About how many bytes wait to come back, and which nodes are due. Pure: from the reports of earlier runs.
+"""Estimates how many bytes are reclaimable, and which nodes are due. Pure: from earlier reports.
 
-CQL says how much a table holds on a node's disk, but not how much of it is deleted; what cleanups deleted since the last reclaim is known from the ledger.
+CQL reports the size of a table on a node, not how much of it is deleted. The ledger reports what
+cleanups deleted since the last reclaim.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ _MIB = 1024 * 1024
 
 
 def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None) -> int:
-    """Bytes of rows and marks that cleanups deleted after `since` (ever, as far as the ledger goes, when None), one copy of each."""
+    """Bytes of rows and marks that cleanups deleted after `since`, for one replica.
+
+    None: ever, as far as the ledger goes.
+    """
     return sum(
         _bytes_of(report) for report in cleanups if since is None or _ended_after(report, since)
     )
 
 
 def _ended_after(report: Mapping[str, Any], since: datetime) -> bool:
-    """A run without an end was killed: what it deleted is counted each time, until a later run's report is all there is."""
+    """Whether the run ended after `since`; true for a killed run, which has no end.
+
+    A killed run is counted until the ledger no longer has it.
+    """
     finished = report.get("finished")
     return finished is None or datetime.fromisoformat(finished) > since
 
@@ -49,7 +56,10 @@ def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
 def why_due(
     mib: int, waiting: int, last: datetime | None, now: datetime, *, force: bool
 ) -> str | None:
-    """Why a node that holds `mib` and about `waiting` deleted bytes is to be reclaimed now; None when it is not."""
+    """Why a node with `mib` on disk and about `waiting` deleted bytes is due.
+
+    None when it is not.
+    """
     if force:
         return "asked for"
     if waiting:

@@ -1,4 +1,7 @@
-"""Which unreferenced blobs are orphans, and when a candidate is due. Ids of every strategy, as golden files and the codec make them."""
+"""Which unreferenced blobs are orphans, and when a candidate is due.
+
+Ids of every strategy, as golden files and the codec make them.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -239,7 +239,10 @@ def test_a_csv_inventory_gives_the_buckets_own_objects(tmp_path, zipped, header)
 
 def test_a_manifest_names_the_columns_and_the_files(tmp_path):
     (tmp_path / "data").mkdir()
-    line = '"james","10","1_2_a%2Fb%2B","v1","true","false","2026-11-20T10:00:00.000Z"\n"james","10","gone","v2","true","true","2026-11-20T10:00:00.000Z"\n'
+    line = (
+        '"james","10","1_2_a%2Fb%2B","v1","true","false","2026-11-20T10:00:00.000Z"\n'
+        '"james","10","gone","v2","true","true","2026-11-20T10:00:00.000Z"\n'
+    )
     (tmp_path / "data" / "x.csv").write_text(
         line + '"james","10","older","v0","false","false","2026-11-20T10:00:00.000Z"\n'
     )

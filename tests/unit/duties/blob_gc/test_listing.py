@@ -1,4 +1,7 @@
-"""Ranges of keys that hold every key once, asked for by prefixes, and of no more keys than one page or few."""
+"""Key ranges that cover every key once, requested by prefix.
+
+No more keys are requested than one page or a few.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,22 @@ UUID_TEXT = "e2b53fb4-f230-473d-b3e4-54f45c80c05f"
 
 @dataclass
 class Server:
-    """ListObjectsV2 over some names, in pages of `most`; how many objects each request looked into, as a server that keeps files does."""
+    """ListObjectsV2 over some names, in pages of `most`.
+
+    Counts how many objects each request examines, as a server that keeps files does.
+    """
 
     names: list[str]
     most: int
 
-    def list_objects_v2(self, Bucket, MaxKeys, Prefix="", StartAfter="", ContinuationToken=""):  # noqa: N803 - S3's words
+    def list_objects_v2(
+        self,
+        Bucket,  # noqa: N803 - S3's words
+        MaxKeys,  # noqa: N803
+        Prefix="",  # noqa: N803
+        StartAfter="",  # noqa: N803
+        ContinuationToken="",  # noqa: N803
+    ):
         self.looks.append(len(begun := [name for name in self.names if name.startswith(Prefix)]))
         found = [
             name for name in begun if name.encode() > (ContinuationToken or StartAfter).encode()

@@ -1,4 +1,4 @@
-"""What counts as a reference: the setting's grammar, and ids inside of messages, JSON and whatever is neither."""
+"""What counts as a reference: the setting's grammar; ids inside messages, JSON and other text."""
 
 import json
 from pathlib import Path

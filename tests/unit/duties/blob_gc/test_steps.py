@@ -1,4 +1,4 @@
-"""The five steps over buckets in memory: what a run counts, keeps for its next try, and puts back."""
+"""The five steps over buckets in memory: what a run counts, records for a retry, and restores."""
 
 import json
 import uuid

@@ -351,7 +351,7 @@ def test_apply_waits_for_settle_where_something_is_read_again(
 
 
 def report_of(run, plan, applied=None, **summary):
-    """What the report step says of a run with this plan; `applied` and `verify` as apply and verify wrote them."""
+    """The report of a run with this plan; `applied` and `verify` as their steps wrote them."""
     write_plan(run, plan)
     kept = run.folder.read_json("plan.json")
     run.folder.write_json(

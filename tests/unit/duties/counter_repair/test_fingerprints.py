@@ -1,4 +1,4 @@
-"""Packed rows decoded, and what a set of messages looks like: any change shows, the order does not."""
+"""Decoded packed rows, and the digest of a set of messages: any change shows, the order not."""
 
 import random
 import struct

@@ -101,8 +101,8 @@ def test_the_update_is_sent_once_without_retries_and_is_not_idempotent():
     MailboxTables(Session()).add(mailbox, -2, 3)
     (bound,) = sent
     assert (
-        bound.cql
-        == "UPDATE ks.mailboxcounters SET count = count + ?, unseen = unseen + ? WHERE mailboxid = ?"
+        bound.cql == "UPDATE ks.mailboxcounters SET count = count + ?, unseen = unseen + ? "
+        "WHERE mailboxid = ?"
     )
     assert bound.values == [-2, 3, mailbox]
     assert bound.is_idempotent is False

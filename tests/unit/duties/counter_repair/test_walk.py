@@ -1,7 +1,10 @@
-"""A random walk: James' operations, broken into single writes, run between and inside both reads; what is applied is right when all have ended (I9).
+"""A random walk over James' operations, each broken into single writes.
 
-Two things are taken for granted. What `settle` is for: whatever began before the first read was over has ended when the second begins. And what the
-pause after the modSeqs is for: whatever took one before they were read has ended when the rest is read.
+Operations run between and inside both reads. What is applied is right when all have ended (I9).
+
+Two assumptions. `settle`: what began before the first read was over has ended when the second read
+begins. The pause after the modSeqs: what took one before they were read has ended when the rest is
+read.
 """
 
 from datetime import UTC, datetime
@@ -20,7 +23,7 @@ OLD, NEW = ticks(FIRST_READ) - 10, ticks(FIRST_READ) + 10
 
 
 class World:
-    """One mailbox. Rows of the truth: (message, uid) -> (seen, modSeq, time of the message's id)."""
+    """One mailbox. Rows of the truth: (message, uid) -> (seen, modSeq, time of the message id)."""
 
     def __init__(self, chance, drift):
         self.chance = chance
@@ -35,7 +38,7 @@ class World:
         self.unseen = sum(not row[0] for row in self.truth.values()) + drift[1]
 
     def append(self):
-        """A new message, or a copy of an old one: modSeq, truth, then projection and counter in any order."""
+        """A new message, or a copy: modSeq, truth, then projection and counter in any order."""
         self.given += 1
         self.uid += 1
         message, uid, modseq, seen = self.uid, self.uid, self.given, self.chance.random() < 0.5
@@ -80,7 +83,10 @@ class World:
             pass
 
     def begin(self):
-        """One more operation; those on rows only where no other is at work (James locks nobody, but nobody expunges twice)."""
+        """Begin one more operation; on a row only where no other is at work.
+
+        James locks nobody, but nobody expunges twice.
+        """
         busy = self.running or not self.truth
         kind = self.append if busy else self.chance.choice([self.append, self.expunge, self.flag])
         operation = kind()
@@ -128,7 +134,10 @@ def looks(rows):
 
 
 def scanned(world):
-    """The first read: the modSeq; then parts of the truth and the counter, one after the other, and what James does meanwhile."""
+    """The first read: the modSeq, then parts of the truth and the counter, one by one.
+
+    James works meanwhile.
+    """
     given_modseq = world.given
     world.end_appends()
     world.walk()
@@ -145,7 +154,10 @@ def scanned(world):
 
 
 def read_again(world, unprojected):
-    """The second read: the counter, the projection's ids, the truth of these and of those known to be in it alone, the modSeq."""
+    """The second read: the counter, the projection's ids, the truth, the modSeq.
+
+    The truth is read of these ids and of those known to be in it alone.
+    """
     stored = Counters(world.count, world.unseen)
     world.walk()
     ids = set(world.projection.values()) | unprojected

@@ -324,7 +324,10 @@ def test_causes_as_people_write_them():
 
 
 def test_a_blob_id_that_no_bucket_can_hold_makes_a_letter_undecodable():
-    """S3 answers 400 to a key of more than 1,024 bytes: that would look like a store which is away, for ever."""
+    """S3 answers 400 to a key of more than 1,024 bytes.
+
+    That would look like a store which is away, for ever.
+    """
     body = {
         "enqueueId": str(UUID(int=1)),
         "recipients": ["a@b.example"],

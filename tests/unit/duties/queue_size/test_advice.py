@@ -53,8 +53,8 @@ def test_an_unaligned_browse_start_comes_first():
 def test_a_browse_start_of_eight_days_is_what_james_calls_degraded():
     (sentence,) = advice(replace(HEALTHY, browse_start=NOW - timedelta(days=8), live=0))
     assert (
-        sentence
-        == "browseStart is 8 days old, and James calls a queue degraded from 7 days on: run queue_cleanup"
+        sentence == "browseStart is 8 days old, and James calls a queue degraded from 7 days on: "
+        "run queue_cleanup"
     )
     assert advice(replace(HEALTHY, browse_start=NOW - timedelta(days=7))) == []
 

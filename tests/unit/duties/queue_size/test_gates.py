@@ -1,4 +1,7 @@
-"""The gate before publishing: a measurement that does not add up is published nowhere, and the message says which sentence is not true."""
+"""The gate before publishing: a measurement that does not add up is not published.
+
+The message names the sentence that is not true.
+"""
 
 from datetime import datetime, timedelta
 
