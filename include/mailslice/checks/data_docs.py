@@ -1,4 +1,7 @@
-"""Data Docs of all gates below one folder: each gate adds pages of its own, so that gates beside each other cannot spoil one another's."""
+"""Data Docs of all gates below one folder.
+
+Each gate writes pages of its own, so concurrent gates cannot overwrite one another's.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ FOLDER = "data_docs"
 GATES = f"{FOLDER}/gates"
 """A page for each gate of each run."""
 ENTRIES = f"{FOLDER}/entries"
-"""A small file for each page, named by its time, in a folder for each day: the index looks at the newest alone, however many there are."""
+"""One small file a page, named by its time, in one folder a day: the index reads the newest."""
 VALIDATIONS = f"{FOLDER}/validations"
 """Great Expectations' own pages: DUTY/GATE/FRAME/RUN/TIME/PAGE."""
 _NEWEST = 200
@@ -48,12 +51,16 @@ class Docs:
 
     @property
     def run_name(self) -> str:
-        """Names the run in paths and pages. One that is too long for a file's name ends in a digest of all of it."""
-        whole = f"{self.duty}-{self.queue}-{self.run}"
-        name = re.sub(r"[^A-Za-z0-9._+-]", "-", whole)
+        """Names the run in paths and pages.
+
+        A name that is too long for a file is cut, and ends in a digest of the full name.
+        """
+        full_name = f"{self.duty}-{self.queue}-{self.run}"
+        name = re.sub(r"[^A-Za-z0-9._+-]", "-", full_name)
         if len(name) <= _LONGEST:
             return name
-        digest = hashlib.blake2s(whole.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        data = full_name.encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2s(data, digest_size=8).hexdigest()
         return f"{name[: _LONGEST - len(digest) - 1]}-{digest}"
 
     def publish(
@@ -64,7 +71,8 @@ class Docs:
         for file in sorted(path for path in site.rglob("*") if path.is_file()):
             name = f"{FOLDER}/{file.relative_to(site).as_posix()}"
             if file.parent == site or name in styled:
-                continue  # Great Expectations' own index knows this gate alone; styles are the same for all
+                # Great Expectations' own index lists this gate alone. Styles are shared.
+                continue
             self.files.write(name, file.read_bytes())
         pages = sorted(
             path.relative_to(site).as_posix() for path in (site / "validations").rglob("*.html")
@@ -90,7 +98,7 @@ class Docs:
         return link(self.files.uri(page))
 
     def _entries(self) -> list[dict[str, Any]]:
-        """The newest gates, newest first, each page once: a gate that was tried again has written its page anew."""
+        """The newest gates, newest first, each page once: a retried gate rewrites its page."""
         names: list[str] = []
         for day in sorted(self.files.folders(ENTRIES), reverse=True):
             names += sorted(
@@ -101,13 +109,13 @@ class Docs:
                 break
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             # One that is gone by now was pruned by another run's report.
-            found = [
+            entries = [
                 json.loads(data)
                 for data in pool.map(self.files.read, names[:_NEWEST])
                 if data is not None
             ]
         newest: dict[str, dict[str, Any]] = {}
-        for entry in found:
+        for entry in entries:
             newest.setdefault(entry["page"], entry)
         return list(newest.values())
 
@@ -118,47 +126,65 @@ def link(uri: str) -> str:
 
 
 _STYLE = (
-    "<style>body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1d2733}table{border-collapse:collapse;width:100%}"
-    "td,th{border-bottom:1px solid #d8dee6;padding:.4rem .6rem;text-align:left;vertical-align:top}.no{color:#a3122a;font-weight:600}.yes{color:#146c43}</style>"
+    "<style>body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;"
+    "padding:0 1rem;color:#1d2733}table{border-collapse:collapse;width:100%}"
+    "td,th{border-bottom:1px solid #d8dee6;padding:.4rem .6rem;text-align:left;vertical-align:top}"
+    ".no{color:#a3122a;font-weight:600}.yes{color:#146c43}</style>"
 )
 
 
 def _page(title: str, body: str) -> str:
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>{_STYLE}'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title>{_STYLE}"
+    )
     return f'<!doctype html><html lang="en">{head}<h1>{title}</h1>{body}</html>'
 
 
 def _gate_page(entry: Mapping[str, Any], findings: Sequence[Mapping[str, object]]) -> str:
     rows = "".join(
-        f"<tr><td class={'yes' if each['success'] else 'no'}>{'true' if each['success'] else 'not true'}</td><td>{_escape(each['expectation'])}</td>"
-        f"<td>{_escape(each['column'])} = {_escape(each['observed'])}</td><td>{each['failedRows']} of {each['rows']}</td></tr>"
-        for each in findings
+        f"<tr>{_verdict(finding['success'], 'true', 'not true')}"
+        f"<td>{_escape(finding['expectation'])}</td>"
+        f"<td>{_escape(finding['column'])} = {_escape(finding['observed'])}</td>"
+        f"<td>{finding['failedRows']} of {finding['rows']}</td></tr>"
+        for finding in findings
     )
     pages = " · ".join(
         f'<a href="../{_escape(page)}">{_escape(Path(page).stem)}</a>' for page in entry["pages"]
     )
-    table = f"<table><tr><th></th><th>Expectation</th><th>Seen</th><th>Rows that break it</th></tr>{rows}</table>"
+    table = (
+        "<table><tr><th></th><th>Expectation</th><th>Seen</th><th>Rows that break it</th></tr>"
+        f"{rows}</table>"
+    )
     own = f"Great Expectations' own pages: {pages or 'none, nothing was looked at'}."
-    about = f"<p>Run {_escape(entry['run'])}, {_escape(entry['at'])}. {own} <a href=../index.html>All gates</a></p>"
+    about = (
+        f"<p>Run {_escape(entry['run'])}, {_escape(entry['at'])}. {own} "
+        "<a href=../index.html>All gates</a></p>"
+    )
     return _page(
         f"{_escape(entry['duty'])}: {_escape(entry['gate'])} of queue {_escape(entry['queue'])}",
         about + table,
     )
 
 
+def _verdict(success: object, yes: str, no: str) -> str:
+    return f"<td class=yes>{yes}</td>" if success else f"<td class=no>{no}</td>"
+
+
 def _index(entries: Sequence[Mapping[str, Any]]) -> str:
     rows = "".join(map(_index_row, entries))
     return _page(
         "Data Docs",
-        f"<table><tr><th>When</th><th>Duty</th><th>Queue</th><th>Gate</th><th></th><th>Run</th></tr>{rows}</table>",
+        "<table><tr><th>When</th><th>Duty</th><th>Queue</th><th>Gate</th><th></th><th>Run</th></tr>"
+        f"{rows}</table>",
     )
 
 
-def _index_row(each: Mapping[str, Any]) -> str:
-    verdict = f"<td class={'yes' if each['success'] else 'no'}>{'passed' if each['success'] else 'failed'}</td>"
-    gate = f'<a href="{_escape(each["page"])}">{_escape(each["gate"])}</a>'
-    cells = "".join(f"<td>{_escape(each[name])}</td>" for name in ("at", "duty", "queue"))
-    return f"<tr>{cells}<td>{gate}</td>{verdict}<td>{_escape(each['run'])}</td></tr>"
+def _index_row(entry: Mapping[str, Any]) -> str:
+    verdict = _verdict(entry["success"], "passed", "failed")
+    gate = f'<a href="{_escape(entry["page"])}">{_escape(entry["gate"])}</a>'
+    cells = "".join(f"<td>{_escape(entry[name])}</td>" for name in ("at", "duty", "queue"))
+    return f"<tr>{cells}<td>{gate}</td>{verdict}<td>{_escape(entry['run'])}</td></tr>"
 
 
 def _escape(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Expectations that a person can read: each has a sentence, which the gate's message and Data Docs show."""
+"""Expectations, each with a sentence, which the gate's message and Data Docs show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Rows: TypeAlias = "Sequence[Mapping[str, Any]] | pa.Table | DataFrame"
-"""What a gate judges: a few facts as dicts, a plan's rows as an Arrow table, or as a Spark frame."""
+"""What a gate checks: a few facts as dicts, or rows as an Arrow table or a Spark frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Frame:
 
     def rules(self) -> Iterator[Expectation]:
         """The expectations, after those that no column they are about lacks a value."""
-        for column in dict.fromkeys(name for each in self.expectations for name in each.columns):
+        for column in dict.fromkeys(name for rule in self.expectations for name in rule.columns):
             yield Expectation(
                 (column,),
                 f"Every row has a value of {column}.",

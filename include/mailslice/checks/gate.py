@@ -24,7 +24,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of one expectation: `observed` are values that broke it (a few), or those that held it; over `rows` rows."""
+    """The result of one expectation over `rows` rows.
+
+    `observed`: a few values that broke it, or values that met it.
+    """
 
     frame: str
     sentence: str
@@ -61,15 +64,19 @@ class GateResult:
 
 
 def run_gate(name: str, frames: Sequence[Frame], docs: Docs) -> GateResult:
-    """Hold every frame against its expectations. Raises GateFailed naming the first that does not hold, the value, the rows and how many more fail."""
+    """Check every frame against its expectations.
+
+    Raises GateFailed, which names the first that fails, the value, the rows and how many more fail.
+    """
     result = judge(name, frames, docs)
     broken = [finding for finding in result.findings if not finding.success]
     if broken:
         first = broken[0]
         more = f"; {len(broken) - 1} more expectations fail" if len(broken) > 1 else ""
         raise GateFailed(
-            f"gate {name} of {docs.duty} on queue {docs.queue}: not true: {first.sentence!r} ({first.frame}: {first.column} is {first.observed} "
-            f"in {first.failed_rows} of {first.rows} rows){more}. See {result.link}"
+            f"gate {name} of {docs.duty} on queue {docs.queue}: not true: {first.sentence!r} "
+            f"({first.frame}: {first.column} is {first.observed} in "
+            f"{first.failed_rows} of {first.rows} rows){more}. See {result.link}"
         )
     return result
 
@@ -95,7 +102,7 @@ def judge(name: str, frames: Sequence[Frame], docs: Docs) -> GateResult:
         findings: list[Finding] = []
         for frame in frames:
             suite = f"{docs.duty}.{name}.{frame.name}"
-            findings += _judge(context, frame, suite, RunIdentifier(run_name=docs.run_name))
+            findings += _validate(context, frame, suite, RunIdentifier(run_name=docs.run_name))
         link = _publish(context, Path(folder), name, docs, findings)
     return GateResult(name, tuple(findings), link)
 
@@ -118,12 +125,12 @@ def _site(folder: str) -> dict[str, Any]:
     }
 
 
-def _judge(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[Finding]:
+def _validate(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[Finding]:
     with _table(frame.rows) as (table, count):
         if not count:
             return [] if frame.may_be_empty else [_empty(frame)]
         # That values are there is on Great Expectations' page; ours has it where it is not true.
-        asked = {each.sentence for each in frame.expectations}
+        asked = {expectation.sentence for expectation in frame.expectations}
         in_spark = not hasattr(table, "iloc")
         sources = context.data_sources
         source = (sources.add_spark if in_spark else sources.add_pandas)(suite_name)
@@ -131,8 +138,8 @@ def _judge(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[Fin
         outcome = checkpoint.run(batch_parameters={"dataframe": table}, run_id=run_id)
         (validation,) = outcome.run_results.values()
         shown = table.limit(_SHOWN).toPandas() if in_spark else table.head(_SHOWN)
-        found = [_finding(frame, shown, count, result) for result in validation.results]
-        return [each for each in found if not each.success or each.sentence in asked]
+        findings = [_finding(frame, shown, count, result) for result in validation.results]
+        return [row for row in findings if not row.success or row.sentence in asked]
 
 
 @contextmanager
@@ -163,12 +170,12 @@ def _checkpoint(context: Any, frame: Frame, suite_name: str, source: Any) -> Any
     import great_expectations.expectations as gxe
 
     built = [
-        getattr(gxe, each.kind)(
-            **each.arguments,
-            description=each.sentence,
-            meta={"rule": number, "notes": each.sentence},
+        getattr(gxe, expectation.kind)(
+            **expectation.arguments,
+            description=expectation.sentence,
+            meta={"rule": number, "notes": expectation.sentence},
         )
-        for number, each in enumerate(frame.rules())
+        for number, expectation in enumerate(frame.rules())
     ]
     suite = context.suites.add(gx.ExpectationSuite(suite_name, expectations=built))
     asset = source.add_dataframe_asset(frame.name)
@@ -211,9 +218,9 @@ def _values(first: Any, rule: Expectation) -> list[Any]:
 
 def _errors(info: Mapping[str, Any] | None) -> list[str]:
     """What Great Expectations could not compute, and why: it names each metric by itself."""
-    found = info or {}
-    nested = [each for each in found.values() if isinstance(each, Mapping)]
-    messages = [each.get("exception_message") for each in (found, *nested)]
+    details = info or {}
+    nested = [exception for exception in details.values() if isinstance(exception, Mapping)]
+    messages = [exception.get("exception_message") for exception in (details, *nested)]
     return [message for message in messages if message]
 
 

@@ -1,1 +1,4 @@
-"""Spark for duties: the session of this process, and slices of the view read by key, in Python workers with the Cassandra driver. Knows no duty."""
+"""Spark for duties: the session of this process, and scans of the view in Python workers.
+
+Workers read slices by key with the Cassandra driver. Nothing here knows a duty.
+"""

@@ -1,6 +1,6 @@
-"""Frames that workers read once: the rows stay with the executors, on disk, and what each task says of its work comes back.
+"""Frames that workers read once: rows stay on the executors' disks, summaries of tasks come back.
 
-The rows of a scan are counted, joined and counted again; read a second time they would be other rows than those that were counted.
+A scan's rows are counted, joined and counted again. A second read would give other rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class Rows:
 
 
 class Frame:
-    """What was read. `rows` is a Spark frame, or in process a list of rows as dicts; `summaries` are JSON objects, in no order. Release it."""
+    """The rows that were read. Release it.
+
+    `rows`: a Spark frame, or in process a list of dicts. `summaries`: JSON objects, in no order.
+    """
 
     def __init__(
         self, rows: Any, summaries: Sequence[Summary], release: Callable[[], object] = lambda: None
@@ -50,32 +53,36 @@ class Frame:
 
 
 def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns) -> Frame:
-    """Give the keys to workers and keep what they find. `work` yields Rows, and summaries as JSON objects. Raises the mailslice error that a worker raised."""
+    """Give the keys to workers and keep the rows that they read.
+
+    `work` yields Rows, and summaries as JSON objects. Raises the mailslice error that a worker
+    raised.
+    """
     if isinstance(spark, InProcess):
-        found = list(work(iter([keys]))) if keys else []
-        parts = [part.columns.values() for part in found if isinstance(part, Rows)]
+        results = list(work(iter([keys]))) if keys else []
+        parts = [part.columns.values() for part in results if isinstance(part, Rows)]
         values = (row for part in parts for row in zip(*part, strict=True))
         rows = [dict(zip(columns, row, strict=True)) for row in values]
-        return Frame(rows, [part for part in found if not isinstance(part, Rows)])
+        return Frame(rows, [part for part in results if not isinstance(part, Rows)])
     if not keys:
         return Frame(spark.createDataFrame([], _schema(columns)), [])
     from pyspark import StorageLevel
 
     def read(batches: Iterator[Sequence[K]]) -> Iterator[pa.RecordBatch]:
-        return (_batch(each, columns) for each in work(batches))
+        return (_batch(result, columns) for result in work(batches))
 
     frame = frame_of_keys(spark, keys, read, f"{_schema(columns)}, {_SUMMARY} string").persist(
         StorageLevel.DISK_ONLY
     )
     try:
         with translated():
-            told = frame.filter(frame[_SUMMARY].isNotNull()).select(_SUMMARY).collect()
+            summaries = frame.filter(frame[_SUMMARY].isNotNull()).select(_SUMMARY).collect()
     except BaseException:
         frame.unpersist()
         raise
     return Frame(
         frame.filter(frame[_SUMMARY].isNull()).drop(_SUMMARY),
-        [json.loads(row[0]) for row in told],
+        [json.loads(row[0]) for row in summaries],
         frame.unpersist,
     )
 
@@ -83,13 +90,13 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
 def give(
     spark: Session, rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]
 ) -> list[Summary]:
-    """Give the rows of a frame to `work`, in as many tasks as the frame has parts; the summaries."""
+    """Give the rows of a frame to `work`, one task a partition of the frame; the summaries."""
     import pyarrow as pa
 
     if isinstance(spark, InProcess):
         return list(work(iter([pa.Table.from_pylist(rows)] if rows else [])))
 
-    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def summary_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_task():
             for summary in work(pa.Table.from_batches([batch]) for batch in batches):
                 yield pa.RecordBatch.from_pydict(
@@ -97,25 +104,26 @@ def give(
                 )
 
     with translated():
-        return [json.loads(row[0]) for row in rows.mapInArrow(told, f"{_SUMMARY} string").collect()]
+        summaries = rows.mapInArrow(summary_batches, f"{_SUMMARY} string").collect()
+        return [json.loads(row[0]) for row in summaries]
 
 
 def _schema(columns: Columns) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def _batch(found: Rows | Summary, columns: Columns) -> pa.RecordBatch:
+def _batch(result: Rows | Summary, columns: Columns) -> pa.RecordBatch:
     import pyarrow as pa
 
     types = {"string": pa.string(), "long": pa.int64()}
     schema = pa.schema(
         [*((name, types[kind]) for name, kind in columns.items()), (_SUMMARY, pa.string())]
     )
-    if isinstance(found, Rows):
-        count = len(next(iter(found.columns.values())))
-        arrays = [pa.array(found.columns[name], types[kind]) for name, kind in columns.items()]
+    if isinstance(result, Rows):
+        count = len(next(iter(result.columns.values())))
+        arrays = [pa.array(result.columns[name], types[kind]) for name, kind in columns.items()]
         return pa.RecordBatch.from_arrays([*arrays, pa.nulls(count, pa.string())], schema=schema)
     return pa.RecordBatch.from_arrays(
-        [*(pa.nulls(1, types[kind]) for kind in columns.values()), pa.array([json.dumps(found)])],
+        [*(pa.nulls(1, types[kind]) for kind in columns.values()), pa.array([json.dumps(result)])],
         schema=schema,
     )

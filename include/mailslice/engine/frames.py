@@ -1,4 +1,7 @@
-"""Frames of keys: a range of numbers, and the keys they stand for in the closure. One stage, no shuffle, as many tasks as asked."""
+"""Frames of keys: a range of numbers, and the keys they stand for in the closure.
+
+One stage, no shuffle, as many tasks as requested.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,17 @@ V = TypeVar("V")
 Work: TypeAlias = Callable[[Iterator[Sequence[K]]], Iterator[R]]
 """What a task does: batches of keys in, results out. Results pickle."""
 _TASKS_A_SLOT = 3
-"""More tasks than slots even out slices of unequal size; each costs 0.1 s of CPU (reference/spark-cassandra.md)."""
+"""More tasks than slots even out slices of unequal size.
+
+Each task costs 0.1 s of CPU (reference/spark-cassandra.md).
+"""
 _FEW = 8
 _RESULTS_A_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class InProcess:
-    """In a session's place: the same work in this process, without Spark. For frames that are small, and for tests of everything around them."""
+    """Instead of a session: the work in this process, without Spark. For small frames and tests."""
 
 
 @dataclass
@@ -98,8 +104,8 @@ def _pickled(work: Work[K, R]) -> Work[K, pa.RecordBatch]:
         import pyarrow as pa
 
         results = work(batches)
-        while some := list(islice(results, _RESULTS_A_BATCH)):
-            pickles = pa.array([pickle.dumps(result) for result in some], pa.binary())
+        while batch := list(islice(results, _RESULTS_A_BATCH)):
+            pickles = pa.array([pickle.dumps(result) for result in batch], pa.binary())
             yield pa.RecordBatch.from_arrays([pickles], names=["result"])
 
     return run

@@ -1,4 +1,7 @@
-"""Enqueue ids by the thousand: numpy rows of 16 bytes, to and from the text of plan files and the packed form of requests. No loop over single ids."""
+"""Enqueue ids as numpy rows of 16 bytes, without a loop over single ids.
+
+Converts from and to the text of plan files and the packed form of requests.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def pack(ids: Ids) -> bytes:
 
 
 def low_halves(ids: Ids) -> npt.NDArray[np.uint64]:
-    """The last 64 bits of each, of which 62 are random: enough to tell ids apart, and a collision only keeps a mark that could go."""
+    """The last 64 bits of each, of which 62 are random.
+
+    A collision only keeps a mark that could go.
+    """
     import numpy as np
 
     return np.ascontiguousarray(ids[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
@@ -66,7 +72,7 @@ def texts(ids: Ids) -> pa.StringArray:
 
 
 def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
-    """The ids of `texts`. Raises PlanRefused for anything that is not the text of an id as `texts` writes it."""
+    """The ids of `texts`. Raises PlanRefused for a text that `texts` would not write."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,6 +1,7 @@
-"""Which keys nothing refers to, and which of some keys something refers to: exact joins, by the keys' own text.
+"""Which keys no reference names, and which keys a reference names: exact joins, by the keys' text.
 
-A reference that spells a key in another way (`alike`: the function that makes both the same text) never counts as the key's, and never lets it go either.
+`alike` gives spellings of one key the same text. A reference in another spelling never counts as
+the key's, and never lets the key go either.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ DOUBTFUL = "doubtful"
 
 
 class Alike:
-    """Texts are alike when they are equal once the characters of `changed` were put in place of those of `given`, and those without a place left out."""
+    """Texts are alike when they are equal after a translation.
 
-    def __init__(self, given: str, changed: str) -> None:
-        self._given, self._changed = given, changed
-        self._table = str.maketrans(given[: len(changed)], changed, given[len(changed) :])
+    Each of `characters` becomes the one of `changed` at its index; without one it is dropped.
+    """
+
+    def __init__(self, characters: str, changed: str) -> None:
+        self._characters, self._changed = characters, changed
+        self._table = str.maketrans(characters[: len(changed)], changed, characters[len(changed) :])
 
     def text(self, value: str) -> str:
         """In Python."""
@@ -38,14 +42,14 @@ class Alike:
         """In Spark."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-        return F.translate(column, self._given, self._changed)
+        return F.translate(column, self._characters, self._changed)
 
 
 def unreferenced(spark: Session, keys: Frame, references: Sequence[Frame], alike: Alike) -> Any:
     """The rows of `keys` that no reference is equal to, with the column `doubtful`."""
     if isinstance(spark, InProcess):
         known = {row[REFERENCE] for frame in references for row in frame.rows}
-        known_alike = {alike.text(each) for each in known}
+        known_alike = {alike.text(reference) for reference in known}
         return [
             {**row, DOUBTFUL: int(alike.text(row[KEY]) in known_alike)}
             for row in keys.rows
@@ -53,7 +57,8 @@ def unreferenced(spark: Session, keys: Frame, references: Sequence[Frame], alike
         ]
     from pyspark.sql import functions as F  # noqa: N812
 
-    # Of the spellings of one id the least and the greatest are kept: with the key's own among three, it counts as doubtful, and stays as well.
+    # Of the spellings of one id the least and the greatest are compared. A key whose own spelling
+    # lies between them counts as doubtful, and stays as well.
     known = (
         _references(references)
         .groupBy(alike.column(F.col(REFERENCE)).alias("alike"))
@@ -69,7 +74,7 @@ def unreferenced(spark: Session, keys: Frame, references: Sequence[Frame], alike
 
 
 def referenced(spark: Session, keys: Frame, references: Sequence[Frame], alike: Alike) -> Any:
-    """The rows of `keys` that a reference is equal to or alike: whoever asks is about to delete, or to put back."""
+    """The rows of `keys` that a reference equals or is alike, before a delete or a restore."""
     if isinstance(spark, InProcess):
         known_alike = {alike.text(row[REFERENCE]) for frame in references for row in frame.rows}
         return [row for row in keys.rows if alike.text(row[KEY]) in known_alike]
@@ -102,16 +107,16 @@ def missing_from(spark: Session, rows: Any, keys: Frame) -> Any:
 def with_known(
     spark: Session, rows: Any, known: Frame, on: Sequence[str], more: Sequence[str]
 ) -> Any:
-    """The rows with the columns `more` of `known`, where it has the same values in the columns `on`; null elsewhere."""
+    """The rows with the columns `more` of `known`, joined on `on`; null without a match."""
     if isinstance(spark, InProcess):
-        found = {tuple(row[name] for name in on): row for row in known.rows}
-        pairs = ((row, found.get(tuple(row[name] for name in on), {})) for row in rows)
+        rows_by_columns = {tuple(row[name] for name in on): row for row in known.rows}
+        pairs = ((row, rows_by_columns.get(tuple(row[name] for name in on), {})) for row in rows)
         return [{**row, **{name: match.get(name) for name in more}} for row, match in pairs]
     return rows.join(known.rows.select(*on, *more).dropDuplicates(list(on)), list(on), "left")
 
 
 def _references(references: Sequence[Frame]) -> DataFrame:
     frame: DataFrame = references[0].rows
-    for each in references[1:]:
-        frame = frame.union(each.rows)
+    for reference in references[1:]:
+        frame = frame.union(reference.rows)
     return frame

@@ -1,6 +1,6 @@
 """Deleted marks in Python workers: list those without a row, and drop those that a plan names.
 
-Ids are rows of 16 bytes (`engine.id_arrays`), in files of at most IDS_A_FILE, so a worker holds one file.
+Ids are rows of 16 bytes (`engine.id_arrays`), in files of at most IDS_A_FILE: a worker loads one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Dropping:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """`dropped` marks; ids that kept theirs: `with_row` because of a row, `blocked` by the caller."""
+    """`dropped` marks; ids whose mark stays: `with_row`, and those `blocked` by the caller."""
 
     dropped: int = 0
     with_row: int = 0
@@ -77,46 +77,46 @@ class MarkFile(NamedTuple):
 
 
 def list_marks(
-    spark: Session, what: Dropping, ranges: Sequence[TokenRange], rows: Halves
+    spark: Session, spec: Dropping, ranges: Sequence[TokenRange], rows: Halves
 ) -> list[MarkFile]:
     """Write the ids of all marks in these token ranges that are not among `rows`; the files."""
-    with shared(spark, rows) as there:
+    with shared(spark, rows) as row_halves:
 
         def read(batches: Iterator[Sequence[TokenRange]]) -> Iterator[MarkFile]:
-            deleted, writer = stores_of(what.settings).tables.deleted, _MarkWriter(what)
+            deleted, writer = stores_of(spec.settings).tables.deleted, _MarkWriter(spec)
             for batch in batches:
-                for page in deleted.packed_ids_of(what.queue, batch):
+                for page in deleted.packed_ids_of(spec.queue, batch):
                     ids = of_packed(page)
-                    writer.add(ids[~_among(low_halves(ids), there())])
+                    writer.add(ids[~_among(low_halves(ids), row_halves())])
             yield from writer.close()
 
         return run_on_keys(spark, ranges, read)
 
 
 def drop_listed(
-    spark: Session, what: Dropping, files: Sequence[MarkFile], *, rows: Halves, blocked: Halves
+    spark: Session, spec: Dropping, files: Sequence[MarkFile], *, rows: Halves, blocked: Halves
 ) -> Dropped:
     """Drop the marks that files of `list_marks` name and that are still there.
 
     Those of ids among `rows` or `blocked` stay. Raises PlanRefused for a file that was changed.
     """
-    return _drop(spark, what, files, lambda batches: _listed(what, batches), rows, blocked)
+    return _drop(spark, spec, files, lambda batches: _listed(spec, batches), rows, blocked)
 
 
 def drop_planned(
-    spark: Session, what: Dropping, parts: Sequence[PlanPart], *, rows: Halves, blocked: Halves
+    spark: Session, spec: Dropping, parts: Sequence[PlanPart], *, rows: Halves, blocked: Halves
 ) -> Dropped:
     """As `drop_listed`, the ids of a plan's rows, whose marks were read twice."""
 
     def ids(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Ids]:
-        return (of_texts(table.column(_COLUMN)) for table in _tables(what, batches))
+        return (of_texts(table.column(_COLUMN)) for table in _tables(spec, batches))
 
-    return _drop(spark, what, parts, ids, rows, blocked)
+    return _drop(spark, spec, parts, ids, rows, blocked)
 
 
 def _drop(  # noqa: PLR0917 - keys, and what becomes of them
     spark: Session,
-    what: Dropping,
+    spec: Dropping,
     keys: Sequence[MarkFile] | Sequence[PlanPart],
     read: Callable[..., Iterator[Ids]],
     rows: Halves,
@@ -125,15 +125,15 @@ def _drop(  # noqa: PLR0917 - keys, and what becomes of them
     with shared(spark, (rows, blocked)) as known:
 
         def drop(batches: Iterator[Sequence[object]]) -> Iterator[Dropped]:
-            deleted = stores_of(what.settings).tables.deleted
+            deleted = stores_of(spec.settings).tables.deleted
             for ids in read(batches):
-                with_row, stopped = (_among(low_halves(ids), each) for each in known())
+                with_row, stopped = (_among(low_halves(ids), halves) for halves in known())
                 free = ids[~with_row & ~stopped]
                 for at in range(0, len(free), _AT_ONCE):
-                    some = free[at : at + _AT_ONCE]
-                    if what.turn is not None:
-                        what.turn(len(some))
-                    deleted.drop_packed(what.queue, cut(pack(some)), READS_IN_FLIGHT)
+                    batch = free[at : at + _AT_ONCE]
+                    if spec.turn is not None:
+                        spec.turn(len(batch))
+                    deleted.drop_packed(spec.queue, cut(pack(batch)), READS_IN_FLIGHT)
                 yield Dropped(len(free), int(with_row.sum()), int((stopped & ~with_row).sum()))
 
         return sum(run_on_keys(spark, keys, drop), Dropped())
@@ -155,36 +155,36 @@ def _among(halves: Halves, known: Halves) -> npt.NDArray[np.bool_]:
     return np.equal(known[at], halves)
 
 
-def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
+def _tables(spec: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
     """The row groups of the parts, those of one file after each other."""
-    with PlanReader(what.place, what.folder) as reader:
+    with PlanReader(spec.place, spec.folder) as reader:
         for batch in batches:
             for part in sorted(batch, key=lambda part: (part.file, part.first)):
                 yield from reader.groups(part)
 
 
-def _listed(what: Dropping, batches: Iterator[Sequence[MarkFile]]) -> Iterator[Ids]:
+def _listed(spec: Dropping, batches: Iterator[Sequence[MarkFile]]) -> Iterator[Ids]:
     """The ids of the files that are marked now: a sweep that was killed here has dropped some."""
-    marks = Marks(stores_of(what.settings).tables.deleted, what.queue)
+    marks = Marks(stores_of(spec.settings).tables.deleted, spec.queue)
     for batch in batches:
-        for each in batch:
-            ids = _read(what, each)
+        for file in batch:
+            ids = _read(spec, file)
             yield ids[marks.of(ids)]
 
 
-def _read(what: Dropping, each: MarkFile) -> Ids:
+def _read(spec: Dropping, file: MarkFile) -> Ids:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    name = f"{what.folder}/{each.file}"
+    name = f"{spec.folder}/{file.file}"
     try:
-        with what.place.filesystem.open_input_stream(what.place.path(name)) as stream:
+        with spec.place.filesystem.open_input_stream(spec.place.path(name)) as stream:
             data = stream.read()
     except OSError as error:
         why = " ".join(str(error).split())[:200]
         raise PlanRefused(f"the list of marks {name} cannot be read ({why})") from error
-    if hashlib.sha256(data).hexdigest() != each.sha256:
+    if hashlib.sha256(data).hexdigest() != file.sha256:
         raise PlanRefused(f"the list of marks {name} was changed")
     column = pq.read_table(pa.BufferReader(data)).column(_COLUMN)
     ids = b"".join(
@@ -198,7 +198,7 @@ def _read(what: Dropping, each: MarkFile) -> Ids:
 class _MarkWriter:
     """Collects ids, and writes a file whenever there are enough for one."""
 
-    what: Dropping
+    spec: Dropping
     files: list[MarkFile] = field(default_factory=list)
     waiting: list[Ids] = field(default_factory=list)
 
@@ -224,7 +224,7 @@ class _MarkWriter:
         out = pa.BufferOutputStream()
         pq.write_table(pa.table({_COLUMN: column}), out, compression="none", use_dictionary=False)
         data = out.getvalue().to_pybytes()
-        name, place = f"marks-{uuid4()}.parquet", self.what.place
-        with place.filesystem.open_output_stream(place.path(f"{self.what.folder}/{name}")) as file:
+        name, place = f"marks-{uuid4()}.parquet", self.spec.place
+        with place.filesystem.open_output_stream(place.path(f"{self.spec.folder}/{name}")) as file:
             file.write(data)
         self.files.append(MarkFile(name, len(ids), hashlib.sha256(data).hexdigest()))

@@ -1,7 +1,9 @@
-"""Decode packed pages of rows (`stores.cassandra.packed`) into numpy columns: columns of a known width first, at most one of any width last.
+"""Decode packed pages of rows (`stores.cassandra.packed`) into numpy columns.
 
-Nearly all rows of a page have every value, so that they lie at equal steps, or at steps that the last column alone decides: then a page is decoded
-without a loop over its values. A page with nulls among the fixed columns is read value by value.
+Columns of a fixed width come first, at most one of any width last. Nearly all rows of a page have
+every value: they lie at equal steps, or at steps that the last column alone decides. Such a page is
+decoded without a loop over its values. A page with nulls among the fixed columns is read value by
+value.
 """
 
 from __future__ import annotations
@@ -21,14 +23,20 @@ if TYPE_CHECKING:
     Columns = Mapping[str, npt.NDArray[Any]]
 
 UUID, LONG, BOOL = 16, 8, 1
-"""Widths of the values that are understood. A UUID becomes two columns, `NAME.high` and `NAME.low`, unsigned; a LONG is signed; a BOOL is 0 or 1."""
+"""Widths of the values that are decoded.
+
+A UUID becomes two unsigned columns, `NAME.high` and `NAME.low`. A LONG is signed. A BOOL is 0 or 1.
+"""
 _LENGTH = 4
 _NULL = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a statement in its order: (name, width), and the name of a last one of any width, of which a 64-bit hash is given (null: 0)."""
+    """The columns of a statement in its order: (name, width).
+
+    `last`: the name of a last column of any width, decoded to a 64-bit hash (null: 0).
+    """
 
     fixed: Sequence[tuple[str, int]]
     last: str | None = None
@@ -54,18 +62,21 @@ def decode(page: PackedPage, layout: Layout) -> Columns:
         rows, hashes = _uneven(page, layout, raw)
     if rows is None or not _complete(rows, layout, checked_last=even):
         return _value_by_value(page, layout)
-    found: dict[str, npt.NDArray[Any]] = {}
+    columns: dict[str, npt.NDArray[Any]] = {}
     at = _LENGTH
     for name, width in layout.fixed:
-        found |= _typed(name, np.ascontiguousarray(rows[:, at : at + width]), width)
+        columns |= _typed(name, np.ascontiguousarray(rows[:, at : at + width]), width)
         at += width + _LENGTH
     if layout.last is not None:
-        found[layout.last] = hashes
-    return found
+        columns[layout.last] = hashes
+    return columns
 
 
 def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool) -> bool:
-    """Whether every value has the length of its column, and the last, in rows of equal width, is null: else the bytes mean something else."""
+    """Whether every value has the length of its column; in rows of equal width the last is null.
+
+    Else the bytes have another meaning.
+    """
     import numpy as np
 
     lengths = [width for _, width in layout.fixed]
@@ -82,7 +93,10 @@ def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool
 def _uneven(
     page: PackedPage, layout: Layout, raw: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.uint64]]:
-    """The even parts of rows whose last column has values, and the hashes of those; None when the rows do not fit the bytes."""
+    """The even parts of rows whose last column has values, and the hashes of those values.
+
+    None when the rows do not fit the bytes.
+    """
     import numpy as np
 
     data, starts, hashes, at = page.data, [], [0] * page.rows, 0
@@ -118,17 +132,18 @@ def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
                 values[column] += value or bytes(width)
             else:
                 raise ValueError(
-                    f"column {layout.fixed[column][0]} has a value of {length} bytes, not of {width}"
+                    f"column {layout.fixed[column][0]} has a value of {length} bytes, "
+                    f"not of {width}"
                 )
     if at != len(data):
         raise ValueError(f"{len(data)} bytes do not hold {page.rows} rows of {len(widths)} columns")
-    found: dict[str, npt.NDArray[Any]] = {}
+    columns: dict[str, npt.NDArray[Any]] = {}
     for (name, width), packed in zip(layout.fixed, values, strict=True):
         rows = np.frombuffer(bytes(packed), np.uint8).reshape(page.rows, width)
-        found |= _typed(name, rows, width)
+        columns |= _typed(name, rows, width)
     if layout.last is not None:
-        found[layout.last] = np.array(hashes, np.uint64)
-    return found
+        columns[layout.last] = np.array(hashes, np.uint64)
+    return columns
 
 
 def _typed(name: str, values: npt.NDArray[np.uint8], width: int) -> dict[str, npt.NDArray[Any]]:

@@ -1,7 +1,8 @@
-"""Read slices of the view by key: one task row a slice, the driver in the Python worker, one summary row back for each place.
+"""Read slices of the view by key: one task row a slice, one summary back for each partition.
 
-The frame of keys decides what is read, so its cost is this queue's own rows and nobody else's marks (reference/spark-cassandra.md). Every key
-comes back exactly once, empty or not: a missing summary is an unread place, never an empty one.
+The Cassandra driver runs in the Python worker. The frame of keys decides what is read, so the scan
+costs this queue's rows and no other queue's marks (reference/spark-cassandra.md). Every key comes
+back exactly once, empty or not: a missing summary is an unread partition, never an empty one.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ _AMONG_MANY_LIVE = 100
 
 @dataclass(frozen=True, slots=True)
 class PlaceFound:
-    """One partition as it was read: `dead` rows have a mark, `unmarked` have none, `undated` have a mark but no write time that bounds a delete.
+    """One partition as it was read.
 
-    `planned` of the dead are in the plan, at `part`; `newest_us` is the greatest write time of those. `survivors` are unmarked ids, some of them.
+    `dead` rows have a mark, `unmarked` rows none. `undated` rows have a mark, but no write time
+    that bounds a delete. `planned` of the dead are in the plan, at `part`; `newest_us` is the
+    greatest write time of those. `survivors` are some of the unmarked ids.
     """
 
     table: str
@@ -83,10 +86,11 @@ def instant(slice_ms: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What to read: a queue, the tables and buckets of each slice; where planned rows are written, and why they are planned.
+    """What to read: a queue, the tables and the buckets of each slice.
 
-    A row that was written after `latest_us` (microseconds since the epoch; by a clock that is ahead) is not planned: the delete would have that write
-    time, and a late insert of today would not survive it.
+    Also where planned rows are written, and why they are planned. A row that was written after
+    `latest_us` (microseconds since the epoch) is not planned: its clock is ahead. The delete would
+    have that write time, and remove a late insert of today.
     """
 
     settings: Settings
@@ -99,29 +103,30 @@ class Scan:
     latest_us: int = 2**63 - 1
 
 
-def scan(spark: Session, what: Scan, keys: Sequence[tuple[int, bool]]) -> list[PlaceFound]:
-    """Read every table and bucket of the slices `keys`: (slice start in ms, whether its dead rows may be planned).
+def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[PlaceFound]:
+    """Read every table and bucket of the slices `keys`. Only aggregates come back.
 
-    A slice is planned whole or not at all: only when no row of it, in any bucket and table, is unmarked or undated. Only aggregates come back.
+    A key: (slice start in ms, whether its dead rows may be planned). A slice is planned whole or
+    not at all: only when no row of it, in any bucket and table, is unmarked or undated.
     """
 
     def read(batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[PlaceFound]:
-        stores = stores_of(what.settings)
+        stores = stores_of(spec.settings)
         tables = [
-            rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in what.tables
+            rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in spec.tables
         ]
-        marks = Marks(stores.tables.deleted, what.queue)
-        with _writer(what) as writer:
+        marks = Marks(stores.tables.deleted, spec.queue)
+        with _writer(spec) as writer:
             places = [
-                place for batch in batches for place in _slices(what, tables, batch, marks, writer)
+                place for batch in batches for place in _slices(spec, tables, batch, marks, writer)
             ]
         yield from places
 
     return run_on_keys(spark, keys, read, attrgetter("rows"))
 
 
-def _writer(what: Scan) -> AbstractContextManager[PlanWriter | None]:
-    return nullcontext() if what.place is None else PlanWriter(what.place, what.folder)
+def _writer(spec: Scan) -> AbstractContextManager[PlanWriter | None]:
+    return nullcontext() if spec.place is None else PlanWriter(spec.place, spec.folder)
 
 
 def partitions(
@@ -156,40 +161,40 @@ class Marks:
         import numpy as np
 
         marked = np.zeros(len(ids), np.bool_)  # what nobody answered for is live
-        for at, packed, found in self._deleted.look_up(
+        for at, packed, marked_ids in self._deleted.look_up(
             self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT
         ):
             first, count = at * IDS_A_REQUEST, len(packed) // WIDTH
-            if found is None:  # all of them
+            if marked_ids is None:  # all of them
                 marked[first : first + count] = True
-            elif found:
-                marked[first : first + count] = [one in found for one in each_in_order(packed)]
+            elif marked_ids:
+                marked[first : first + count] = [one in marked_ids for one in each_in_order(packed)]
         return marked
 
 
 def _slices(
-    what: Scan,
+    spec: Scan,
     tables: Sequence[EnqueuedMails],
     keys: Sequence[tuple[int, bool]],
     marks: Marks,
     writer: PlanWriter | None,
 ) -> Iterator[PlaceFound]:
-    """Slice by slice, all tables in step: whether a slice is planned is known only when its last row was read."""
+    """Slice by slice, all tables in step: only its last row decides whether a slice is planned."""
     places = [
-        Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(what.buckets)
+        Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(spec.buckets)
     ]
     read = [
-        (rows.table, partitions(rows.packed_written_ids_of, what.queue, places)) for rows in tables
+        (rows.table, partitions(rows.packed_written_ids_of, spec.queue, places)) for rows in tables
     ]
     for _, may_plan in keys:
         counts = [
-            _count(what, table, next(read_next), marks, spool=writer is not None and may_plan)
-            for _ in range(what.buckets)
+            _count(spec, table, next(read_next), marks, spool=writer is not None and may_plan)
+            for _ in range(spec.buckets)
             for table, read_next in read
         ]
         clean = all(count.unmarked == 0 and count.undated == 0 for count in counts)
         for count in counts:
-            yield count.found(writer if clean else None, what.why)
+            yield count.finish(writer if clean else None, spec.why)
             count.close()
 
 
@@ -204,7 +209,7 @@ class Survivors:
         """Those of a page."""
         self._count += len(live)
         room = SURVIVORS_A_PLACE - len(self._ids)
-        self._ids += [str(UUID(bytes=each.tobytes())) for each in live[:room]]
+        self._ids += [str(UUID(bytes=id_.tobytes())) for id_ in live[:room]]
 
     def shown(self, rows: int) -> tuple[str, ...]:
         """Those that a summary of a place with so many rows carries."""
@@ -236,7 +241,7 @@ class _Count:
         elif self.spool is not None:
             self.spool.add_many(ids, written_us)
 
-    def found(self, writer: PlanWriter | None, why: str) -> PlaceFound:
+    def finish(self, writer: PlanWriter | None, why: str) -> PlaceFound:
         start = millis(self.place.slice_start)
         planned, newest, part, digest = 0, 0, NO_PART, Digest()
         if writer is not None and self.spool is not None and self.spool.count:
@@ -258,7 +263,7 @@ _WRITTEN_IDS = page_decoder.Layout((("id", page_decoder.UUID), ("written", page_
 
 
 def _count(
-    what: Scan,
+    spec: Scan,
     table: QueueTable,
     read: tuple[Place, Iterator[PackedPage]],
     marks: Marks,
@@ -266,7 +271,7 @@ def _count(
     spool: bool,
 ) -> _Count:
     place, pages = read
-    count = _Count(table, place, what.latest_us, spool=spool)
+    count = _Count(table, place, spec.latest_us, spool=spool)
     for ids, written in written_ids(pages):
         count.add(ids, written, marks.of(ids))
     return count

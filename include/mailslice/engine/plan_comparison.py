@@ -1,6 +1,7 @@
-"""Hold a plan's rows against the view as it is now, place by place, before a delete: to see what changed.
+"""Compare a plan's rows with the view as it is now, partition by partition, before a delete.
 
-Both sides come in the order of the clustering key (a plan's rows were written as they were read), so one walk compares them in bounded memory.
+Both sides come in the order of the clustering key, as a plan's rows are written as they are read.
+So one walk compares them in bounded memory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlaceKey:
-    """A partition, and where its planned rows are; a `part` without groups: none are planned there."""
+    """A partition, and where its planned rows are; a `part` without groups: none are planned."""
 
     table: str
     slice_ms: int
@@ -50,8 +51,11 @@ class PlaceKey:
 
 @dataclass(frozen=True, slots=True)
 class PlaceNow:
-    """A partition now: `matched` planned rows are there, `foreign` rows are there that are not planned; `unmarked` rows have no mark, of which
-    `unmarked_planned` are planned. `digest` is of the planned rows as the plan's files have them.
+    """A partition now.
+
+    It has `matched` planned rows and `foreign` rows that are not planned. `unmarked` rows have no
+    mark; `unmarked_planned` of those are planned. `digest` is of the planned rows as the plan's
+    files have them.
     """
 
     table: str
@@ -75,17 +79,17 @@ class Comparison:
     folder: str
 
 
-def compare(spark: Session, what: Comparison, keys: Sequence[PlaceKey]) -> list[PlaceNow]:
+def compare(spark: Session, spec: Comparison, keys: Sequence[PlaceKey]) -> list[PlaceNow]:
     """Every key once."""
 
     def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[PlaceNow]:
-        stores = stores_of(what.settings)
-        marks = Marks(stores.tables.deleted, what.queue)
-        with PlanReader(what.place, what.folder) as reader:
+        stores = stores_of(spec.settings)
+        marks = Marks(stores.tables.deleted, spec.queue)
+        with PlanReader(spec.place, spec.folder) as reader:
             for batch in batches:
                 keys = sorted(batch, key=lambda key: (key.part.file, key.part.first))
                 read_keys = planned_partitions(
-                    stores, what.queue, keys, lambda rows: rows.packed_ids_of
+                    stores, spec.queue, keys, lambda rows: rows.packed_ids_of
                 )
                 for key, pages in read_keys:
                     counts = _before(map(of_packed, pages), _Planned(reader, key.part), marks)
@@ -113,17 +117,17 @@ def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, 
     """Whether the place is still what was planned: ids and marks, in one walk."""
     rows = matched = unmarked = unmarked_planned = 0
     for ids in pages:
-        there, live = planned.among(ids), ~marks.of(ids)
+        is_planned, live = planned.among(ids), ~marks.of(ids)
         rows += len(ids)
-        matched += int(there.sum())
+        matched += int(is_planned.sum())
         unmarked += int(live.sum())
-        unmarked_planned += int((live & there).sum())
+        unmarked_planned += int((live & is_planned).sum())
     counts = {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": unmarked}
     return {**counts, "unmarked_planned": unmarked_planned, "digest": planned.finish()}
 
 
 class _Planned:
-    """The planned ids of one place, walked once beside the ids that are there, a row group at a time."""
+    """The planned ids of one partition, walked once beside its stored ids, by row group."""
 
     def __init__(self, reader: PlanReader, part: PlanPart) -> None:
         self._digest = Digest()
@@ -135,21 +139,24 @@ class _Planned:
         """Of the row group, the first id that no id there was compared with."""
 
     def among(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which of the next ids that are there are planned; those before them in the plan are gone. After one that is not planned none is."""
+        """Which of the next stored ids are planned.
+
+        Planned ids before them are deleted by now. After an id that is not planned none counts.
+        """
         import numpy as np
 
-        found = np.zeros(len(ids), np.bool_)
+        planned = np.zeros(len(ids), np.bool_)
         at = 0
         while at < len(ids) and (group := self._rest()) is not None:
-            some = min(len(group), len(ids) - at)
-            same = (group[:some] == ids[at : at + some]).all(axis=1)
-            equal = some if same.all() else int(same.argmin())
-            found[at : at + equal] = True
+            count = min(len(group), len(ids) - at)
+            same = (group[:count] == ids[at : at + count]).all(axis=1)
+            equal = count if same.all() else int(same.argmin())
+            planned[at : at + equal] = True
             at += equal
             self._at += equal
-            if equal < some and not self._skip_to(ids[at]):
+            if equal < count and not self._skip_to(ids[at]):
                 break
-        return found
+        return planned
 
     def finish(self) -> Digest:
         """Walk to the end; the digest of all planned rows."""

@@ -34,7 +34,7 @@ def plan_rows(
     import pyarrow as pa
 
     def read(names: Iterator[Sequence[str]]) -> Iterator[pa.RecordBatch]:
-        for name in (one for some in names for one in some):
+        for name in (one for batch in names for one in batch):
             yield from _batches(location, name, schema, derive)
 
     if not files:
@@ -69,8 +69,8 @@ def _batches(
             pq.ParquetFile(stream) as parquet,
         ):
             for batch in parquet.iter_batches(_ROWS_A_BATCH):
-                found = batch if derive is None else derive(batch)
-                yield found.select(schema.names).cast(schema)
+                derived = batch if derive is None else derive(batch)
+                yield derived.select(schema.names).cast(schema)
     except (FileNotFoundError, KeyError, pa.ArrowException) as error:
         raise PlanRefused(
             f"the file {name} of the plan was changed or removed "

@@ -1,6 +1,7 @@
-"""Plans as Parquet files that workers write and read themselves, and the digest that no layout changes.
+"""Plans as Parquet files that workers write and read, and a digest that no layout changes.
 
-One file a task, one or more row groups a place, never a row group of two places: a place's rows are found again without reading the rest.
+One file a task, one or more row groups a partition, never a row group of two partitions: the rows
+of a partition are read without the rest of the file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Location(Protocol):
-    """Where files are, on the driver and on executors: it must pickle. `duty.artifacts.Artifacts` is one."""
+    """Where files are, on the driver and on executors: it must pickle, as `Artifacts` does."""
 
     @property
     def filesystem(self) -> FileSystem:
@@ -43,7 +44,7 @@ _MODULUS = 1 << 128
 
 @cache
 def plan_schema() -> pa.Schema:
-    """Columns of a plan: where the row is, which it is, when it was written (WRITETIME, microseconds), why it is planned."""
+    """Columns of a plan: partition, id, write time (WRITETIME, microseconds), and the reason."""
     import pyarrow as pa
 
     start, text = pa.timestamp("ms", "UTC"), pa.string()
@@ -54,7 +55,10 @@ def plan_schema() -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Of rows: how many, the sum modulo 2^128 and the exclusive or of 128-bit hashes, of each row or of each row group. Parts add up in any order."""
+    """Of rows: their count, and the sum modulo 2^128 and the exclusive or of 128-bit hashes.
+
+    A hash is of each row or of each row group. Parts add up in any order.
+    """
 
     count: int = 0
     total: int = 0
@@ -75,7 +79,9 @@ class Digest:
         return cls(int(count), int(total, 16), int(xor, 16))
 
 
-def digest_of(table: str, slice_ms: int, bucket: int, ids: Ids, written: Times, why: str) -> Digest:  # noqa: PLR0917 - a row group's columns
+def digest_of(  # noqa: PLR0917 - a row group's columns
+    table: str, slice_ms: int, bucket: int, ids: Ids, written: Times, why: str
+) -> Digest:
     """The digest of a row group of one place: of its bytes, in their order."""
     if not len(ids):
         return Digest()
@@ -90,7 +96,10 @@ def digest_of(table: str, slice_ms: int, bucket: int, ids: Ids, written: Times, 
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:
-    """Where the planned rows of one place are: row groups `first` to `first + groups` of a file, relative to the plan's folder."""
+    """Where the planned rows of one partition are: row groups `first` to `first + groups`.
+
+    `file` is relative to the plan's folder.
+    """
 
     file: str
     first: int
@@ -123,7 +132,10 @@ class PlanWriter:
     def add(
         self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str
     ) -> tuple[PlanPart, Digest]:
-        """Append the rows of one place, given as chunks of at most ROWS_A_GROUP (enqueue ids, write times); where they are and their digest."""
+        """Append the rows of one partition; where they are and their digest.
+
+        A chunk: at most ROWS_A_GROUP (enqueue ids, write times).
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -156,7 +168,7 @@ class PlanWriter:
 
 
 class PlanReader:
-    """Reads places of a plan's files; keeps the last file open, as places of one file come together."""
+    """Reads partitions from a plan's files. The last file stays open for its next partition."""
 
     def __init__(self, place: Location, folder: str) -> None:
         self._place = place

@@ -1,7 +1,7 @@
-"""The Spark session of this process: under spark-submit the one of its master and conf, else one of the settings.
+"""The Spark session of this process: of spark-submit's master and conf, else of the settings.
 
-Without spark-submit pyspark starts a JVM whose standard input is a pipe from this process: when we end, however we end, the pipe closes and
-the JVM ends with its Python workers.
+Without spark-submit pyspark starts a JVM whose standard input is a pipe from this process. When the
+process ends, in whatever way, the pipe closes, and the JVM ends with its Python workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _JAVA_PLACES = (
     "/opt/java/*/bin/java",
     "/opt/jdk*/bin/java",
 )
-# The root stays at WARN: Spark's shell mode announces on stderr any other level that it finds there.
+# The root stays at WARN: Spark's shell mode announces any other level on stderr.
 _LOG4J = """
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -50,17 +50,19 @@ _STARTED: list[SparkSession] = []
 
 
 def spark_session(settings: Settings, name: str) -> SparkSession:
-    """The session, started at the first call. Raises BadInput with the remedy when there is no Java."""
+    """The session, started at the first call. Raises BadInput with the remedy without Java."""
     from pyspark.sql import SparkSession
 
-    if _STARTED and _STARTED[0].sparkContext._jsc is not None:  # noqa: SLF001 - None once it was stopped, for which there is no question
+    # `_jsc` is None once the session was stopped; there is no public way to ask.
+    if _STARTED and _STARTED[0].sparkContext._jsc is not None:  # noqa: SLF001
         return _STARTED[0]
     _STARTED.clear()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         _find_java()
         os.environ["PYSPARK_SUBMIT_ARGS"] = "pyspark-shell"
-    # The Python of the executors on this machine is ours. A cluster on other machines names its own: spark.pyspark.python or PYSPARK_PYTHON.
+    # Executors on this machine use this Python. A cluster on other machines names its own:
+    # spark.pyspark.python or PYSPARK_PYTHON.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     scratch = _scratch()
@@ -79,7 +81,10 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
 
 @contextmanager
 def _no_half_started_jvm() -> Iterator[None]:
-    """Kills what was started when the start is broken off (Ctrl-C, SIGTERM): a JVM that cannot tell us its port would outlive even the closed pipe."""
+    """Kills the JVM when its start is interrupted (Ctrl-C, SIGTERM).
+
+    A JVM that cannot report its port would outlive even the closed pipe.
+    """
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     try:
         yield
@@ -110,9 +115,14 @@ def _defaults(settings: Settings, scratch: Path, submitted: bool) -> dict[str, s
         values |= {
             "spark.master": settings.duty.spark_master,
             "spark.driver.memory": settings.duty.spark_driver_memory,
-            "spark.driver.bindAddress": "127.0.0.1" if _local(settings) else "0.0.0.0",  # noqa: S104 - executors elsewhere must reach the driver
+            # Executors elsewhere must reach the driver.
+            "spark.driver.bindAddress": (
+                "127.0.0.1" if _local(settings) else "0.0.0.0"  # noqa: S104
+            ),
             "spark.local.dir": str(scratch / "spark"),
-            "spark.driver.extraJavaOptions": f"{options} {settings.duty.spark_driver_options}".strip(),
+            "spark.driver.extraJavaOptions": (
+                f"{options} {settings.duty.spark_driver_options}".strip()
+            ),
         }
         if _local(settings):
             values["spark.driver.host"] = "127.0.0.1"
@@ -127,7 +137,7 @@ def _local(settings: Settings) -> bool:
 
 
 def _scratch() -> Path:
-    """A folder of this process, removed at its end; what a killed one left is swept by the next start."""
+    """A folder of this process, removed at its end. The next start removes those of killed ones."""
     parent = Path(tempfile.gettempdir())
     for old in parent.glob("mailslice-spark-*"):
         pid = old.name.rsplit("-", 2)[-2]
@@ -140,7 +150,7 @@ def _scratch() -> Path:
 
 
 def _find_java() -> None:
-    """Set JAVA_HOME and SPARK_HOME when the caller's environment has neither: commands work by path alone."""
+    """Set JAVA_HOME and SPARK_HOME when the environment lacks them: commands work by path."""
     spec = util.find_spec("pyspark")
     if spec is not None and spec.origin:
         os.environ.setdefault("SPARK_HOME", str(Path(spec.origin).parent))
@@ -148,9 +158,10 @@ def _find_java() -> None:
     if (home and (Path(home) / "bin" / "java").is_file()) or shutil.which("java"):
         return
     for pattern in _JAVA_PLACES:
-        for found in sorted(Path("/").glob(pattern.lstrip("/"))):
-            os.environ["JAVA_HOME"] = str(found.parent.parent)
+        for java in sorted(Path("/").glob(pattern.lstrip("/"))):
+            os.environ["JAVA_HOME"] = str(java.parent.parent)
             return
     raise BadInput(
-        "no Java was found for Spark (looked at JAVA_HOME, PATH and /usr/lib/jvm). Remedy: apt-get install -y openjdk-17-jre-headless"
+        "no Java was found for Spark (looked at JAVA_HOME, PATH and /usr/lib/jvm). "
+        "Remedy: apt-get install -y openjdk-17-jre-headless"
     )

@@ -1,4 +1,7 @@
-"""Rows of one place, kept while nobody knows yet whether their slice may be planned: packed, in memory while small, on disk when large."""
+"""Packed rows of one partition, buffered until it is known whether their slice may be planned.
+
+In memory while small, on disk when large.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ class Spool:
     def __init__(self) -> None:
         self.count = 0
         self.newest_us = -(2**63)
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by `close`
+        # Closed by `close`.
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
 
     def add(self, enqueue_id: UUID, written_us: int) -> None:
         """Keep one row."""

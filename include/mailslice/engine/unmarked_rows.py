@@ -1,6 +1,6 @@
-"""Read what is left in the view after the deletes, place by place, once: with ids, write times and marks.
+"""Read the view after the deletes, partition by partition, once: ids, write times and marks.
 
-Read-back of the plan's rows, marks that may go, contentStart, verify and statistics all build on it.
+Read-back of the plan's rows, mark deletion, contentStart, verify and statistics build on it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlaceLeft:
-    """A partition after the deletes. `unmarked` rows have no mark, `early` of them were written before the plan was made.
+    """A partition after the deletes.
 
-    `matched` rows are planned, `matched_unmarked` of them have no mark. `survivors` are unmarked ids, some of them; `ids` are the
-    low halves of all ids, 8 bytes each.
+    `unmarked` rows have no mark; `early` of those were written before the plan was made. `matched`
+    rows are planned; `matched_unmarked` of those have no mark. `survivors` are some of the unmarked
+    ids. `ids` are the low halves of all ids, 8 bytes each.
     """
 
     table: str
@@ -47,7 +48,7 @@ class PlaceLeft:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What to read: a queue, where the plan's files are, and when the plan was made (microseconds)."""
+    """What to read: a queue, the plan's files, and when the plan was made (microseconds)."""
 
     settings: Settings
     queue: QueueName
@@ -56,25 +57,25 @@ class Leftover:
     made_us: int
 
 
-def read_left(spark: Session, what: Leftover, keys: Sequence[PlaceKey]) -> list[PlaceLeft]:
+def read_left(spark: Session, spec: Leftover, keys: Sequence[PlaceKey]) -> list[PlaceLeft]:
     """Every key once."""
 
     def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[PlaceLeft]:
-        stores = stores_of(what.settings)
-        marks = Marks(stores.tables.deleted, what.queue)
-        with PlanReader(what.place, what.folder) as reader:
+        stores = stores_of(spec.settings)
+        marks = Marks(stores.tables.deleted, spec.queue)
+        with PlanReader(spec.place, spec.folder) as reader:
             for batch in batches:
                 read_keys = planned_partitions(
-                    stores, what.queue, batch, lambda rows: rows.packed_written_ids_of
+                    stores, spec.queue, batch, lambda rows: rows.packed_written_ids_of
                 )
                 for key, pages in read_keys:
-                    yield _left(what, key, pages, marks, reader)
+                    yield _left(spec, key, pages, marks, reader)
 
     return run_on_keys(spark, keys, read)
 
 
 def _left(
-    what: Leftover, key: PlaceKey, pages: Iterator[PackedPage], marks: Marks, reader: PlanReader
+    spec: Leftover, key: PlaceKey, pages: Iterator[PackedPage], marks: Marks, reader: PlanReader
 ) -> PlaceLeft:
     import numpy as np
 
@@ -85,18 +86,20 @@ def _left(
         halves.append(low_halves(ids))
         live.append(unmarked)
         survivors.add(ids[unmarked])
-        early += int((unmarked & (written > 0) & (written <= what.made_us)).sum())
-    there, alive = np.concatenate(halves), np.concatenate(live)
-    planned = np.isin(there, _planned(reader, key.part)) if len(there) else np.empty(0, np.bool_)
-    where, counts = (key.table, key.slice_ms, key.bucket), (len(there), int(alive.sum()), early)
+        early += int((unmarked & (written > 0) & (written <= spec.made_us)).sum())
+    halves_read, alive = np.concatenate(halves), np.concatenate(live)
+    count, planned = len(halves_read), np.empty(0, np.bool_)
+    if count:
+        planned = np.isin(halves_read, _planned(reader, key.part))
+    where, counts = (key.table, key.slice_ms, key.bucket), (count, int(alive.sum()), early)
     matched = (int(planned.sum()), int((planned & alive).sum()))
-    packed = there.astype(">u8").tobytes()
-    return PlaceLeft(*where, *counts, *matched, survivors.shown(len(there)), packed)
+    packed = halves_read.astype(">u8").tobytes()
+    return PlaceLeft(*where, *counts, *matched, survivors.shown(count), packed)
 
 
 def _planned(reader: PlanReader, part: PlanPart) -> npt.NDArray[np.uint64]:
-    """The low halves of the ids that are planned in a place."""
+    """The low halves of the ids that are planned in a partition."""
     import numpy as np
 
-    groups = (low_halves(of_texts(each.column("enqueue_id"))) for each in reader.groups(part))
+    groups = (low_halves(of_texts(table.column("enqueue_id"))) for table in reader.groups(part))
     return np.concatenate([np.empty(0, np.uint64), *groups])

@@ -1,4 +1,7 @@
-"""What a Python worker of Spark keeps between tasks: one Cassandra session for each settings, and nothing of the archives that Spark's Python comes in."""
+"""What a Python worker of Spark keeps between tasks: one Cassandra session for each settings.
+
+It keeps no import cache of the archives that Spark's Python comes in.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _OPEN: dict[str, Stores] = {}
 
 
 def stores_of(settings: Settings) -> Stores:
-    """The stores of this process; connected once, closed with the process. Connecting costs 0.3 s, a task a tenth of that."""
+    """The stores of this process; connected once, closed with the process.
+
+    Connecting costs 0.3 s, a task a tenth of that.
+    """
     cassandra, own = settings.cassandra, settings.own
     secret = cassandra.password.get_secret_value() if cassandra.password else ""
     key = f"{cassandra.model_dump_json()}{secret}{own.model_dump_json()}"
@@ -28,8 +34,11 @@ def stores_of(settings: Settings) -> Stores:
 
 @contextmanager
 def one_task() -> Iterator[None]:
-    """Around the work of a task. Before each, Spark has Python look anew at all that it imports from: it reads the directory of pyspark.zip for each package
-    in it, 0.1 s of CPU a task. What is not in the cache is not looked at, and whoever imports from there again finds it by the path, as at first.
+    """Around the work of a task: drops the zipimporter cache entries.
+
+    Otherwise Spark's `invalidate_caches()` before each task reads the directory of pyspark.zip for
+    each package in it: 0.1 s of CPU a task. A later import finds the archive by the path, as at
+    first.
     """
     try:
         yield

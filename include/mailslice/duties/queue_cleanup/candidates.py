@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FOLDER = "marks"
+MARKS_FOLDER = "marks"
 """In the folder of the sweep's run."""
 _NOTE = "candidates.json"
 _LEAST_RANGES, _MOST_RANGES, _MARKS_A_RANGE = 8, 4096, 25_000
@@ -72,7 +72,7 @@ def retained(context: StepContext) -> Sequence[str]:
     listed = recorded(context)
     if listed is None or listed.run != context.request.run:
         return ()
-    return [f"{FOLDER}/{file.file}" for file in listed.files]
+    return [f"{MARKS_FOLDER}/{file.file}" for file in listed.files]
 
 
 def forget(context: StepContext, candidates: Candidates) -> None:
@@ -92,7 +92,7 @@ def record(context: StepContext, rows: Halves) -> Candidates:
 
     `rows`: the ids of all rows that are left. Marks of the list before are in the new one.
     """
-    artifacts, folder = context.folder.artifacts, context.folder.file(FOLDER)
+    artifacts, folder = context.folder.artifacts, context.folder.file(MARKS_FOLDER)
     artifacts.folder(folder)
     count = min(_MOST_RANGES, estimated_marks(context) // _MARKS_A_RANGE)
     ranges = token_ranges(context.stores.cassandra, max(_LEAST_RANGES, count))
@@ -109,7 +109,7 @@ def record(context: StepContext, rows: Halves) -> Candidates:
 def _remove_others(context: StepContext, files: Sequence[MarkFile]) -> None:
     """Files of an earlier try of this run, or of a task that was tried again."""
     named = {file.file for file in files}
-    for name in context.folder.artifacts.files(context.folder.file(FOLDER)):
+    for name in context.folder.artifacts.files(context.folder.file(MARKS_FOLDER)):
         if name.rpartition("/")[2] not in named:
             context.folder.artifacts.remove(name)
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from mailslice.duties.queue_cleanup import candidates
-from mailslice.duties.queue_cleanup.candidates import FOLDER, Candidates
+from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER, Candidates
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.remaining import Remaining
 from mailslice.engine.frames import slots_of
@@ -193,7 +193,7 @@ class _Dropper:
 
     def listed(self, listed: Candidates) -> None:
         """Those that a sweep listed. What stays of them, the next sweep lists again."""
-        spec = self._dropping(listed.folder(self.run).file(FOLDER))
+        spec = self._dropping(listed.folder(self.run).file(MARKS_FOLDER))
         spark = self.run.spark()
         try:
             dropped = drop_listed(spark, spec, listed.files, rows=self.rows, blocked=self.blocked)
