@@ -273,7 +273,9 @@ def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:
     if not (has_table(stores, QueueTable.V3) and has_table(stores, QueueTable.V4)):
         return []
     partitions = v3_partitions(stores, run.queue, view_shape(stores, checked=True))
-    keys = [(millis(at.slice_start), at.bucket) for at, left_out in partitions if not left_out]
+    keys = [
+        (millis(at.slice_start), at.bucket) for at, skip_reason in partitions if not skip_reason
+    ]
     planned_us = (plan.made_at - _EPOCH) // timedelta(microseconds=1)
     return compare_partitions(run.spark(), _source(run), keys, planned_us) if keys else []
 
@@ -290,8 +292,8 @@ def _report_plan(
         }
     )
     for one in reads:
-        if one.left_out:
-            skipped[one.left_out] += one.live
+        if one.skip_reason:
+            skipped[one.skip_reason] += one.live
     run.report(
         rows=total,
         skippedBy=dict(+skipped),

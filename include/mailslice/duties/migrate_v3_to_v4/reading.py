@@ -63,12 +63,12 @@ class PartitionRead:
     """One partition of V3. Of its `rows` `dead` have a mark, `undated` no mark and no write time.
 
     The others are `live`: V4 has `copied` as they are, those in `groups` are to be copied. Neither
-    is known of a partition that is `left_out`, and why.
+    is known of a partition that has a `skip_reason`.
     """
 
     slice_ms: int
     bucket: int
-    left_out: str | None
+    skip_reason: str | None
     rows: int = 0
     dead: int = 0
     live: int = 0
@@ -130,7 +130,7 @@ class _Reader:
         result.dead += len(marked)
         result.live += len(live)
         result.undated += len(page) - len(marked) - len(live)
-        if result.left_out is None and live:
+        if result.skip_reason is None and live:
             copied = copies_in_v4(self.stores, queue, place, live) if self.source.v4 else set()
             result.copied += len(copied)
             for one, at in live.items():

@@ -41,10 +41,10 @@ def v3_partitions(stores: Stores, queue: QueueName, view: Shape) -> list[tuple[P
     """Every partition of V3, oldest first, and why a browse of V4 misses it (None: it does not)."""
     first = first_slice(stores, queue, view.window)
     partitions = sorted(stores.tables.v3.places(queue), key=lambda at: (at.slice_start, at.bucket))
-    return [(partition, _left_out(partition, view, first)) for partition in partitions]
+    return [(partition, _reason_to_skip(partition, view, first)) for partition in partitions]
 
 
-def _left_out(partition: Place, view: Shape, first: datetime | None) -> str | None:
+def _reason_to_skip(partition: Place, view: Shape, first: datetime | None) -> str | None:
     start = partition.slice_start
     if first is not None and start < first:
         return BEHIND

@@ -63,8 +63,10 @@ def find_old_mails(spark: Session, spec: AuditSpec, slices: Sequence[datetime]) 
         stores = stores_of(spec.settings)
         with PlanWriter(spec.location, spec.path) as writer:
             reader = _FirstRead(spec, stores, writer)
-            found = [old for keys in batches for key in keys for old in reader.slice(instant(key))]
-        yield from found  # the file is whole by now
+            old_mails = [
+                old for keys in batches for key in keys for old in reader.slice(instant(key))
+            ]
+        yield from old_mails  # the file is whole by now
 
     return run_on_keys(spark, [millis(start) for start in slices], read)
 
@@ -79,16 +81,16 @@ class _FirstRead:
         """All its partitions; a mail that has a row in both tables counts once."""
         queue, tables = self.spec.queue, self.stores.tables.existing
         places = [Place(start, bucket) for bucket in range(self.spec.buckets)]
-        seen: set[EnqueueId] = set()
+        seen_ids: set[EnqueueId] = set()
         for table in tables:
             for place, pages in partitions(table.ids_of, queue, places):
                 spools = Spool(), Spool()
                 for page in pages:
                     times = {row.enqueue_id: row.enqueued_time or start for row in page}
                     latest = self.spec.latest
-                    old = {k: at for k, at in times.items() if at <= latest and k not in seen}
+                    old = {k: at for k, at in times.items() if at <= latest and k not in seen_ids}
                     if len(tables) > 1:
-                        seen |= old.keys()
+                        seen_ids |= old.keys()
                     self._add(old, spools)
                 yield from self._written(table.table.value, place, spools)
 

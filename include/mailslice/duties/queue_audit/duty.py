@@ -13,7 +13,7 @@ from mailslice.duties.queue_audit.candidates import AuditSpec, OldMails, find_ol
 from mailslice.duties.queue_audit.evidence import Gathered, gather
 from mailslice.duties.queue_audit.metrics import file_of, metrics_in, prometheus_text
 from mailslice.duties.queue_audit.params import Params
-from mailslice.duties.queue_audit.verdicts import judge_all, total
+from mailslice.duties.queue_audit.verdicts import classify_all, total
 from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.audits import CENSUS_PATIENCE, AuditPlan, Reads
 from mailslice.maintenance.duty import ReportDuty
@@ -89,8 +89,8 @@ def _audit(run: Run) -> AuditPlan:
     spec = AuditSpec(
         run.settings, run.queue, view.window, buckets, now - age, location, folder, PLAN_FOLDER
     )
-    found = find_old_mails(run.spark(), spec, slices) if slices else []
-    candidates = [old for old in found if old.count]
+    old_mails = find_old_mails(run.spark(), spec, slices) if slices else []
+    candidates = [old for old in old_mails if old.count]
     crash.point("plan:after-first-read")
 
     # Where no mail is old enough, a census could prove nothing, and none is taken.
@@ -100,9 +100,9 @@ def _audit(run: Run) -> AuditPlan:
     crash.point("plan:after-evidence")
     run.require_lock()
 
-    outcomes = judge_all(run.spark(), spec, candidates, gathered.evidence) if candidates else []
+    outcomes = classify_all(run.spark(), spec, candidates, gathered.evidence) if candidates else []
     files = sorted((one.file for one in outcomes if one.file.rows), key=lambda file: file.file)
-    gone, verdicts = sum(outcome.gone for outcome in outcomes), total(outcomes)
+    deleted, verdicts = sum(outcome.deleted for outcome in outcomes), total(outcomes)
     requested = len(slices) * buckets * len(run.stores.tables.existing)
     plan = AuditPlan(
         run=run.request.run,
@@ -114,7 +114,7 @@ def _audit(run: Run) -> AuditPlan:
         unproved=gathered.evidence.unproved is not None,
         verdicts=verdicts,
         verdict_files=tuple(files),
-        reads=_reads(requested, found, gone + sum(file.rows for file in files)),
+        reads=_reads(requested, old_mails, deleted + sum(file.rows for file in files)),
     )
     run.report(
         verdicts=verdicts,
@@ -122,7 +122,7 @@ def _audit(run: Run) -> AuditPlan:
         census=_census(params, gathered),
         broker=gathered.evidence.counts.as_json(),
         mails=plan.planned,
-        goneMeanwhile=gone,
+        goneMeanwhile=deleted,
         message=_message(plan, params),
     )
     return plan
@@ -138,13 +138,13 @@ def _slices(run: Run, view: Shape, now: datetime, latest: datetime) -> tuple[lis
     return sorted(start for start in starts if start <= until and covers(start)), buckets
 
 
-def _reads(requested: int, found: Sequence[OldMails], judged: int) -> Reads:
-    keys = {(old.table, old.slice_ms, old.bucket, old.delayed) for old in found}
+def _reads(requested: int, old_mails: Sequence[OldMails], judged: int) -> Reads:
+    keys = {(old.table, old.slice_ms, old.bucket, old.delayed) for old in old_mails}
     return Reads(
         requested=requested,
         read=len({key[:3] for key in keys}),
-        twice=len(found) - len(keys),
-        candidates=sum(old.count for old in found),
+        twice=len(old_mails) - len(keys),
+        candidates=sum(old.count for old in old_mails),
         judged=judged,
     )
 

@@ -40,7 +40,7 @@ _RECORDS = 3
 SETTLED = timedelta(seconds=20)
 """An enqueue of this age has ended: row, then message, each within 10 s, or it is marked."""
 _PAUSE = 1.0
-_BYTES_HELD = 5_000
+_BYTES_A_MESSAGE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _announce(stores: Stores, queue: QueueName, counts: Counts, longest: timedel
     """What a census changes, said before it begins."""
     name, ready = RabbitNames(queue).work_queue, "ready messages"
     if counts.ready is not None:
-        megabytes = counts.ready * _BYTES_HELD // 1_000_000 + 1
+        megabytes = counts.ready * _BYTES_A_MESSAGE // 1_000_000 + 1
         ready = f"{counts.ready} {ready} (about {megabytes} MB in the broker)"
     order = "they keep their order"
     if (stores.management.arguments(name) or {}).get("x-queue-type") == "quorum":

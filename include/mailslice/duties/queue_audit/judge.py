@@ -82,19 +82,22 @@ class Facts:
 def judge(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
     """The verdict and why, as if its content were there."""
     one = facts.enqueue_id
-    seen = evidence.census is not None and one in evidence.census
+    in_census = evidence.census is not None and one in evidence.census
     if one in evidence.held:
         return Verdict.HELD, evidence.held[one]
-    if one in evidence.in_flight and not seen:
+    if one in evidence.in_flight and not in_census:
         return Verdict.IN_FLIGHT, evidence.in_flight[one]
     if one in evidence.done:
-        again = (
+        duplicate_note = (
             "; its message is in the work queue once more, and would be delivered again"
-            if seen
+            if in_census
             else ""
         )
-        return Verdict.GHOST, f"{evidence.done[one]}, and its deleted mark is missing{again}"
-    if seen:
+        return (
+            Verdict.GHOST,
+            f"{evidence.done[one]}, and its deleted mark is missing{duplicate_note}",
+        )
+    if in_census:
         return Verdict.WAITING, "its message is in the work queue"
     return _not_in_work_queue(facts, evidence)
 
@@ -139,13 +142,13 @@ def _without_census(facts: Facts, counts: Counts) -> str:
             "RabbitMQ's figures show no message at all: lost, or a ghost; "
             "a census (--census) proves it"
         )
-    there = (
+    counted = (
         f"{counts.ready} messages wait and {counts.unacknowledged} are with "
         f"{counts.consumers} consumers"
     )
     if counts.head is not None and facts.enqueued + OVERDUE < counts.head:
         return (
-            f"{there}; the oldest is of {counts.head:%Y-%m-%dT%H:%M:%SZ}, later than this mail: "
+            f"{counted}; the oldest is of {counts.head:%Y-%m-%dT%H:%M:%SZ}, later than this mail: "
             "it may be lost; a census (--census) proves it"
         )
-    return f"{there}; which mails they are a census (--census) tells"
+    return f"{counted}; which mails they are a census (--census) tells"

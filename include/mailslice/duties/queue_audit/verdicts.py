@@ -34,10 +34,10 @@ class Outcome:
 
     file: RowFile
     verdicts: Mapping[str, int]
-    gone: int
+    deleted: int
 
 
-def judge_all(
+def classify_all(
     spark: Session, spec: AuditSpec, candidates: Sequence[OldMails], evidence: Evidence
 ) -> list[Outcome]:
     """The verdicts on all candidates."""
@@ -66,24 +66,24 @@ class _Judging:
     stores: Stores
     evidence: Evidence
     verdicts: Counter[str] = field(default_factory=Counter)
-    gone: int = 0
+    deleted: int = 0
 
     def outcome(self, candidates: Iterable[OldMails]) -> Outcome:
         """Writes a file, of a name of its own: a task may be tried again."""
         spec, file = self.spec, f"{self.spec.plan_folder}/verdicts-{uuid4()}.parquet"
         rows = write_rows(spec.location, spec.folder, file, self._rows(candidates), MailVerdict)
-        return Outcome(rows, dict(self.verdicts), self.gone)
+        return Outcome(rows, dict(self.verdicts), self.deleted)
 
     def _rows(self, candidates: Iterable[OldMails]) -> Iterator[MailVerdict]:
         with PlanReader(self.spec.location, self.spec.path) as reader:
             for mails in candidates:
                 for ids in _ids(reader, mails):
-                    judged = self._judged(mails, ids)
-                    self.verdicts.update(mail.verdict for mail in judged)
-                    self.gone += len(ids) - len(judged)
-                    yield from judged
+                    classified = self._classify(mails, ids)
+                    self.verdicts.update(mail.verdict for mail in classified)
+                    self.deleted += len(ids) - len(classified)
+                    yield from classified
 
-    def _judged(self, mails: OldMails, ids: list[EnqueueId]) -> list[MailVerdict]:
+    def _classify(self, mails: OldMails, ids: list[EnqueueId]) -> list[MailVerdict]:
         spec, stores, queue = self.spec, self.stores, self.spec.queue
         partition = (QueueTable(mails.table), Place(instant(mails.slice_ms), mails.bucket))
         rows = still_live(stores.tables, queue, spec.window, partition, ids)

@@ -64,8 +64,8 @@ def rows(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) ->
         ),
     ]
     files = [f"{PLAN_FOLDER}/{file}" for file in plan.row_files]
-    found = planned_rows(run, files, schema, partial(_with_times, open_ms))
-    return Frame("rows", found, expect, may_be_empty=not plan.planned)
+    planned = planned_rows(run, files, schema, partial(_with_times, open_ms))
+    return Frame("rows", planned, expect, may_be_empty=not plan.planned)
 
 
 def _with_times(open_ms: int, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -116,10 +116,10 @@ def _still_live(run: Run, plan: CleanupPlan, unmarked: Sequence[RowKey]) -> int:
 
     James moves it on at any time, then drops marks, then rows; another cleanup rows, then marks.
     """
-    there = existing(run, unmarked)
+    existing_ids = existing(run, unmarked)
     browse = starts_of(run.stores, run.queue).browse
     return sum(
-        row.enqueue_id in there
+        row.enqueue_id in existing_ids
         for row in unmarked
         if browse is None or is_live(row.slice_start, browse, plan.shape.window)
     )

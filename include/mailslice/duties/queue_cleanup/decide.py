@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceFound:
+class SliceCounts:
     """One slice over all its buckets and tables.
 
     `unmarked` rows have no deleted mark; `survivors` are the ids of some of them.
@@ -45,7 +45,7 @@ class Counts:
     unproven: int = 0
 
 
-def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceFound]:
+def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceCounts]:
     """Partitions summed up to slices that have rows, oldest first."""
     ordered = sorted(
         (partition for partition in partitions if partition.rows), key=attrgetter("slice_ms")
@@ -56,8 +56,8 @@ def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceFound]:
     ]
 
 
-def _slice(start: datetime, partitions: Sequence[PlaceFound | PlaceLeft]) -> SliceFound:
-    return SliceFound(
+def _slice(start: datetime, partitions: Sequence[PlaceFound | PlaceLeft]) -> SliceCounts:
+    return SliceCounts(
         start,
         sum(partition.rows for partition in partitions),
         sum(partition.unmarked for partition in partitions),
@@ -92,26 +92,26 @@ def highest_browse_start(open_for: timedelta, *, now: datetime, grace: timedelta
 
 
 def counts(
-    slices: Iterable[SliceFound], browse_start: datetime | None, window: timedelta
+    slices: Iterable[SliceCounts], browse_start: datetime | None, window: timedelta
 ) -> Counts:
     """Live, dead and unproven rows, as seen from `browse_start`; zeros without one."""
     if browse_start is None:
         return Counts()
     live = dead = unproven = 0
-    for found in slices:
-        dead += found.dead
-        if is_live(found.start, browse_start, window):
-            live += found.unmarked
+    for slice_ in slices:
+        dead += slice_.dead
+        if is_live(slice_.start, browse_start, window):
+            live += slice_.unmarked
         else:
-            unproven += found.unmarked
+            unproven += slice_.unmarked
     return Counts(live, dead, unproven)
 
 
 def oldest_live(
-    slices: Iterable[SliceFound], browse_start: datetime, window: timedelta
+    slices: Iterable[SliceCounts], browse_start: datetime, window: timedelta
 ) -> datetime | None:
     """The slice of the oldest live row."""
-    live = (found.start for found in slices if found.unmarked)
+    live = (slice_.start for slice_ in slices if slice_.unmarked)
     return min((start for start in live if is_live(start, browse_start, window)), default=None)
 
 

@@ -10,9 +10,10 @@ from uuid import UUID
 
 from mailslice.checks.expectations import Frame
 from mailslice.duties.queue_cleanup import candidates, check, decide
-from mailslice.duties.queue_cleanup.deleting import Deletes, delete_partitions
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
+from mailslice.duties.queue_cleanup.orphan_rows import quarantine_rows
 from mailslice.duties.queue_cleanup.params import Params
+from mailslice.duties.queue_cleanup.partition_deletes import Deletes, delete_partitions
 from mailslice.duties.queue_cleanup.plan import (
     CleanupPlan,
     PartitionName,
@@ -20,10 +21,9 @@ from mailslice.duties.queue_cleanup.plan import (
     planned_partitions,
 )
 from mailslice.duties.queue_cleanup.planning import make_plan
-from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining
+from mailslice.duties.queue_cleanup.read_back import Remaining, read_remaining
 from mailslice.duties.queue_cleanup.repair_risk import risk
 from mailslice.duties.queue_cleanup.second_read import SecondRead, read_again
-from mailslice.duties.queue_cleanup.strays import set_aside
 from mailslice.duties.queue_cleanup.verify import Verification
 from mailslice.duties.queue_cleanup.view import (
     Moved,
@@ -47,7 +47,7 @@ from mailslice.model import crash
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.own import SliceStatistic
 
-GONE, OUT_OF_TIME = "gone since plan", "time limit"
+DELETED_SINCE_PLAN, OUT_OF_TIME = "gone since plan", "time limit"
 _NAMED = 99
 """So many partitions that failed are in the report."""
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
@@ -83,7 +83,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         """Slices are proved again; browseStart, rows, marks with a proof, contentStart last."""
         require_clock(run, plan.grace)
         partitions, throttle = planned_partitions(run, plan), _throttle(run)
-        first = _seen_empty(run, plan)
+        first = _sampled_empty(run, plan)
         second = read_again(run, plan, partitions)
         crash.point("apply:after-second-read")
 
@@ -91,17 +91,17 @@ class QueueCleanup(Duty[CleanupPlan]):
         browse = _raise_browse_start(run, second, progress)
         crash.point("apply:after-browse-start")
 
-        aside = set_aside(run, plan.strays, plan.shape.window)
-        run.report(aside=aside.rows, keptAnew=aside.kept_anew)
+        quarantined = quarantine_rows(run, plan.strays, plan.shape.window)
+        run.report(aside=quarantined.rows, keptAnew=quarantined.alarms)
         crash.point("apply:after-aside")
 
-        chosen, gone = _choose(run, partitions, second, progress)
+        chosen, deleted_rows = _choose(run, partitions, second, progress)
         deletes = delete_partitions(run, chosen, throttle)
         crash.point("apply:after-deletes")
 
         remaining = read_remaining(run, plan, partitions)
         remaining.save(run)
-        _count(progress, chosen, gone, deletes, remaining)
+        _count(progress, chosen, deleted_rows, deletes, remaining)
         crash.point("apply:after-read-back")
 
         run.require_lock()
@@ -134,21 +134,27 @@ class QueueCleanup(Duty[CleanupPlan]):
 
     def describe(self, steps: Summaries) -> str:
         """What was deleted, moved, set aside and dropped."""
-        result, marks, aside = steps.result, _marks(steps), steps.result.fields.get("aside", 0)
+        result, marks, quarantined = (
+            steps.result,
+            _marks(steps),
+            steps.result.fields.get("aside", 0),
+        )
         moved = [name for name, when in result.fields.get("wrote", {}).items() if when]
-        if not (result.applied or result.skipped or moved or marks["dropped"] or aside):
+        if not (result.applied or result.skipped or moved or marks["dropped"] or quarantined):
             return ""
         words = [f"{result.applied} rows deleted"]
         words += [f"{sum(result.skipped.values())} skipped"] if result.skipped else []
         words += [f"{' and '.join(moved)} moved"] if moved else ["the starts stay"]
         words += (
-            [f"{aside} rows set aside (mailslice stuck list {steps.folder.queue})"] if aside else []
+            [f"{quarantined} rows set aside (mailslice stuck list {steps.folder.queue})"]
+            if quarantined
+            else []
         )
         if marks["dropped"]:
             words.append(f"{marks['dropped']} deleted marks dropped ({marks['proof']})")
-        if strays := len(steps.plan.get("strays", ())) - aside:
+        if stray_count := len(steps.plan.get("strays", ())) - quarantined:
             words.append(
-                f"{strays} rows without a mark stay before contentStart "
+                f"{stray_count} rows without a mark stay before contentStart "
                 "(--sweep --aside sets them aside)"
             )
         return ", ".join(words) + _waiting(marks)
@@ -174,12 +180,12 @@ class QueueCleanup(Duty[CleanupPlan]):
         """Defaults of what steps that did not come would have said."""
         plan, fields = steps.plan, steps.result.fields
         known = {"aside": 0, "unproven": 0, "undated": 0, "strays": [], "unrepaired": []}
-        found = {name: value for name, value in known.items() if name not in {**plan, **fields}}
-        found |= {"before": plan.get("before"), "marks": _marks(steps)}
+        defaults = {name: value for name, value in known.items() if name not in {**plan, **fields}}
+        defaults |= {"before": plan.get("before"), "marks": _marks(steps)}
         if "after" not in fields and "after" not in (steps.verified or {}):
             begun = steps.result.touched or _TARGET in fields
-            found["after"] = None if begun else plan.get("before")
-        return found
+            defaults["after"] = None if begun else plan.get("before")
+        return defaults
 
     def conclude(self, run: Run, steps: Summaries) -> None:
         """Remembers closed slices, for size and browse, as of when they were read."""
@@ -203,7 +209,7 @@ def _save(run: Run, progress: Progress, **fields: Any) -> None:
     progress.save()
 
 
-def _seen_empty(run: Run, plan: CleanupPlan) -> datetime | None:
+def _sampled_empty(run: Run, plan: CleanupPlan) -> datetime | None:
     """When the queue was seen empty just now; the second look comes when marks are to go."""
     if not run.settings.queue.shared or not (plan.planned or plan.candidates):
         return None
@@ -240,25 +246,25 @@ def _choose(
         rows = (one.rows for one in partitions if skipped.get(one.slice_start) == why)
         progress.skip(why, sum(rows))
     # A try of this plan that had begun to delete: what is gone may be its own work.
-    gone = {} if progress.earlier.get(_DELETING) else second.gone(chosen)
-    progress.skip(GONE, sum(gone.values()))
+    deleted_rows = {} if progress.earlier.get(_DELETING) else second.deleted_rows(chosen)
+    progress.skip(DELETED_SINCE_PLAN, sum(deleted_rows.values()))
     reasons = {str(iso(start)): why for start, why in sorted(skipped.items())}
     _save(run, progress, **{_DELETING: True}, skippedSlices=reasons)
-    return chosen, gone
+    return chosen, deleted_rows
 
 
 def _count(
     progress: Progress,
     chosen: Sequence[PlannedPartition],
-    gone: Mapping[PartitionName, int],
+    deleted_rows: Mapping[PartitionName, int],
     deletes: Deletes,
     remaining: Remaining,
 ) -> None:
     """What became of the rows, as they were read back."""
     tried, late = chosen[: deletes.tried], chosen[deletes.tried :]
-    left = {one.name: remaining.planned_in(one) for one in tried}
-    rows = {one.name: one.rows - gone.get(one.name, 0) for one in chosen}
-    failed = {name: min(count, rows[name]) for name, count in left.items() if count}
+    remaining_rows = {one.name: remaining.planned_in(one) for one in tried}
+    rows = {one.name: one.rows - deleted_rows.get(one.name, 0) for one in chosen}
+    failed = {name: min(count, rows[name]) for name, count in remaining_rows.items() if count}
     progress.done(count=sum(rows[one.name] for one in tried) - sum(failed.values()))
     progress.skip(OUT_OF_TIME, sum(rows[one.name] for one in late))
     for name in list(failed)[:_NAMED]:
@@ -284,7 +290,7 @@ def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> M
 
 def _after(run: Run, plan: CleanupPlan, remaining: Remaining, starts: Starts) -> dict[str, Any]:
     """The starts, and what was there after the deletes."""
-    slices = [found for found in remaining.slices() if run.params(Params).covers(found.start)]
+    slices = [slice_ for slice_ in remaining.slices() if run.params(Params).covers(slice_.start)]
     counts = decide.counts(slices, starts.browse, plan.shape.window)
     return {
         "browseStart": iso(starts.browse),

@@ -1,4 +1,4 @@
-"""Deleted marks go with a proof that their mails are not handled again, and only without a row (I5).
+"""Drop deleted marks with a proof that their mails are not handled again, without a row (I5).
 
 A run drops the marks of its own plan when it can prove them itself, and those that an earlier sweep
 listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 41).
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER, Candidates
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
-from mailslice.duties.queue_cleanup.remaining import Remaining
+from mailslice.duties.queue_cleanup.read_back import Remaining
 from mailslice.engine.frames import slots_of
 from mailslice.engine.mark_deletion import Dropped, Dropping, drop_listed, drop_planned, halves_of
 from mailslice.maintenance.artifacts import iso
@@ -143,14 +143,14 @@ def _drained_until(
     run: Run, plan: CleanupPlan, batches: Sequence[_Batch], first: datetime | None
 ) -> datetime | None:
     """The broker was seen empty after this time, whatever two clocks differ; None: nobody knows."""
-    seen = last_seen_empty(run.stores, run.queue)
-    if seen is not None:
+    drained_at = last_seen_empty(run.stores, run.queue)
+    if drained_at is not None:
         # Each of two machines may differ so much from Cassandra's clock.
-        seen -= (plan.grace + run.settings.duty.grace) / 4
-        if all(batch.written_until <= seen for batch in batches):
-            return seen
+        drained_at -= (plan.grace + run.settings.duty.grace) / 4
+        if all(batch.written_until <= drained_at for batch in batches):
+            return drained_at
     # This apply began after all marks were read.
-    return _ALWAYS if sample_again(run.stores, run.queue, first, run.clock) else seen
+    return _ALWAYS if sample_again(run.stores, run.queue, first, run.clock) else drained_at
 
 
 def _closed_until(run: Run, plan: CleanupPlan) -> datetime:
@@ -167,10 +167,10 @@ def _dead_letters(run: Run) -> Halves | None:
     if not run.settings.queue.shared:
         return halves_of([])
     try:
-        found = dead_letter_ids(run.settings, run.queue)
+        ids = dead_letter_ids(run.settings, run.queue)
     except MailsliceError:
         return None
-    return halves_of([enqueue_id.bytes[8:] for enqueue_id in found])
+    return halves_of([enqueue_id.bytes[8:] for enqueue_id in ids])
 
 
 @dataclass(frozen=True, slots=True)

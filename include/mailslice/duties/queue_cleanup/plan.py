@@ -71,11 +71,11 @@ class PlannedPartition(PartitionKey):
     groups: int
 
     @classmethod
-    def of(cls, found: PlaceFound) -> PlannedPartition:
-        """From what a scan found; `found.planned` is not 0."""
-        key = QueueTable(found.table), found.slice_ms, found.bucket
-        part = found.part
-        return cls(*key, found.planned, found.newest_us, part.file, part.first, part.groups)
+    def of(cls, scanned: PlaceFound) -> PlannedPartition:
+        """From what a scan found; `scanned.planned` is not 0."""
+        key = QueueTable(scanned.table), scanned.slice_ms, scanned.bucket
+        part = scanned.part
+        return cls(*key, scanned.planned, scanned.newest_us, part.file, part.first, part.groups)
 
     @property
     def part(self) -> PlanPart:
@@ -135,7 +135,7 @@ class CleanupPlan(QueuePlan):
 
     def buckets(self, partitions: Sequence[PlannedPartition]) -> int:
         """How many buckets a slice may have; a scan of keys may have found more."""
-        return max([self.shape.buckets, *(each.bucket + 1 for each in partitions)])
+        return max([self.shape.buckets, *(partition.bucket + 1 for partition in partitions)])
 
 
 def planned_partitions(run: Run, plan: CleanupPlan) -> list[PlannedPartition]:

@@ -11,11 +11,11 @@ from uuid import UUID
 from mailslice.admin.queues import require
 from mailslice.codec import message
 from mailslice.duties.queue_cleanup import candidates, decide
-from mailslice.duties.queue_cleanup.decide import Counts, SliceFound
+from mailslice.duties.queue_cleanup.decide import Counts, SliceCounts
+from mailslice.duties.queue_cleanup.orphan_rows import orphan_rows_of
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import WHY, CleanupPlan, PlannedPartition, Reads, RowKey
 from mailslice.duties.queue_cleanup.repair_risk import unrepaired_tables
-from mailslice.duties.queue_cleanup.strays import strays_of
 from mailslice.duties.queue_cleanup.view import (
     Starts,
     micros,
@@ -60,7 +60,7 @@ class _Reading:
     requested: int
     swept: frozenset[datetime]
     partitions: Sequence[PlaceFound]
-    slices: Sequence[SliceFound]
+    slices: Sequence[SliceCounts]
     marks_read: datetime
     browse: datetime | None
 
@@ -89,15 +89,15 @@ class _Reading:
         if self.browse is None:
             return
         live = [
-            found
-            for found in sorted(self.partitions, key=_key)
-            if found.unmarked and is_live(found.slice_start, self.browse, self.shape.window)
+            partition
+            for partition in sorted(self.partitions, key=_key)
+            if partition.unmarked and is_live(partition.slice_start, self.browse, self.shape.window)
         ]
-        for number, found in enumerate(live):
-            ids = found.survivors[: _LIVE_IDS if number < _LIVE_PARTITIONS else 1]
-            table = QueueTable(found.table)
+        for number, partition in enumerate(live):
+            ids = partition.survivors[: _LIVE_IDS if number < _LIVE_PARTITIONS else 1]
+            table = QueueTable(partition.table)
             for one in ids:
-                yield RowKey(table, found.slice_ms, found.bucket, EnqueueId(UUID(one)))
+                yield RowKey(table, partition.slice_ms, partition.bucket, EnqueueId(UUID(one)))
 
 
 def make_plan(run: Run) -> CleanupPlan:
@@ -107,9 +107,9 @@ def make_plan(run: Run) -> CleanupPlan:
     require(run.stores, run.queue)
     require_clock(run, grace)
     reading = _read(run, grace)
-    found = reading.partitions
-    strays = strays_of(found, reading.swept) if reading.browse is not None else ()
-    planned = sorted((PlannedPartition.of(one) for one in found if one.planned), key=_key)
+    partitions = reading.partitions
+    strays = orphan_rows_of(partitions, reading.swept) if reading.browse is not None else ()
+    planned = sorted((PlannedPartition.of(one) for one in partitions if one.planned), key=_key)
     plan = CleanupPlan(
         run=run.request.run,
         queue=run.queue,
@@ -122,19 +122,21 @@ def make_plan(run: Run) -> CleanupPlan:
         ranged=params.ranged,
         browse_start=reading.browse,
         new_browse_start=None if params.ranged else reading.new_browse_start(grace),
-        rows=sum((one.digest for one in found), Digest()),
+        rows=sum((one.digest for one in partitions), Digest()),
         row_files=tuple(sorted({one.file for one in planned})),
         partitions=run.write_rows("partitions", planned, PlannedPartition),
         live=run.write_rows("live", reading.live_rows(), RowKey),
         strays=strays if params.aside else (),
         candidates=None if params.ranged else candidates.recorded(run),
-        reads=Reads(reading.requested, len(found), len(found) - len({*map(_key, found)})),
+        reads=Reads(
+            reading.requested, len(partitions), len(partitions) - len({*map(_key, partitions)})
+        ),
     )
     _expect_marks(run, plan)
     counts = reading.counts
     run.report(
         unproven=counts.unproven,
-        undated=sum(one.undated for one in found),
+        undated=sum(one.undated for one in partitions),
         before={
             "browseStart": iso(plan.browse_start),
             "contentStart": iso(reading.starts.content),
@@ -152,8 +154,8 @@ def make_plan(run: Run) -> CleanupPlan:
     return plan
 
 
-def _key(found: PlaceFound | PlannedPartition) -> tuple[int, str, int]:
-    return found.slice_ms, found.table, found.bucket
+def _key(partition: PlaceFound | PlannedPartition) -> tuple[int, str, int]:
+    return partition.slice_ms, partition.table, partition.bucket
 
 
 def _read(run: Run, grace: timedelta) -> _Reading:
@@ -176,7 +178,7 @@ def _read(run: Run, grace: timedelta) -> _Reading:
     keys = [
         (millis(start), decide.closed(start, open_for, now=now, grace=grace)) for start in slices
     ]
-    found = scan(run.spark(), spec, keys) if keys else []
+    partitions = scan(run.spark(), spec, keys) if keys else []
     crash.point("plan:after-scan")
     return _Reading(
         shape,
@@ -186,8 +188,8 @@ def _read(run: Run, grace: timedelta) -> _Reading:
         now,
         len(keys) * buckets * len(tables),
         frozenset(swept),
-        found,
-        decide.by_slice(found),
+        partitions,
+        decide.by_slice(partitions),
         marks_read=run.clock(),
         browse=starts_of(stores, queue).browse,
     )
@@ -214,9 +216,9 @@ def _expect_marks(run: Run, plan: CleanupPlan) -> None:
 
 
 def _words(
-    plan: CleanupPlan, planned: Sequence[PlannedPartition], reading: _Reading, strays: int
+    plan: CleanupPlan, planned: Sequence[PlannedPartition], reading: _Reading, stray_count: int
 ) -> Iterator[str]:
-    """What the plan comes to, in words. `strays`: those that stay."""
+    """What the plan comes to, in words. `stray_count`: those that stay."""
     if reading.starts.browse is None:
         yield "nothing to do: the queue has no browseStart, so no mail was ever put into it"
         return
@@ -236,9 +238,10 @@ def _words(
         )
     if plan.browse_start and not decide.aligned(plan.browse_start, plan.shape.window):
         yield f"browseStart {browse} is no multiple of the window: James finds no slice from it"
-    if strays:
+    if stray_count:
         yield (
-            f"{strays} rows without a mark lie before contentStart: `--sweep --aside` sets them "
+            f"{stray_count} rows without a mark lie before contentStart: `--sweep --aside` sets "
+            "them "
             "aside, from where `mailslice stuck release` puts them back"
         )
 

@@ -18,7 +18,7 @@ from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import is_live, slice_start
 from mailslice.view.configuration import view_shape
 
-CHANGED, LIVE_AGAIN = "changed since plan", "live again"
+CHANGED, MARK_MISSING = "changed since plan", "live again"
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class SecondRead:
         for now in self.partitions:
             if now.slice_ms in slices:
                 if now.unmarked_planned:
-                    skipped[instant(now.slice_ms)] = LIVE_AGAIN
+                    skipped[instant(now.slice_ms)] = MARK_MISSING
                 elif now.foreign:
                     skipped.setdefault(instant(now.slice_ms), CHANGED)
         return skipped
 
-    def gone(self, planned: Sequence[PlannedPartition]) -> dict[PartitionName, int]:
+    def deleted_rows(self, planned: Sequence[PlannedPartition]) -> dict[PartitionName, int]:
         """Planned rows that are gone already: another run was faster, or James."""
-        there = {(now.table, now.slice_ms, now.bucket): now.matched for now in self.partitions}
-        return {one.name: one.rows - there[one.name] for one in planned}
+        matched = {(now.table, now.slice_ms, now.bucket): now.matched for now in self.partitions}
+        return {one.name: one.rows - matched[one.name] for one in planned}
 
     def browse_start(self, stored: datetime | None) -> datetime | None:
         """The planned browseStart, or up to the oldest live row of this read.
@@ -122,7 +122,9 @@ def _compared(run: Run, keys: Sequence[PlaceKey]) -> list[PlaceNow]:
         return []
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
     try:
-        found = compare(run.spark(), Comparison(run.settings, run.queue, location, folder), keys)
+        partitions = compare(
+            run.spark(), Comparison(run.settings, run.queue, location, folder), keys
+        )
     except Exception as error:
         if problem := unreadable(error):
             raise PlanRefused(
@@ -130,9 +132,10 @@ def _compared(run: Run, keys: Sequence[PlaceKey]) -> list[PlaceNow]:
                 f"removed ({problem}): plan again"
             ) from error
         raise
-    if len(found) != len(keys):
+    if len(partitions) != len(keys):
         raise PlanRefused(
-            f"the second read gave {len(found)} of {len(keys)} partitions: nothing is known of "
+            f"the second read gave {len(partitions)} of {len(keys)} partitions: nothing is known "
+            "of "
             "the others; plan again"
         )
-    return found
+    return partitions

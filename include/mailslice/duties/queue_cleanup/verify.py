@@ -12,7 +12,7 @@ from datetime import datetime
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_cleanup import decide
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, RowKey, planned_partitions
-from mailslice.duties.queue_cleanup.remaining import Remaining
+from mailslice.duties.queue_cleanup.read_back import Remaining
 from mailslice.duties.queue_cleanup.sample import existing, sample
 from mailslice.duties.queue_cleanup.view import Starts, micros, rows_of, starts_of
 from mailslice.engine.partition_scan import SURVIVORS_A_PLACE, instant
@@ -44,7 +44,7 @@ class Verification:
     def frame(self) -> Frame:
         """One row: what is expected of this run's writes."""
         browse, content = self.starts.browse, self.starts.content
-        left_without_mark = sum(
+        unmarked_rows = sum(
             partition.matched_unmarked
             for partition in self.remaining.partitions.values()
             if not self._was_skipped(instant(partition.slice_ms))
@@ -52,11 +52,11 @@ class Verification:
         past_browse_start = browse is not None and content is not None and content > browse
         none = {
             "deleted_rows_there": (
-                self._deleted_rows_there(),
+                self._deleted_rows_still_stored(),
                 "No row that was deleted is there, in a sample.",
             ),
             "planned_rows_left_without_mark": (
-                left_without_mark,
+                unmarked_rows,
                 "No row that was planned dead has lost its deleted mark while it is there.",
             ),
             "live_rows_passed": (
@@ -91,13 +91,13 @@ class Verification:
         plan, now = self.plan, self.remaining.read_at
         return [
             {
-                "start": iso(found.start),
-                "live": found.unmarked,
-                "dead": found.dead,
-                "survivors": found.survivors[:SURVIVORS_A_PLACE],
+                "start": iso(slice_.start),
+                "live": slice_.unmarked,
+                "dead": slice_.dead,
+                "survivors": slice_.survivors[:SURVIVORS_A_PLACE],
             }
-            for found in ([] if plan.ranged else self.remaining.slices())
-            if decide.closed(found.start, plan.open_for, now=now, grace=plan.grace)
+            for slice_ in ([] if plan.ranged else self.remaining.slices())
+            if decide.closed(slice_.start, plan.open_for, now=now, grace=plan.grace)
         ]
 
     def _wrote(self, name: str) -> datetime | None:
@@ -109,18 +109,20 @@ class Verification:
 
     def _unaligned(self, name: str, now: datetime | None) -> int:
         """1 where the stored start is what this run wrote, and no multiple of the window."""
-        ours = now is not None and now == self._wrote(name)
-        return int(ours and now is not None and not decide.aligned(now, self.plan.shape.window))
+        is_from_this_run = now is not None and now == self._wrote(name)
+        return int(
+            is_from_this_run and now is not None and not decide.aligned(now, self.plan.shape.window)
+        )
 
-    def _deleted_rows_there(self) -> int:
+    def _deleted_rows_still_stored(self) -> int:
         """Of a sample of the rows that apply says are gone, how many are there."""
-        gone = [
+        deleted = [
             partition
             for partition in planned_partitions(self.run, self.plan)
             if not self._was_skipped(partition.slice_start)
             and not self.remaining.planned_in(partition)
         ]
-        return len(existing(self.run, sample(self.run, gone)))
+        return len(existing(self.run, sample(self.run, deleted)))
 
     def _live_rows_passed(self) -> int:
         """Unmarked rows behind the browseStart of this run that were live when the plan was made.
@@ -129,20 +131,20 @@ class Verification:
         which the plan or the read after the deletes saw such rows. Behind a start that James wrote
         meanwhile nothing is said.
         """
-        ours, before = self._wrote("browseStart"), self.plan.browse_start
+        written_start, before = self._wrote("browseStart"), self.plan.browse_start
         browse = self.starts.browse
-        if ours is None or before is None or browse is None or browse < ours:
+        if written_start is None or before is None or browse is None or browse < written_start:
             return 0
         suspects = {(row.table.value, row.place) for row in self.live} | {
-            (found.table, Place(instant(found.slice_ms), found.bucket))
-            for found in self.remaining.partitions.values()
-            if found.early
+            (partition.table, Place(instant(partition.slice_ms), partition.bucket))
+            for partition in self.remaining.partitions.values()
+            if partition.early
         }
         made_us, window = micros(self.plan.made_at), self.plan.shape.window
         early = [
             row.enqueue_id
             for table, place in suspects
-            if is_live(place.slice_start, before, window) and place.slice_start < ours
+            if is_live(place.slice_start, before, window) and place.slice_start < written_start
             for row in rows_of(self.run.stores, QueueTable(table)).ids(self.run.queue, place)
             if row.written_us is not None and row.written_us <= made_us
         ]
@@ -154,15 +156,15 @@ class Verification:
         if browse is None:
             return 0
         live = [row for row in self.live if is_live(row.slice_start, browse, window)]
-        there = existing(self.run, live)
-        gone = [row for row in live if row.enqueue_id not in there]
-        if not gone:
+        existing_ids = existing(self.run, live)
+        missing = [row for row in live if row.enqueue_id not in existing_ids]
+        if not missing:
             return 0
-        ids = [row.enqueue_id for row in gone]
+        ids = [row.enqueue_id for row in missing]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, ids)
         moved_on = starts_of(self.run.stores, self.run.queue).browse
         return sum(
             moved_on is not None and is_live(row.slice_start, moved_on, window)
-            for row in gone
+            for row in missing
             if row.enqueue_id not in marked
         )

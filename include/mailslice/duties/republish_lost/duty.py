@@ -295,16 +295,20 @@ def _vanished(run: Run, published: dict[EnqueueId, MailVerdict]) -> int:
     tables, queue = run.stores.tables, run.queue
     existing: set[EnqueueId] = set()
     for view in tables.existing:
-        wanted = [
+        ids_by_partition = [
             (Place(instant(mail.slice_ms), mail.bucket), [enqueue_id])
             for enqueue_id, mail in published.items()
             if QueueTable(mail.table) is view.table
         ]
-        existing |= {row.enqueue_id for row in view.some(queue, wanted)} if wanted else set()
-    gone = published.keys() - existing
-    if not gone:
+        existing |= (
+            {row.enqueue_id for row in view.some(queue, ids_by_partition)}
+            if ids_by_partition
+            else set()
+        )
+    missing = published.keys() - existing
+    if not missing:
         return 0
-    unmarked = gone - tables.deleted.marked(queue, gone)
+    unmarked = missing - tables.deleted.marked(queue, missing)
     # Behind browseStart James drops rows with their marks, and goes there once the mail is done.
     window, browse = view_shape(run.stores).window, tables.browse_starts.read(queue)
     return sum(

@@ -183,4 +183,4 @@ class Prover:
             (ghost, Skipped.GHOST),
             (bare, Skipped.BARE),
         )
-        return next((reason for holds, reason in reasons if holds), None)
+        return next((reason for applies, reason in reasons if applies), None)

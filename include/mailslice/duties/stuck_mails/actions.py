@@ -16,9 +16,9 @@ from mailslice.admin.enqueue import publish
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.codec import message as codec
+from mailslice.duties.stuck_mails.bounce import send_bounce
 from mailslice.duties.stuck_mails.liveness import Stuck
 from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
-from mailslice.duties.stuck_mails.telling import tell_sender
 from mailslice.duties.stuck_mails.verdicts import Action, is_superseded, item_of, stages_of
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.run import Run
@@ -41,7 +41,7 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMail:
+class StuckMail:
     """A mail, who holds it, and where its row is; None for a message of James."""
 
     item: QueuedMail
@@ -53,7 +53,7 @@ class HeldMail:
         """Of the mail."""
         return self.item.enqueue_id
 
-    def to(self, recipients: tuple[str, ...]) -> HeldMail:
+    def to(self, recipients: tuple[str, ...]) -> StuckMail:
         """The same for some of its recipients."""
         mail = replace(self.item.mail, recipients=recipients)
         return replace(self, item=replace(self.item, mail=mail))
@@ -73,9 +73,11 @@ class HeldMail:
         )
         return {**mail.as_json(), "why": why, **more}
 
-    def quarantined_entry(self, action: Action, kept: QuarantinedMail) -> dict[str, Any]:
+    def quarantined_entry(self, action: Action, quarantined: QuarantinedMail) -> dict[str, Any]:
         """As `report_entry`, with what became of the content."""
-        return self.report_entry(action, kept.why, content=kept.content.value, bytes=kept.size)
+        return self.report_entry(
+            action, quarantined.why, content=quarantined.content.value, bytes=quarantined.size
+        )
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,12 @@ class StuckMailActions:
             raise Skipped("its metadata is not known")
         record, mail = stuck.record, stuck.mail
         holder = Holder(record.worker, mail.stage, planned.since, stuck.age, mail.attempt)
-        held = HeldMail(item, holder, mail.place)
+        stuck_mail = StuckMail(item, holder, mail.place)
         if self.plan.mode is StuckMode.SHADOW:
-            return self._note(held, Action(planned.action))
+            return self._note(stuck_mail, Action(planned.action))
         if self.plan.mode is StuckMode.RECOVER and record.stage_marks:
-            return self._recover(held)
-        return self._close(held)
+            return self._recover(stuck_mail)
+        return self._close(stuck_mail)
 
     def closed_by_earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
         """What an earlier try of this very run has closed: its decisions, finished."""
@@ -124,162 +126,171 @@ class StuckMailActions:
         entries = {}
         for mail in of_this_run:
             if mail.enqueue_id in marked:
-                kept = self.quarantine.settle(mail) if mail.state is State.CLOSING else mail
+                quarantined = self.quarantine.settle(mail) if mail.state is State.CLOSING else mail
                 holder = Holder(mail.worker, mail.stage, mail.since, mail.age, mail.attempt)
-                held = HeldMail(codec.decode(mail.message), holder)
-                entries[mail.enqueue_id] = held.quarantined_entry(Action.CLOSED, kept)
+                stuck_mail = StuckMail(codec.decode(mail.message), holder)
+                entries[mail.enqueue_id] = stuck_mail.quarantined_entry(Action.CLOSED, quarantined)
         return entries
 
-    def _note(self, held: HeldMail, action: Action) -> dict[str, Any]:
+    def _note(self, stuck_mail: StuckMail, action: Action) -> dict[str, Any]:
         """What would be done; a decision is written the first time that a mail is found so."""
-        decided = self._decided(action.would, held)
-        at = self.noted.get(str(held.enqueue_id))
+        decided = self._decided(action.would, stuck_mail)
+        at = self.noted.get(str(stuck_mail.enqueue_id))
         if at is None:
             at = self.run.clock()
-            self._save(held, decided, action, at)
+            self._save(stuck_mail, decided, action, at)
         content = {"content": Content.NOT_COPIED.value, "bytes": 0}
-        return held.report_entry(action, decided.why, **content, decided=iso(at))
+        return stuck_mail.report_entry(action, decided.why, **content, decided=iso(at))
 
-    def _close(self, held: HeldMail) -> dict[str, Any]:
+    def _close(self, stuck_mail: StuckMail) -> dict[str, Any]:
         """Content and row, decision, mark. A mail that its holder completes meanwhile is its own.
 
         A holder that hangs over the end of an attempt has quarantined those in doubt already: its
         row is made to name the others, too.
         """
         deleted, queue = self.run.stores.tables.deleted, self.run.queue
-        decided = self._decided(Action.CLOSED, held)
-        kept = self.quarantine.keep(held.item, held.holder, decided)
+        decided = self._decided(Action.CLOSED, stuck_mail)
+        quarantined = self.quarantine.keep(stuck_mail.item, stuck_mail.holder, decided)
         crash.point("apply:kept")
-        if kept.state not in {State.CLOSING, State.KEPT}:
-            raise Skipped(f"it is {kept.state} in quarantine")
-        if deleted.is_marked(queue, held.enqueue_id):
-            if kept.state is State.CLOSING:  # else it has recipients in doubt of its holder
-                self.quarantine.withdraw(kept)
+        if quarantined.state not in {State.CLOSING, State.KEPT}:
+            raise Skipped(f"it is {quarantined.state} in quarantine")
+        if deleted.is_marked(queue, stuck_mail.enqueue_id):
+            if quarantined.state is State.CLOSING:  # else it has recipients in doubt of its holder
+                self.quarantine.withdraw(quarantined)
             raise Skipped("completed meanwhile")
-        kept = self._named(kept, held, decided, take=True)
-        self._save(held, decided, Action.CLOSED, kept.decided)
+        quarantined = self._named(quarantined, stuck_mail, decided, take=True)
+        self._save(stuck_mail, decided, Action.CLOSED, quarantined.decided)
         crash.point("apply:decided")
         # This process may have stood still: its lock ran out, and the next run has withdrawn the
         # mail, or is at it. The row is renewed by a conditional write: it is no longer what that
         # run read.
         self.run.require_lock()
-        renewed = self.quarantine.renew(kept)
+        renewed = self.quarantine.renew(quarantined)
         if renewed is None:
             raise Skipped("withdrawn from quarantine meanwhile")
         crash.point("apply:renewed")
-        deleted.mark_many(queue, [held.enqueue_id])
+        deleted.mark_many(queue, [stuck_mail.enqueue_id])
         crash.point("apply:marked")
-        kept = self.quarantine.settle(renewed)
-        if kept.state not in _STAYS:
-            kept = self._kept_again(held, decided)
-        return held.quarantined_entry(Action.CLOSED, kept)
+        quarantined = self.quarantine.settle(renewed)
+        if quarantined.state not in _STAYS:
+            quarantined = self._quarantine_again(stuck_mail, decided)
+        return stuck_mail.quarantined_entry(Action.CLOSED, quarantined)
 
-    def _kept_again(self, held: HeldMail, decided: Decided) -> QuarantinedMail:
+    def _quarantine_again(self, stuck_mail: StuckMail, decided: Decided) -> QuarantinedMail:
         """The mail is marked, and its copy went at this very moment: it is kept anew."""
-        kept = self.quarantine.keep_for_good(held.item, held.holder, decided)
+        quarantined = self.quarantine.keep_for_good(stuck_mail.item, stuck_mail.holder, decided)
         words = (
-            f"{held.enqueue_id} was withdrawn from quarantine while it was closed: kept anew, its "
-            f"content is {kept.content}; look at 'mailslice stuck list {self.run.queue}'"
+            f"{stuck_mail.enqueue_id} was withdrawn from quarantine while it was closed: kept "
+            "anew, its "
+            f"content is {quarantined.content}; look at 'mailslice stuck list {self.run.queue}'"
         )
-        log.error(words, extra={"action": "kept_anew", "enqueue_id": str(held.enqueue_id)})
+        log.error(words, extra={"action": "kept_anew", "enqueue_id": str(stuck_mail.enqueue_id)})
         self.alarms.append(words)
-        return kept
+        return quarantined
 
-    def _recover(self, held: HeldMail) -> dict[str, Any]:
+    def _recover(self, stuck_mail: StuckMail) -> dict[str, Any]:
         """By its stage marks. From `_take` on those of the holder are refused."""
         stores, queue, now = self.run.stores, self.run.queue, self.run.clock()
-        decision = stages_of(stores, queue, held.item, by=self.plan.run, now=now)
+        decision = stages_of(stores, queue, stuck_mail.item, by=self.plan.run, now=now)
         match decision.verdict:
             case Verdict.HANDLE:
-                return self._release(held, decision)
+                return self._release(stuck_mail, decision)
             case Verdict.FAIL:
-                return self._fail(held, decision)
+                return self._fail(stuck_mail, decision)
             case Verdict.COMPLETE:
-                return self._complete(held, decision)
+                return self._complete(stuck_mail, decision)
         raise Skipped("its stage leaves it to its holder")
 
-    def _release(self, held: HeldMail, decision: Decision) -> dict[str, Any]:
-        decided = self._decided(Action.RELEASED, held)
-        kept = self._kept_for_recovery(held, decided)
-        self._save(held, decided, Action.RELEASED, kept.decided)
+    def _release(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
+        decided = self._decided(Action.RELEASED, stuck_mail)
+        quarantined = self._quarantine_for_recovery(stuck_mail, decided)
+        self._save(stuck_mail, decided, Action.RELEASED, quarantined.decided)
         crash.point("apply:kept")
-        self._take(decision, kept)
+        self._take(decision, quarantined)
         crash.point("apply:taken")
-        self._publish(held.to(decision.left))
+        self._publish(stuck_mail.to(decision.left))
         crash.point("apply:published")
-        self._withdraw(kept)
-        return held.quarantined_entry(Action.RELEASED, kept)
+        self._withdraw(quarantined)
+        return stuck_mail.quarantined_entry(Action.RELEASED, quarantined)
 
-    def _fail(self, held: HeldMail, decision: Decision) -> dict[str, Any]:
+    def _fail(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         """Recipients in doubt go to quarantine for good; those not begun are tried again."""
-        stores, queue, in_doubt = self.run.stores, self.run.queue, held.to(decision.failed)
-        of_all = f"{len(decision.failed)} of {len(held.item.mail.recipients)}"
-        decided = self._decided(Action.FAILED, held, f"; {of_all} recipients may have been served")
-        kept = self._kept_for_recovery(in_doubt, decided)
-        take = kept.state is State.KEPT and kept.action != Action.FAILED
-        kept = self._named(kept, in_doubt, decided, take=take)
-        self._save(held, decided, Action.FAILED, kept.decided)
+        stores, queue, in_doubt = self.run.stores, self.run.queue, stuck_mail.to(decision.failed)
+        of_all = f"{len(decision.failed)} of {len(stuck_mail.item.mail.recipients)}"
+        decided = self._decided(
+            Action.FAILED, stuck_mail, f"; {of_all} recipients may have been served"
+        )
+        quarantined = self._quarantine_for_recovery(in_doubt, decided)
+        take = quarantined.state is State.KEPT and quarantined.action != Action.FAILED
+        quarantined = self._named(quarantined, in_doubt, decided, take=take)
+        self._save(stuck_mail, decided, Action.FAILED, quarantined.decided)
         crash.point("apply:kept")
-        self._take(decision, kept)
+        self._take(decision, quarantined)
         crash.point("apply:taken")
-        tell_sender(stores, in_doubt.item, self.run.clock)
+        send_bounce(stores, in_doubt.item, self.run.clock)
         if decision.left:
-            self._publish(held.to(decision.left))
+            self._publish(stuck_mail.to(decision.left))
         else:
-            stores.tables.deleted.mark_many(queue, [held.enqueue_id])
+            stores.tables.deleted.mark_many(queue, [stuck_mail.enqueue_id])
         crash.point("apply:published")
-        return held.quarantined_entry(Action.FAILED, self.quarantine.settle(kept))
+        return stuck_mail.quarantined_entry(Action.FAILED, self.quarantine.settle(quarantined))
 
-    def _complete(self, held: HeldMail, decision: Decision) -> dict[str, Any]:
-        decided = self._decided(Action.COMPLETED, held)
-        self._save(held, decided, Action.COMPLETED, self.run.clock())
+    def _complete(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
+        decided = self._decided(Action.COMPLETED, stuck_mail)
+        self._save(stuck_mail, decided, Action.COMPLETED, self.run.clock())
         self._take(decision, None)
-        self.run.stores.tables.deleted.mark_many(self.run.queue, [held.enqueue_id])
-        return held.report_entry(Action.COMPLETED, decided.why, content="done")
+        self.run.stores.tables.deleted.mark_many(self.run.queue, [stuck_mail.enqueue_id])
+        return stuck_mail.report_entry(Action.COMPLETED, decided.why, content="done")
 
-    def _kept_for_recovery(self, held: HeldMail, decided: Decided) -> QuarantinedMail:
+    def _quarantine_for_recovery(self, stuck_mail: StuckMail, decided: Decided) -> QuarantinedMail:
         """Content and row: this run's, or the holder's, where it kept those in doubt and hung.
 
         What a killed run in mode close began is undone first. What is on its way out is the next
         run's: its content may be gone.
         """
-        kept = self.quarantine.keep(held.item, held.holder, decided, State.RECOVERING)
-        if kept.state is State.CLOSING and self.quarantine.tidy(
-            kept, None if kept.action == Action.CLOSED else OVER
+        quarantined = self.quarantine.keep(
+            stuck_mail.item, stuck_mail.holder, decided, State.RECOVERING
+        )
+        if quarantined.state is State.CLOSING and self.quarantine.tidy(
+            quarantined, None if quarantined.action == Action.CLOSED else OVER
         ):
-            kept = self.quarantine.keep(held.item, held.holder, decided, State.RECOVERING)
-        if kept.state is State.RECOVERING:
-            return kept
-        if kept.state is State.KEPT:
-            if kept.action == Action.FAILED:
-                return kept
+            quarantined = self.quarantine.keep(
+                stuck_mail.item, stuck_mail.holder, decided, State.RECOVERING
+            )
+        if quarantined.state is State.RECOVERING:
+            return quarantined
+        if quarantined.state is State.KEPT:
+            if quarantined.action == Action.FAILED:
+                return quarantined
             # The holder's, too: a run in mode close was killed after it took the row, and before it
             # marked the mail.
             tables, queue = self.run.stores.tables, self.run.queue
-            if kept.action == Action.CLOSED and not is_over(tables, queue, kept.enqueue_id):
-                return kept
-        raise Skipped(f"it is {kept.state} in quarantine, as {kept.action}")
+            if quarantined.action == Action.CLOSED and not is_over(
+                tables, queue, quarantined.enqueue_id
+            ):
+                return quarantined
+        raise Skipped(f"it is {quarantined.state} in quarantine, as {quarantined.action}")
 
     def _named(
-        self, kept: QuarantinedMail, held: HeldMail, decided: Decided, *, take: bool
+        self, quarantined: QuarantinedMail, stuck_mail: StuckMail, decided: Decided, *, take: bool
     ) -> QuarantinedMail:
         """The row, which names these recipients, too, where it is the holder's.
 
         With `take` it is this run's then, also if a killed run had kept it.
         """
-        if not take and kept.state is not State.KEPT:
-            return kept
-        named = self.quarantine.name(kept, held.item, decided, take=take)
+        if not take and quarantined.state is not State.KEPT:
+            return quarantined
+        named = self.quarantine.name(quarantined, stuck_mail.item, decided, take=take)
         if named is None:
             raise Skipped("its row in quarantine was changed meanwhile")
         return named
 
-    def _withdraw(self, kept: QuarantinedMail) -> None:
+    def _withdraw(self, quarantined: QuarantinedMail) -> None:
         """The run's row goes. The holder's stays: its recipients in doubt are nowhere else."""
-        if kept.state is State.RECOVERING and kept.run == self.plan.run:
-            self.quarantine.withdraw(kept)
+        if quarantined.state is State.RECOVERING and quarantined.run == self.plan.run:
+            self.quarantine.withdraw(quarantined)
 
-    def _take(self, decision: Decision, kept: QuarantinedMail | None) -> None:
+    def _take(self, decision: Decision, quarantined: QuarantinedMail | None) -> None:
         """The record is ours from now on. Refused, the copy goes.
 
         It stays where an earlier write of this run that was not answered turns out to have been
@@ -290,16 +301,18 @@ class StuckMailActions:
         if stages.advance(queue, decision.record, decision.after):
             return
         now = stages.read(queue, decision.record.enqueue_id)
-        if kept is not None and (now is None or now.owner != self.plan.run):
-            self._withdraw(kept)
+        if quarantined is not None and (now is None or now.owner != self.plan.run):
+            self._withdraw(quarantined)
         raise Skipped("its holder went on meanwhile")
 
-    def _publish(self, held: HeldMail) -> None:
+    def _publish(self, stuck_mail: StuckMail) -> None:
         """To those that were not begun, as a new attempt: the old holder is refused."""
-        publish(self.run.stores, self.run.queue, held.item, held.place, self.run.clock())
+        publish(
+            self.run.stores, self.run.queue, stuck_mail.item, stuck_mail.place, self.run.clock()
+        )
 
-    def _decided(self, action: str, held: HeldMail, more: str = "") -> Decided:
-        holder = held.holder
+    def _decided(self, action: str, stuck_mail: StuckMail, more: str = "") -> Decided:
+        holder = stuck_mail.holder
         age = format_duration(holder.age // _SECOND * _SECOND)
         allowed = format_duration(self.plan.lock_timeout)
         why = (
@@ -307,12 +320,12 @@ class StuckMailActions:
         )
         return Decided(action, why, self.run.request.who, self.plan.run)
 
-    def _save(self, held: HeldMail, decided: Decided, action: Action, at: datetime) -> None:
+    def _save(self, stuck_mail: StuckMail, decided: Decided, action: Action, at: datetime) -> None:
         """The decision, in its table."""
-        holder = held.holder
+        holder = stuck_mail.holder
         row = DecisionRow(
-            enqueue_id=held.enqueue_id,
-            name=held.item.mail.name,
+            enqueue_id=stuck_mail.enqueue_id,
+            name=stuck_mail.item.mail.name,
             stage=holder.stage,
             worker=holder.worker,
             age=holder.age,

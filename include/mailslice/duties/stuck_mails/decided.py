@@ -21,7 +21,7 @@ from mailslice.stores.cassandra.own.quarantine import Content, State
 
 _SLACK = timedelta(minutes=5)
 _HALF_DONE = frozenset({State.NOTED, State.CLOSING, State.RECOVERING})
-_GONE = frozenset({State.NOTED, State.DISCARDING})
+_WITHOUT_COPY = frozenset({State.NOTED, State.DISCARDING})
 NOT_NEEDED = "not needed"
 
 
@@ -45,8 +45,8 @@ class DecidedMails:
     ) -> DecidedMails:
         """From the stores. `reported`: the mails that apply says it decided about."""
         stores, queue, reported = run.stores, run.queue, frozenset(reported)
-        kept = sorted(quarantine.mails(serial=True), key=lambda mail: mail.run == plan.run)
-        rows = {mail.enqueue_id: mail for mail in kept}
+        quarantined = sorted(quarantine.mails(serial=True), key=lambda mail: mail.run == plan.run)
+        rows = {mail.enqueue_id: mail for mail in quarantined}
         # A decision has the time of its row, which may be the holder's, from before the plan.
         times = [mail.decided for mail in rows.values() if mail.enqueue_id in reported]
         since = min((plan.made_at, *times)) - _SLACK
@@ -104,7 +104,7 @@ class DecidedMails:
     def _row(self, one: EnqueueId) -> str:
         """A row of this run says that something of it is still to do."""
         mail = self.rows.get(one)
-        half = mail is not None and self._is_ours(mail.run) and mail.state in _HALF_DONE
+        half = mail is not None and self._is_of_this_run(mail.run) and mail.state in _HALF_DONE
         return "half done" if half else "done"
 
     def _mark(self, one: EnqueueId) -> str:
@@ -114,11 +114,11 @@ class DecidedMails:
         mail, stage = self.rows.get(one), self.stages.get(one)
         closed = (
             mail is not None
-            and self._is_ours(mail.run)
+            and self._is_of_this_run(mail.run)
             and mail.action == Action.CLOSED
-            and mail.state not in _GONE
+            and mail.state not in _WITHOUT_COPY
         )
-        ended = stage is not None and self._is_ours(stage.owner) and stage.closed
+        ended = stage is not None and self._is_of_this_run(stage.owner) and stage.closed
         if not (closed or ended):
             return NOT_NEEDED
         return "there" if is_over(self.run.stores.tables, self.run.queue, one) else "missing"
@@ -136,7 +136,7 @@ class DecidedMails:
         failed = (
             action == Action.FAILED
             and stage is not None
-            and self._is_ours(stage.owner)
+            and self._is_of_this_run(stage.owner)
             and Stage.FAILED in stage.recipients.values()
         )
         return "missing" if closed or failed else NOT_NEEDED
@@ -147,10 +147,10 @@ class DecidedMails:
         if mail.content is not Content.KEPT:
             return "lost before"
         try:
-            whole = len(self.quarantine.content(mail)) == mail.size
+            intact = len(self.quarantine.content(mail)) == mail.size
         except ContentMissing:
-            whole = False
-        return "whole" if whole else "damaged"
+            intact = False
+        return "whole" if intact else "damaged"
 
-    def _is_ours(self, run: str) -> bool:
+    def _is_of_this_run(self, run: str) -> bool:
         return run == self.run.request.run

@@ -114,18 +114,18 @@ class StuckMails(Duty[StuckPlan]):
 
     def describe(self, steps: Summaries) -> str:
         """What was decided of how many mails."""
-        seen = steps.plan["message"]
+        figures = steps.plan["message"]
         if steps.result.skipped.get(NOTED):
-            return f"shadow mode, nothing was changed: {seen}"
+            return f"shadow mode, nothing was changed: {figures}"
         kinds = ((action, steps.result.kinds[kind]) for action, kind in KINDS.items())
         words = [f"{count} {action.value}" for action, count in kinds if count]
         if discarded := steps.result.fields.get("discardedRecords"):
             words.append(f"{discarded} records of dead workers discarded")
-        return f"{seen}: {', '.join(words)}{_left(steps)}" if words else ""
+        return f"{figures}: {', '.join(words)}{_remaining_note(steps)}" if words else ""
 
     def nothing(self, steps: Summaries) -> str:
         """What was in flight."""
-        return f"{steps.plan['message']}: nothing to do{_left(steps)}"
+        return f"{steps.plan['message']}: nothing to do{_remaining_note(steps)}"
 
     def problem(self, steps: Summaries) -> str | None:
         """Mails that could not be acted on, and alarms."""
@@ -289,6 +289,6 @@ def _error_count(steps: Summaries) -> int:
     return steps.result.failed + len(steps.result.fields.get("alarms", ()))
 
 
-def _left(steps: Summaries) -> str:
+def _remaining_note(steps: Summaries) -> str:
     remaining = steps.result.remaining
     return f"; {remaining} are left to the next run" if remaining else ""

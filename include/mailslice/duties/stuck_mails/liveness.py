@@ -38,11 +38,11 @@ class Liveness:
     @property
     def times(self) -> ProcessingTimes:
         """How long the queue's mails take, by all workers of the last day."""
-        whole = ProcessingTimes()
+        merged = ProcessingTimes()
         for record in self.all:
             if record.times is not None:
-                whole.merge(record.times)
-        return whole
+                merged.merge(record.times)
+        return merged
 
     @property
     def in_flight(self) -> list[InFlightMail]:

@@ -6,10 +6,10 @@ from typing import Any
 
 from mailslice.admin.quarantine import Quarantine
 from mailslice.duties.stuck_mails.actions import Skipped, StuckMailActions
-from mailslice.duties.stuck_mails.leftovers import finish, forget_notes, sweep
 from mailslice.duties.stuck_mails.liveness import Liveness, Sleep, Stuck, observe, stuck_mails
 from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
 from mailslice.duties.stuck_mails.noted import noted_before
+from mailslice.duties.stuck_mails.recovery import finish, forget_notes, sweep
 from mailslice.duties.stuck_mails.verdicts import Action
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
@@ -115,5 +115,5 @@ def _why_not(planned: PlannedMail, liveness: Liveness) -> str:
     if record is None:
         mute = {one.worker for one in (*liveness.dead, *liveness.silent)}
         return SILENT if planned.worker in mute else SETTLED
-    holds = any(mail.enqueue_id == planned.enqueue_id for mail in record.in_flight)
-    return RETURNED if holds else SETTLED
+    is_in_flight = any(mail.enqueue_id == planned.enqueue_id for mail in record.in_flight)
+    return RETURNED if is_in_flight else SETTLED

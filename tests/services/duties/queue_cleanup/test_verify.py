@@ -8,7 +8,7 @@ from functools import partialmethod
 import pytest
 
 from mailslice.duties.queue_cleanup import duty
-from mailslice.duties.queue_cleanup.deleting import Deletes
+from mailslice.duties.queue_cleanup.partition_deletes import Deletes
 from mailslice.duties.queue_cleanup.second_read import SecondRead
 from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import GateFailed
@@ -184,7 +184,7 @@ def test_a_start_that_was_written_by_a_try_that_was_killed_is_judged(busy, monke
     view.steps(request, "plan", "check")
     with monkeypatch.context() as patch:
         patch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
-        patch.setattr(duty, "set_aside", lambda *_: 1 / 0)
+        patch.setattr(duty, "quarantine_rows", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             view.steps(request, "apply")
     view.steps(request, "apply")

@@ -281,7 +281,7 @@ def test_a_start_that_a_killed_try_wrote_is_judged(view, monkeypatch):
     view.take("plan", "check")
     with monkeypatch.context() as patch:
         patch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
-        killed_at(view, patch, "set_aside")
+        killed_at(view, patch, "quarantine_rows")
     killed_at(view, monkeypatch, "read_again")
     view.take("apply")
     with pytest.raises(GateFailed, match="live_rows_passed: 1"):

@@ -18,7 +18,7 @@ from mailslice.model.errors import MailsliceError
 from mailslice.stores.cassandra.session import Pending
 
 _IN_FLIGHT = 16
-_CHECK_EACH = 64
+_LOCK_CHECK_INTERVAL = 64
 _NAMED = 100
 
 
@@ -54,7 +54,7 @@ def delete_partitions(
 
     tried = 0
     for partition in partitions:
-        if tried % _CHECK_EACH == 0:
+        if tried % _LOCK_CHECK_INTERVAL == 0:
             run.require_lock()
         if run.out_of_time():
             break

@@ -37,73 +37,78 @@ _WHY = (
 _IN_QUARANTINE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
-def strays_of(partitions: Iterable[PlaceFound], swept: Collection[datetime]) -> tuple[RowKey, ...]:
+def orphan_rows_of(
+    partitions: Iterable[PlaceFound], swept: Collection[datetime]
+) -> tuple[RowKey, ...]:
     """The rows without a mark in the swept slices, the first of them."""
     rows = (
-        RowKey(QueueTable(found.table), found.slice_ms, found.bucket, EnqueueId(UUID(one)))
-        for found in partitions
-        if found.slice_start in swept
-        for one in found.survivors
+        RowKey(
+            QueueTable(partition.table), partition.slice_ms, partition.bucket, EnqueueId(UUID(one))
+        )
+        for partition in partitions
+        if partition.slice_start in swept
+        for one in partition.survivors
     )
     return tuple(islice(rows, MOST))
 
 
 @dataclass
-class Aside:
-    """How many rows were set aside; `kept_anew`: mails that a person must look at, in words."""
+class QuarantinedRows:
+    """How many rows were set aside; `alarms`: mails that a person must look at, in words."""
 
     rows: int = 0
-    kept_anew: list[str] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
 
 
-def set_aside(run: Run, strays: Iterable[RowKey], window: timedelta) -> Aside:
+def quarantine_rows(run: Run, strays: Iterable[RowKey], window: timedelta) -> QuarantinedRows:
     """Copy each planned row's mail into quarantine, then mark it as deleted.
 
     What changed since the plan is left alone. What a kill leaves half done is finished by the next
     sweep, or by stuck_mails.
     """
-    throttle, aside = run.throttle("s3"), Aside()
-    for stray in strays:
+    throttle, quarantined = run.throttle("s3"), QuarantinedRows()
+    for row_key in strays:
         run.require_lock()
         throttle.take()
-        row = rows_of(run.stores, stray.table).read(run.queue, stray.place, stray.enqueue_id)
-        if row is not None and _is_behind(run, stray, window):
-            _set_one_aside(run, stray, row, aside)
-    return aside
+        row = rows_of(run.stores, row_key.table).read(run.queue, row_key.place, row_key.enqueue_id)
+        if row is not None and _is_behind(run, row_key, window):
+            _quarantine_row(run, row_key, row, quarantined)
+    return quarantined
 
 
-def _is_behind(run: Run, stray: RowKey, window: timedelta) -> bool:
+def _is_behind(run: Run, row_key: RowKey, window: timedelta) -> bool:
     """Whether both starts have passed it and nobody has marked it."""
     starts = starts_of(run.stores, run.queue)
     passed = all(
-        start is not None and not is_live(stray.slice_start, start, window)
+        start is not None and not is_live(row_key.slice_start, start, window)
         for start in (starts.browse, starts.content)
     )
-    return passed and not run.stores.tables.deleted.is_marked(run.queue, stray.enqueue_id)
+    return passed and not run.stores.tables.deleted.is_marked(run.queue, row_key.enqueue_id)
 
 
-def _set_one_aside(run: Run, stray: RowKey, row: ViewRow, aside: Aside) -> None:
+def _quarantine_row(run: Run, row_key: RowKey, row: ViewRow, quarantined: QuarantinedRows) -> None:
     quarantine = Quarantine(run.stores, run.queue, run.clock)
-    since = row.enqueued_time or stray.slice_start
+    since = row.enqueued_time or row_key.slice_start
     holder = Holder("-", ACTION, since, run.clock() - since)
     decided = Decided(ACTION, _WHY, run.request.who, run.request.run)
     # Its copy may be of a try that was killed long ago, which stuck_mails is withdrawing: then the
     # next sweep takes the mail.
-    kept = quarantine.renew(quarantine.keep(row.item, holder, decided))
-    if kept is not None and kept.state is State.KEPT:
+    quarantined_mail = quarantine.renew(quarantine.keep(row.item, holder, decided))
+    if quarantined_mail is not None and quarantined_mail.state is State.KEPT:
         # One that a worker kept for some recipients: the others, too.
-        kept = quarantine.name(kept, row.item, decided)
-    if kept is None:
+        quarantined_mail = quarantine.name(quarantined_mail, row.item, decided)
+    if quarantined_mail is None:
         return
-    run.stores.tables.deleted.mark_many(run.queue, [stray.enqueue_id])
-    aside.rows += 1
-    if quarantine.settle(kept).state in _IN_QUARANTINE:
+    run.stores.tables.deleted.mark_many(run.queue, [row_key.enqueue_id])
+    quarantined.rows += 1
+    if quarantine.settle(quarantined_mail).state in _IN_QUARANTINE:
         return
     # The mail is marked, and its copy went at this very moment.
     content = quarantine.keep_for_good(row.item, holder, decided).content
     words = (
-        f"{stray.enqueue_id} was withdrawn from quarantine while it was set aside: kept anew, its "
+        f"{row_key.enqueue_id} was withdrawn from quarantine while it was set aside: kept anew, "
+        "its "
         f"content is {content}; look at 'mailslice stuck list {run.queue}'"
     )
-    log.error(words, extra={"action": "kept_anew", "enqueue_id": str(stray.enqueue_id)})
-    aside.kept_anew.append(words)
+    log.error(words, extra={"action": "kept_anew", "enqueue_id": str(row_key.enqueue_id)})
+    quarantined.alarms.append(words)

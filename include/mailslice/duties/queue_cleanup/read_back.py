@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from mailslice.duties.queue_cleanup.decide import SliceFound, by_slice
+from mailslice.duties.queue_cleanup.decide import SliceCounts, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PartitionName, PlannedPartition
 from mailslice.duties.queue_cleanup.view import existing_places, micros, range_of, slices_to_read
@@ -28,7 +28,7 @@ from mailslice.model.errors import PlanRefused
 if TYPE_CHECKING:
     from mailslice.engine.mark_deletion import Halves
 
-_FILE = "left.json"
+_READ_BACK_FILE = "left.json"
 """In the run's folder."""
 
 
@@ -51,8 +51,8 @@ class Remaining:
 
     def planned_in(self, partition: PlannedPartition) -> int:
         """How many planned rows of a partition are left; 0 where it has no row at all."""
-        found = self.partitions.get(partition.name)
-        return found.matched if found else 0
+        match = self.partitions.get(partition.name)
+        return match.matched if match else 0
 
     def oldest_row(self, at_or_after: datetime | None) -> datetime | None:
         """The oldest slice with a row, not before `at_or_after`."""
@@ -65,19 +65,19 @@ class Remaining:
         """The low halves of the ids of all rows that are left, sorted."""
         return halves_of([partition.ids for partition in self.partitions.values()])
 
-    def slices(self) -> list[SliceFound]:
+    def slices(self) -> list[SliceCounts]:
         """Slices that have rows, oldest first."""
         return by_slice(self.partitions.values())
 
     def save(self, run: Run) -> None:
         """Write down the partitions that have rows, without their ids."""
         rows = [astuple(one)[:-1] for one in self.partitions.values() if one.rows]
-        run.folder.write_json(_FILE, {"readAt": iso(self.read_at), "places": rows})
+        run.folder.write_json(_READ_BACK_FILE, {"readAt": iso(self.read_at), "places": rows})
 
     @classmethod
     def load(cls, run: Run, otherwise: datetime) -> Self:
         """What `save` wrote; nothing, as of `otherwise`, where apply had nothing to do."""
-        value: Mapping[str, Any] | None = run.folder.read_json(_FILE)
+        value: Mapping[str, Any] | None = run.folder.read_json(_READ_BACK_FILE)
         if value is None:
             return cls({}, otherwise)
         rows = [PlaceLeft(*[*row[:-1], tuple(row[-1]), b""]) for row in value["places"]]
@@ -92,13 +92,14 @@ def read_remaining(run: Run, plan: CleanupPlan, planned: Iterable[PlannedPartiti
     keys = [PlaceKey(*name, parts.get(name, NO_PART)) for name in sorted(names)]
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
     spec = Leftover(run.settings, run.queue, location, folder, micros(plan.made_at))
-    found = Remaining.of(read_left(run.spark(), spec, keys), read_at)
-    if found.partitions.keys() != names:
+    remaining = Remaining.of(read_left(run.spark(), spec, keys), read_at)
+    if remaining.partitions.keys() != names:
         raise PlanRefused(
-            f"the read after the deletes gave {len(found.partitions)} of {len(names)} partitions: "
+            f"the read after the deletes gave {len(remaining.partitions)} of {len(names)} "
+            "partitions: "
             "marks and contentStart stay, the next run goes on"
         )
-    return found
+    return remaining
 
 
 def _names(run: Run, plan: CleanupPlan) -> set[PartitionName]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def tell_sender(stores: Stores, item: QueuedMail, clock: Clock) -> bool:
+def send_bounce(stores: Stores, item: QueuedMail, clock: Clock) -> bool:
     """Enqueue a report of the recipients of `item`.
 
     False when nobody is to be told, or can be: the null sender, or one that is no address.

@@ -14,7 +14,7 @@ from mailslice.admin.enqueue import publish
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine import OVER, Quarantine
 from mailslice.codec import message as codec
-from mailslice.duties.stuck_mails.telling import tell_sender
+from mailslice.duties.stuck_mails.bounce import send_bounce
 from mailslice.duties.stuck_mails.verdicts import Action
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import Refused, StoreUnavailable
@@ -88,12 +88,12 @@ def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
         return "not taken from its holder"
     item = codec.decode(mail.message)
     if failed:
-        tell_sender(stores, item, run.clock)
+        send_bounce(stores, item, run.clock)
     # A James that took what was published says nothing to the record.
     if stage.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
         if stage.remaining:
-            left = replace(item, mail=replace(item.mail, recipients=stage.remaining))
-            publish(stores, queue, left, None, run.clock())
+            remaining_item = replace(item, mail=replace(item.mail, recipients=stage.remaining))
+            publish(stores, queue, remaining_item, None, run.clock())
         else:
             stores.tables.deleted.mark_many(queue, [mail.enqueue_id])
     if failed:
