@@ -113,10 +113,12 @@ def plot(queue: str, run: str) -> Response:
 @app.get("/docs/{path:path}")
 def docs(path: str) -> Response:
     """A file of Data Docs."""
-    found = page.docs(path)
-    if found is None:
+    page_file = page.docs(path)
+    if page_file is None:
         raise HTTPException(404, "no such page of Data Docs")
-    return Response(found[0], media_type=found[1], headers={"Content-Security-Policy": DOCS_POLICY})
+    return Response(
+        page_file[0], media_type=page_file[1], headers={"Content-Security-Policy": DOCS_POLICY}
+    )
 
 
 class MailslicePlugin(AirflowPlugin):

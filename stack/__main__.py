@@ -15,7 +15,7 @@ from typing import Any
 
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import clone_root
-from stack.bootstrap import DEBUG, UNEXPECTED, said
+from stack.bootstrap import DEBUG, UNEXPECTED, message_of_error
 from stack.parts import NAMES, java, list_file, part, resolve
 from stack.program import FILES
 from stack.settings import Profile, StackSettings, stack_settings
@@ -39,7 +39,7 @@ def stop(_: list[str]) -> int:
         count = _module("stack").stop(stack)
         return f"{count} processes ended" if count else "nothing ran"
 
-    _each_stack("stop", stopped)
+    _on_all_stacks("stop", stopped)
     return 0
 
 
@@ -53,7 +53,7 @@ def clean(_: list[str]) -> int:
         _module("stack").remove(stack)
         return "removed"
 
-    _each_stack("remove", removed)
+    _on_all_stacks("remove", removed)
     stacks = [stack_settings(profile) for profile in Profile]
     idle = [stack for stack in stacks if not _module("stack").at_work(stack)]
     for stack in idle:
@@ -67,11 +67,11 @@ def clean(_: list[str]) -> int:
     return 0
 
 
-def _each_stack(what: str, action: Callable[[StackSettings], str]) -> None:
+def _on_all_stacks(action_name: str, action: Callable[[StackSettings], str]) -> None:
     for profile in Profile:
         stack = stack_settings(profile)
         if stack.state.is_dir():
-            with Steps().step(f"{what} {stack.state}") as step:
+            with Steps().step(f"{action_name} {stack.state}") as step:
                 busy = profile is Profile.TEST and _module("stack").at_work(stack)
                 step.tell("left alone: make test is at work" if busy else action(stack))
 
@@ -146,8 +146,8 @@ def main(argv: list[str]) -> int:
     except (MailsliceError, *UNEXPECTED) as error:
         if debug:
             raise
-        ours = isinstance(error, MailsliceError)
-        print(f"{argv[0]}: {error if ours else said(error)}", file=sys.stderr)
+        is_own = isinstance(error, MailsliceError)
+        print(f"{argv[0]}: {error if is_own else message_of_error(error)}", file=sys.stderr)
         return error.exit_code if isinstance(error, MailsliceError) else 1
     except KeyboardInterrupt:
         print(f"{argv[0]}: stopped", file=sys.stderr)

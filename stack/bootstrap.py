@@ -53,7 +53,10 @@ def main(argv: list[str]) -> int:
     except (SetupError, *UNEXPECTED) as error:
         if DEBUG in argv and not isinstance(error, SetupError):
             raise
-        print(f"setup: {error if isinstance(error, SetupError) else said(error)}", file=sys.stderr)
+        print(
+            f"setup: {error if isinstance(error, SetupError) else message_of_error(error)}",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("setup: stopped; make setup goes on where it was", file=sys.stderr)
@@ -61,7 +64,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def said(error: Exception) -> str:
+def message_of_error(error: Exception) -> str:
     """One of UNEXPECTED in one line: the path or the program, what is wrong with it, and the remedy."""
     if isinstance(error, OSError) and error.filename is not None:
         path = Path(os.fsdecode(error.filename))
@@ -76,13 +79,15 @@ def _remedy(error: OSError, path: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "make room on that disk"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        there = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
+        existing = next(
+            (folder for folder in (path, *path.parents) if os.path.lexists(folder)), path
+        )
         me = _name(os.geteuid())
         # all of .state or .venv, whichever it is; what is outside of the clone is not ours to give to somebody else
-        inside = there.relative_to(ROOT).parts[:1] if there.is_relative_to(ROOT) else None
-        ours = f"sudo chown -R {me} {ROOT.joinpath(*inside)}" if inside is not None else None
-        whose = f"{there} belongs to {_owner(there)}, and this is {me}"
-        return f"{whose}: run it as that user, or {ours or 'name another place'}"
+        inside = existing.relative_to(ROOT).parts[:1] if existing.is_relative_to(ROOT) else None
+        chown = f"sudo chown -R {me} {ROOT.joinpath(*inside)}" if inside is not None else None
+        whose = f"{existing} belongs to {_owner(existing)}, and this is {me}"
+        return f"{whose}: run it as that user, or {chown or 'name another place'}"
     return "look at that path; the same command with DEBUG=1 shows what wanted it"
 
 
@@ -103,9 +108,9 @@ def _name(uid: int) -> str:
 def check_python() -> None:
     """Raises when this Python is too old."""
     if sys.version_info < OLDEST:
-        found = ".".join(map(str, sys.version_info[:3]))
+        version = ".".join(map(str, sys.version_info[:3]))
         raise SetupError(
-            f"Python {found} is too old, 3.11 is needed. Remedy: apt-get install -y python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"
+            f"Python {version} is too old, 3.11 is needed. Remedy: apt-get install -y python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"
         )
 
 
@@ -123,29 +128,29 @@ def missing_packages() -> list[str]:
 
 def system_packages() -> str:
     """Installs what is missing when root; otherwise raises with the one line that does."""
-    wanted = missing_packages()
-    if not wanted:
+    packages = missing_packages()
+    if not packages:
         return "there"
-    line = f"apt-get install -y --no-install-recommends {' '.join(wanted)}"
+    line = f"apt-get install -y --no-install-recommends {' '.join(packages)}"
     if shutil.which("apt-get") is None:
         raise SetupError(
-            f"{', '.join(wanted)}: not installed, and there is no apt-get here. Remedy: install them by this system's own means"
+            f"{', '.join(packages)}: not installed, and there is no apt-get here. Remedy: install them by this system's own means"
         )
     if os.geteuid() != 0:
-        raise SetupError(f"{', '.join(wanted)}: not installed. Remedy: sudo {line}")
+        raise SetupError(f"{', '.join(packages)}: not installed. Remedy: sudo {line}")
     check_disk(1024)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     network = "check the network"
     update = ["apt-get", "update", "-q"]
     _run(update, "the package lists cannot be updated", network, environment, fatal=False)
-    failure = f"{', '.join(wanted)} cannot be installed"
+    failure = f"{', '.join(packages)} cannot be installed"
     _run(line.split(), failure, f"{network}, then {line}", environment)
-    left = missing_packages()
-    if left:
+    missing = missing_packages()
+    if missing:
         raise SetupError(
-            f"{', '.join(left)}: still not found after apt-get. Remedy: {line}, and look at its output"
+            f"{', '.join(missing)}: still not found after apt-get. Remedy: {line}, and look at its output"
         )
-    return "installed " + ", ".join(wanted)
+    return "installed " + ", ".join(packages)
 
 
 def python_packages() -> str:
@@ -153,7 +158,7 @@ def python_packages() -> str:
     stamp, key = VENV / "mailslice.stamp", _key()
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return "there"
-    check_disk(_wanted_mib())
+    check_disk(_required_mib())
     stamp.unlink(missing_ok=True)
     if not _venv_works():
         make = [sys.executable, "-m", "venv", "--clear", str(VENV)]
@@ -184,13 +189,13 @@ def check_disk(mib: int) -> None:
         )
 
 
-def _wanted_mib() -> int:
-    given = os.environ.get("MAILSLICE_STACK_DISK_MIB") or "4096"
-    if not re.fullmatch(r"\d{1,12}", given, re.ASCII):
+def _required_mib() -> int:
+    value = os.environ.get("MAILSLICE_STACK_DISK_MIB") or "4096"
+    if not re.fullmatch(r"\d{1,12}", value, re.ASCII):
         raise SetupError(
-            f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB"
+            f"MAILSLICE_STACK_DISK_MIB={value!r} (in the environment): allowed is a whole number of MiB"
         )
-    return int(given)
+    return int(value)
 
 
 def java_17() -> Path | None:
@@ -233,23 +238,25 @@ def _venv_works() -> bool:
 def _requirement(name: str) -> str:
     """The lines of one package in requirements.txt, with its hashes."""
     text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
-    found = re.search(rf"^{name}==(?:.*\\\n)*.*\n", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{name}==(?:.*\\\n)*.*\n", text, re.MULTILINE)
+    if match is None:
         raise SetupError(f"requirements.txt does not pin {name}. Remedy: make lock")
-    return found.group()
+    return match.group()
 
 
 def _network_of_pip(python: str) -> dict[str, str]:
     """Index and authority of pip's configuration, in uv's variables; uv's own go first."""
     listed = _output([python, "-m", "pip", "config", "list"])
-    told = dict(re.findall(r"^(?:global|user|site|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
-    wanted = {"UV_DEFAULT_INDEX": told.get("index-url"), "SSL_CERT_FILE": told.get("cert")}
-    return {name: value for name, value in wanted.items() if value and not os.environ.get(name)}
+    options = dict(
+        re.findall(r"^(?:global|user|site|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE)
+    )
+    variables = {"UV_DEFAULT_INDEX": options.get("index-url"), "SSL_CERT_FILE": options.get("cert")}
+    return {name: value for name, value in variables.items() if value and not os.environ.get(name)}
 
 
 def _run(
     command: list[str],
-    what: str,
+    failure: str,
     remedy: str,
     environment: dict[str, str] | None = None,
     *,
@@ -266,14 +273,14 @@ def _run(
         done = subprocess.run(command, **streams, env=environment, cwd=ROOT, check=False)
     if done.returncode and fatal:
         last = LOG.read_text(errors="replace").rstrip().rpartition("\n")[2].strip()
-        raise SetupError(f"{what} ({last[:200]}). Remedy: {remedy}; all of it: {LOG}")
+        raise SetupError(f"{failure} ({last[:200]}). Remedy: {remedy}; all of it: {LOG}")
 
 
 def _step(name: str, action: Callable[[], str]) -> None:
     start = time.monotonic()
     print(f"  … {name}", end="\r" if sys.stdout.isatty() else "\n", flush=True)
-    said = action()
-    print(f"  ✓ {name}: {said} ({time.monotonic() - start:.1f} s)", flush=True)
+    result = action()
+    print(f"  ✓ {name}: {result} ({time.monotonic() - start:.1f} s)", flush=True)
 
 
 @contextmanager

@@ -36,18 +36,18 @@ class CommandLine:
             if process.stdout is None or process.stderr is None:
                 raise AssertionError("asked for pipes")
             yield from (json.loads(line) for line in process.stdout if line.strip())
-            said = process.stderr.read().strip()
+            stderr = process.stderr.read().strip()
         if process.returncode not in (0, SOME_FAILED):
             raise CannotStart(
-                f"`mailslice {' '.join(words)}` ended with {process.returncode}: {said[-400:]}"
+                f"`mailslice {' '.join(words)}` ended with {process.returncode}: {stderr[-400:]}"
             )
 
     def one(self, *words: str) -> dict[str, Any]:
         """The last object of `lines`."""
-        found = list(self.lines(*words))
-        if not found:
+        rows = list(self.lines(*words))
+        if not rows:
             raise CannotStart(f"`mailslice {' '.join(words)}` gave nothing")
-        return found[-1]
+        return rows[-1]
 
     def show(self, *words: str) -> int:
         """Runs the command for the person who looks on: its table goes straight to the terminal. Gives its exit code."""

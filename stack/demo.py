@@ -43,7 +43,7 @@ def run_demo() -> int:
         size = commands.one("queue", "size", QUEUE)["size"]
     _show_report(steps, report, run)
     counts = f"{mail.progress.enqueued} enqueued, {mail.progress.drained} drained, {size} in the queue now"
-    _show_places(steps, stack, counts, _text(report.get("dataDocs") or report.get("docs")), run)
+    _show_addresses(steps, stack, counts, _text(report.get("dataDocs") or report.get("docs")), run)
     steps.console.print(
         f"\nup and running after {time.monotonic() - began:.0f} s; make stop ends it, make clean removes it"
     )
@@ -85,10 +85,10 @@ def _show_report(steps: Steps, report: dict[str, Any], run: str) -> None:
     steps.console.print(counts)
 
 
-def _show_places(steps: Steps, stack: StackSettings, mail: str, docs: str, run: str) -> None:
+def _show_addresses(steps: Steps, stack: StackSettings, mail: str, docs: str, run: str) -> None:
     url = f"http://127.0.0.1:{stack.ports.airflow_port}"
     program = ".venv/bin/mailslice"
-    look = {
+    addresses = {
         "mail": mail,
         "Airflow": f"{url}/dags/{DAG}/runs/{run}  (login {USER} / {PASSWORD})",
         "Data Docs": docs,
@@ -96,7 +96,7 @@ def _show_places(steps: Steps, stack: StackSettings, mail: str, docs: str, run: 
         "settings": str(stack.settings_file),
         "command line": f"{program} queue size {QUEUE}; {program} queue slices {QUEUE}; {program} report last; {program} --help",
     }
-    for name, value in look.items():
+    for name, value in addresses.items():
         steps.console.print(f"  {name:<13} {value}", markup=False)
 
 

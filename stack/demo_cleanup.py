@@ -59,8 +59,12 @@ def _cause(api: AirflowApi, run: str, task: dict[str, Any]) -> str:
         lines = api.call("GET", path).get("content") or []
     except ConnectionError:
         lines = []
-    said = [sentence for line in lines if isinstance(line, dict) and (sentence := _error_of(line))]
-    return f"{task['task_id']} failed" + (f" ({' '.join(said[-1].split())[:300]})" if said else "")
+    errors = [
+        sentence for line in lines if isinstance(line, dict) and (sentence := _error_of(line))
+    ]
+    return f"{task['task_id']} failed" + (
+        f" ({' '.join(errors[-1].split())[:300]})" if errors else ""
+    )
 
 
 def _error_of(line: dict[str, Any]) -> str | None:

@@ -62,7 +62,7 @@ class DemoMail:
         try:
             if not source.exists():
                 raise CannotStart(f"MAIL={source}: no such file or folder. {_REMEDY}")
-            self._looks, self._bytes = _look(source)
+            self._fingerprints, self._bytes = _fingerprint(source)
         except OSError as error:
             raise CannotStart(
                 f"MAIL={source}: {error.filename}: {error.strerror}. {_REMEDY} that this user may read"
@@ -80,7 +80,7 @@ class DemoMail:
     @property
     def enqueued(self) -> bool:
         """Whether nothing is left to enqueue."""
-        return self.progress.complete == self._looks
+        return self.progress.complete == self._fingerprints
 
     def check_room(self) -> None:
         """Raises CannotStart when the disk of the state folder cannot hold what of this source is not in the stores yet."""
@@ -125,7 +125,7 @@ class DemoMail:
             for line in commands.lines("mail", "enqueue", QUEUE, str(folder)):
                 self._enqueued(line)
                 step.tell(f"{self.progress.enqueued} of {self.progress.mails}")
-        self.progress.complete = self._looks
+        self.progress.complete = self._fingerprints
         self._save()
         step.tell(f"{self.progress.enqueued} of {self.progress.mails}")
 
@@ -141,11 +141,11 @@ class DemoMail:
                     self._save()
 
     def _contents(self) -> Iterator[tuple[int, bytes]]:
-        for number, found in enumerate(read_mails(self._source)):
-            if found.content is None:
-                self.progress.failures.append(f"{found.label}: {found.error}")
+        for number, mail in enumerate(read_mails(self._source)):
+            if mail.content is None:
+                self.progress.failures.append(f"{mail.label}: {mail.error}")
             else:
-                yield number, found.content
+                yield number, mail.content
 
     def _enqueued(self, line: dict[str, object]) -> None:
         file = Path(str(line.get("path", "")))
@@ -167,19 +167,19 @@ class DemoMail:
         coming.replace(self._file)
 
 
-def source_of(stack: StackSettings, given: str | None, *, from_environment: bool) -> Path:
+def source_of(stack: StackSettings, source: str | None, *, from_environment: bool) -> Path:
     """The source that MAIL names; the sample when it names none, or when it is the mailbox that a login shell sets it to."""
-    if not given or (from_environment and given.startswith(("/var/mail/", "/var/spool/mail/"))):
+    if not source or (from_environment and source.startswith(("/var/mail/", "/var/spool/mail/"))):
         return stack.root / _SAMPLE
-    return Path(given).expanduser().absolute()
+    return Path(source).expanduser().absolute()
 
 
-def _look(source: Path) -> tuple[str, int]:
+def _fingerprint(source: Path) -> tuple[str, int]:
     """Path, names, sizes and times as a digest, which differs for a source that changed; and its bytes."""
     walked = ((parent, name) for parent, _, names in os.walk(source) for name in names)
     files = [source] if source.is_file() else sorted(Path(*words) for words in walked)
-    looks = [(file, file.stat()) for file in files if file.is_file()]
+    stats = [(file, file.stat()) for file in files if file.is_file()]
     digest = hashlib.sha256(os.fsencode(source))
-    for file, stat in looks:
+    for file, stat in stats:
         digest.update(b"\0" + os.fsencode(file) + f"\0{stat.st_size} {stat.st_mtime_ns}".encode())
-    return digest.hexdigest(), sum(stat.st_size for _, stat in looks)
+    return digest.hexdigest(), sum(stat.st_size for _, stat in stats)

@@ -196,10 +196,10 @@ def ambiguous_classes(product: dict[Path, ast.Module]) -> Measure:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and node.name != "Params":
                 homes[node.name].add(str(file.relative_to(PACKAGE)))
-    twice = [
+    ambiguous = [
         f"{name}: {', '.join(sorted(files))}" for name, files in homes.items() if len(files) > 1
     ]
-    return Measure("class names with two meanings", len(twice), tuple(sorted(twice)))
+    return Measure("class names with two meanings", len(ambiguous), tuple(sorted(ambiguous)))
 
 
 def read_methods(product: dict[Path, ast.Module]) -> Measure:

@@ -48,13 +48,13 @@ class Jar:
 @cache
 def java() -> Path:
     """The `java` of version 17 that runs the stack and Spark. Raises CannotStart without one."""
-    found = java_17()
-    if found is None:
+    java = java_17()
+    if java is None:
         raise CannotStart(
             "no Java 17 was found (looked at JAVA_HOME, PATH and /usr/lib/jvm). "
             "Remedy: apt-get install -y openjdk-17-jre-headless"
         )
-    return found
+    return java
 
 
 def java_home() -> Path:
@@ -65,7 +65,7 @@ def java_home() -> Path:
 def part(name: str, sizes: Sizes) -> Path:
     """The folder with the jars of `cassandra` or `s3proxy`, fetched when it is not there. Raises CannotStart with the remedy."""
     jars = listed(name, sizes)
-    module = _listed_module(name, jars) if jars else _wanted_module(name, sizes)
+    module = _listed_module(name, jars) if jars else _required_module(name, sizes)
     digest = hashlib.sha256((module + repr(jars)).encode()).hexdigest()[:12]
     folder = sizes.cache / "java" / f"{name}-{_version(name, sizes)}-{digest}"
     if folder.is_dir():
@@ -102,7 +102,7 @@ def resolve(name: str, sizes: Sizes) -> tuple[Jar, ...]:
     """The jars of a part as Ivy resolves them now, from the POMs: what `make lock` lists."""
     scratch = sizes.cache / "java" / f"{name}.locking"
     scratch.parent.mkdir(parents=True, exist_ok=True)
-    cache = _fetch(name, _wanted_module(name, sizes), scratch, as_listed=False)
+    cache = _fetch(name, _required_module(name, sizes), scratch, as_listed=False)
     report = ET.parse(next(cache.glob(f"mailslice-{name}*-runtime.xml"))).getroot()  # noqa: S314 - Ivy wrote it just now
     found = [
         Jar(
@@ -125,7 +125,7 @@ def _version(name: str, sizes: Sizes) -> str:
     return version
 
 
-def _wanted_module(name: str, sizes: Sizes) -> str:
+def _required_module(name: str, sizes: Sizes) -> str:
     return filled(f"{name}.ivy.xml", version=_version(name, sizes))
 
 
@@ -205,9 +205,9 @@ def _cause(output: str) -> str:
 
 def _ivy_jar() -> Path:
     spec = util.find_spec("pyspark")
-    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-    if not found:
+    jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
+    if not jars:
         raise CannotStart(
             "pyspark, which ships the resolver of the Java parts, is not installed. Remedy: make setup"
         )
-    return found[-1]
+    return jars[-1]

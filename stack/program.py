@@ -56,8 +56,8 @@ def write_once(path: Path, text: str) -> str:
 
     Readable by its owner alone; whole or not there, however full the disk is.
     """
-    if path.is_file() and (kept := path.read_text(encoding="utf-8")):
-        return kept
+    if path.is_file() and (existing := path.read_text(encoding="utf-8")):
+        return existing
     coming = path.with_name(f"{path.name}.coming")
     coming.unlink(missing_ok=True)
     coming.touch(mode=0o600)
@@ -72,9 +72,9 @@ def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
     Some clients read the one, some the other.
     """
     words = ",".join(environ.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
-    given = [host.strip() for host in words if host.strip()]
+    excluded = [host.strip() for host in words if host.strip()]
     # A star is all hosts only where it stands alone.
-    hosts = "*" if "*" in given else ",".join(dict.fromkeys((*given, *_LOOPBACK)))
+    hosts = "*" if "*" in excluded else ",".join(dict.fromkeys((*excluded, *_LOOPBACK)))
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 

@@ -88,10 +88,14 @@ def _node_name(stack: StackSettings, folder: Path) -> str:
 
     It is nobody else's on this machine: a digest of the folder is in it. An earlier version put the port into it: what that left is found by its data.
     """
-    left = max(
-        (found for found in (folder / "mnesia").glob("*@localhost") if found.is_dir()),
-        key=lambda found: found.stat().st_mtime,
+    newest = max(
+        (
+            folder_of_node
+            for folder_of_node in (folder / "mnesia").glob("*@localhost")
+            if folder_of_node.is_dir()
+        ),
+        key=lambda folder_of_node: folder_of_node.stat().st_mtime,
         default=None,
     )
     new = f"mailslice-{stack.profile.value}-{hashlib.sha256(str(stack.state).encode('utf-8', 'surrogateescape')).hexdigest()[:12]}@localhost"
-    return write_once(folder / "nodename", left.name if left else new).strip()
+    return write_once(folder / "nodename", newest.name if newest else new).strip()

@@ -16,7 +16,7 @@ from stack.s3 import ACCESS_KEY, SECRET_KEY, s3
 from stack.settings import StackSettings
 from stack.supervise import Supervisor
 
-_OURS = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104 - whoever listens on all addresses has our port, too
+_LOCAL_ADDRESSES = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104 - whoever listens on all addresses has our port, too
 """Addresses that shut us out of 127.0.0.1; a node on 127.0.0.2 does not."""
 
 
@@ -106,22 +106,22 @@ def wait_healthy(
         time.sleep(0.3)
 
 
-def _failed(stack: StackSettings, name: str, what: str) -> str:
+def _failed(stack: StackSettings, name: str, problem: str) -> str:
     log = stack.state / "log" / f"{name}.log"
     text = log.read_text(errors="replace") if log.is_file() else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     words = ("rror", "xception", "FATAL", "already")
     telling = [line for line in lines if any(word in line for word in words)] or lines
     last = telling[-1][:200] if telling else "it said nothing"
-    return f"{name} {what}: {last}. Remedy: see {log}"
+    return f"{name} {problem}: {last}. Remedy: see {log}"
 
 
 def _listeners() -> dict[int, str]:
-    found: dict[int, str] = {}
+    listeners: dict[int, str] = {}
     for connection in psutil.net_connections(kind="tcp"):
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip in _OURS:
-            found[connection.laddr.port] = _process(connection.pid)
-    return found
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip in _LOCAL_ADDRESSES:
+            listeners[connection.laddr.port] = _process(connection.pid)
+    return listeners
 
 
 def _process(pid: int | None) -> str:

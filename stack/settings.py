@@ -161,9 +161,9 @@ def _read(
     defaults: Mapping[str, object] | None = None,
 ) -> Model:
     names = {name: prefix + name.upper() for name in cls.model_fields}
-    given = {name: environ[names[name]] for name in names if environ.get(names[name])}
+    overrides = {name: environ[names[name]] for name in names if environ.get(names[name])}
     try:
-        return cls(**{**(defaults or {}), **given})
+        return cls(**{**(defaults or {}), **overrides})
     except ValidationError as error:
         problem = error.errors()[0]
         raise BadSetting(
@@ -173,10 +173,10 @@ def _read(
 
 
 def _distinct(ports: Ports, prefix: str) -> None:
-    seen: dict[int, str] = {}
+    names_by_port: dict[int, str] = {}
     for name, port in ports.model_dump().items():
-        if port in seen:
+        if port in names_by_port:
             raise BadSetting(
-                f"{prefix}{name.upper()}={port} is the port of {prefix}{seen[port].upper()}, too; each needs its own"
+                f"{prefix}{name.upper()}={port} is the port of {prefix}{names_by_port[port].upper()}, too; each needs its own"
             )
-        seen[port] = name
+        names_by_port[port] = name

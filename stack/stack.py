@@ -26,7 +26,7 @@ from stack.steps import Step, Steps
 from stack.supervise import Supervisor
 
 DEMO_WINDOW = "2s"
-_OURS = {"airflow", "artifacts", "cassandra", "log", "mail", "nodetool", "rabbitmq", "s3"}
+_STATE_ENTRIES = {"airflow", "artifacts", "cassandra", "log", "mail", "nodetool", "rabbitmq", "s3"}
 """What a stack puts into its folder, beside its settings file, before its supervisor's
 configuration, which no other folder has."""
 _REMOVALS = 5
@@ -157,7 +157,9 @@ def _check_folder(stack: StackSettings) -> None:
     if not stack.state.is_dir() or (stack.state / "supervisord.conf").is_file():
         return
     foreign = sorted(
-        path.name for path in stack.state.iterdir() if path.name not in {*_OURS, "settings.env"}
+        path.name
+        for path in stack.state.iterdir()
+        if path.name not in {*_STATE_ENTRIES, "settings.env"}
     )
     if foreign:
         raise CannotStart(

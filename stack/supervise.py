@@ -39,7 +39,7 @@ class Supervisor:
 
     def start(self, programs: tuple[Program, ...]) -> None:
         """Starts the programs; what an earlier, killed supervisor left behind is ended first."""
-        self.end_leftovers()
+        self.end_orphans()
         (self._stack.state / "log").mkdir(parents=True, exist_ok=True)
         self._configuration.write_text(self._text(programs), encoding="utf-8")
         environment = {
@@ -85,20 +85,20 @@ class Supervisor:
             self._call("shutdown")
             with suppress(psutil.Error):
                 psutil.Process(int(pid.stdout)).wait(timeout=90)
-        self.end_leftovers()
+        self.end_orphans()
         return count
 
     def owned(self) -> list[psutil.Process]:
         """Every process that carries this stack's mark."""
-        mine = str(self._stack.state)
-        found = []
+        state = str(self._stack.state)
+        processes = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                if process.pid != os.getpid() and process.environ().get(OWNER) == mine:
-                    found.append(process)
-        return found
+                if process.pid != os.getpid() and process.environ().get(OWNER) == state:
+                    processes.append(process)
+        return processes
 
-    def end_leftovers(self) -> None:
+    def end_orphans(self) -> None:
         """TERM, then KILL after 15 s, to what carries this stack's mark."""
         processes = self.owned()
         for end, seconds in ((psutil.Process.terminate, 15), (psutil.Process.kill, 5)):
@@ -111,10 +111,10 @@ class Supervisor:
         try:
             pid = (self._stack.state / "supervisord.pid").read_text(encoding="utf-8")
             process = psutil.Process(int(pid))
-            user, mine = process.uids().real, str(self._configuration) in process.cmdline()
+            user, is_own = process.uids().real, str(self._configuration) in process.cmdline()
         except (OSError, ValueError, psutil.Error):
             return
-        if mine and os.geteuid() not in (0, user):
+        if is_own and os.geteuid() not in (0, user):
             raise CannotStart(
                 f"the stack in {self._stack.state} runs as {process.username()} (pid {process.pid}). Remedy: make stop as that user"
             )

@@ -61,14 +61,14 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
         if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")
     }
     names = ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH", "NO_PROXY", "no_proxy")
-    wanted = {name: environment[name] for name in names}
+    services = {name: environment[name] for name in names}
     tests = {
         "MAILSLICE_REQUIRE_SERVICES": "1",
         "MAILSLICE_TEST_SETTINGS": str(stack.settings_file),
         "MAILSLICE_TEST_SERVICES_END": "1",
     }
     command = [sys.executable, "-m", "pytest", "--durations=30", *arguments]
-    process = subprocess.Popen(command, cwd=stack.root, env={**clean, **wanted, **tests})
+    process = subprocess.Popen(command, cwd=stack.root, env={**clean, **services, **tests})
     while True:
         try:
             return process.wait()

@@ -16,7 +16,7 @@ LATE = '''
 import os, time
 from datetime import timedelta
 from airflow.sdk import dag, task
-from mailslice.airflow.notifier import tell_alerts
+from mailslice.airflow.notifier import notify_alerts
 from mailslice.airflow.task_chain import Tag, dag_arguments
 
 @dag(dag_id="late", schedule=None, **dag_arguments(tags=[Tag.READS], timeout=timedelta(minutes=10), deadline=timedelta(seconds=5)))
@@ -24,7 +24,7 @@ def late():
     @task
     def slow():
         alert = {"name": "dead_letters", "value": 11, "limit": 10, "text": "11 messages", "since": "now", "told": "now"}
-        tell_alerts({"duty": "queue_size", "queue": "spool", "run": "r1", "finished": "now", "alerts": [alert]})
+        notify_alerts({"duty": "queue_size", "queue": "spool", "run": "r1", "finished": "now", "alerts": [alert]})
         for _ in range(400):  # until the test has seen it run
             if os.path.exists(SEEN):
                 return

@@ -432,7 +432,7 @@ def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_ki
 
 
 def test_what_a_task_keeps_is_small():
-    assert task_chain._told(
+    assert task_chain._xcom_of(
         {"run": "r", "slices": [1] * 1000, "seconds": 1.5, "oldest": None, "shape": {}}
     ) == {"run": "r", "seconds": 1.5, "oldest": None}
 
@@ -525,7 +525,7 @@ def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(mo
 
 @pytest.fixture
 def no_connection(monkeypatch):
-    monkeypatch.setattr(notifier, "found", lambda _: None)
+    monkeypatch.setattr(notifier, "connection_of", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -633,9 +633,9 @@ def test_new_alerts_of_a_report_are_told_and_those_that_go_on_are_not(monkeypatc
         "mailslice.airflow.notifier.load_settings",
         lambda: SimpleNamespace(duty=DutySettings()),
     )
-    notifier.tell_alerts(report_with_alerts())
-    notifier.tell_alerts(report_with_alerts(finished="2026-11-21T12:15:00Z"))
-    notifier.tell_alerts({"run": "r", "duty": "queue_size", "status": "done"})
+    notifier.notify_alerts(report_with_alerts())
+    notifier.notify_alerts(report_with_alerts(finished="2026-11-21T12:15:00Z"))
+    notifier.notify_alerts({"run": "r", "duty": "queue_size", "status": "done"})
     said = [record.message for record in caplog.records if record.name == notifier.__name__]
     assert said == [
         "queue_size, queue spool: 50 messages are in the dead letter queue, more than 10 (run r1)"
@@ -673,7 +673,7 @@ def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(mon
 
 def test_the_report_task_tells_the_alerts(monkeypatch):
     told = []
-    monkeypatch.setattr(task_chain, "tell_alerts", told.append)
+    monkeypatch.setattr(task_chain, "notify_alerts", told.append)
     monkeypatch.setattr(
         task_chain,
         "get_current_context",

@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 from airflow.sdk import BaseNotifier, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from mailslice.maintenance.alerts import news
+from mailslice.maintenance.alerts import new_alerts
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, load_settings
 
@@ -61,16 +61,16 @@ def speak(message: Mapping[str, Any]) -> None:
         try:
             if channel in _SPEAK:
                 _SPEAK[channel](message, settings)
-            elif (connection := found(channel)) is not None:
+            elif (connection := connection_of(channel)) is not None:
                 _BY_CONNECTION[channel](message, settings, connection)
         except Exception:
             log.exception("notifier %s could not speak", channel)
 
 
-def tell_alerts(report: Mapping[str, Any]) -> None:
+def notify_alerts(report: Mapping[str, Any]) -> None:
     """Tell the alerts that this report is the one to tell; nothing when there are none."""
-    if found := news(report):
-        speak(message_of_alerts(report, found))
+    if new := new_alerts(report):
+        speak(message_of_alerts(report, new))
 
 
 def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:
@@ -115,7 +115,7 @@ _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]
 }
 
 
-def found(name: str) -> Any | None:
+def connection_of(name: str) -> Any | None:
     """Airflow's connection of that name; None when there is none."""
     try:
         return Connection.get(name)
@@ -153,8 +153,8 @@ def recipients_of(connection: Any, others: Sequence[str]) -> list[str]:
 
 def channels(settings: DutySettings) -> list[str]:
     """The wanted channels; BadSetting for one that does not exist or lacks its address."""
-    wanted = [name.strip() for name in settings.notify.split(",") if name.strip()]
-    for name in wanted:
+    requested = [name.strip() for name in settings.notify.split(",") if name.strip()]
+    for name in requested:
         if name not in CHANNELS:
             raise BadSetting(
                 f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; allowed: {', '.join(CHANNELS)}"
@@ -163,10 +163,10 @@ def channels(settings: DutySettings) -> list[str]:
         ("email", settings.notify_email, "the recipients"),
         ("webhook", settings.notify_webhook, "its URL"),
     ):
-        if name in wanted and not address:
+        if name in requested and not address:
             empty = f"MAILSLICE_DUTY_NOTIFY_{name.upper()} is empty: name {missing}"
             raise BadSetting(f"MAILSLICE_DUTY_NOTIFY names {name}, {empty}")
-    return wanted
+    return requested
 
 
 def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,11 +184,11 @@ def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def message_of_alerts(
-    report: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
+    report: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
     subject = str(report["duty"]) + (f", queue {report['queue']}" if report.get("queue") else "")
-    text = f"{subject}: {'; '.join(str(each['text']) for each in found)} (run {report['run']})"
+    text = f"{subject}: {'; '.join(str(alert['text']) for alert in alerts)} (run {report['run']})"
     about = {
         "dag": report["duty"],
         "run": report.get("dagRun") or report["run"],
@@ -196,9 +196,9 @@ def message_of_alerts(
         "reason": "alerts",
         "text": text,
     }
-    return {**about, "queue": report.get("queue"), "alerts": [dict(each) for each in found]}
+    return {**about, "queue": report.get("queue"), "alerts": [dict(alert) for alert in alerts]}
 
 
-def _of(thing: Any, name: str) -> str | None:
-    value = thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+def _of(source: Any, name: str) -> str | None:
+    value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
     return str(value) if value else None

@@ -58,7 +58,7 @@ class QueuePage:
     """Answers of the page. Safe to share between threads. Raises StoreUnavailable and BadInput."""
 
     def __init__(self, settings: Settings | None = None, clock: Clock = system_clock) -> None:
-        self._given = settings
+        self._fixed_settings = settings
         self._clock = clock
         self._lock = threading.Lock()
         self._opened: Stores | None = None
@@ -88,8 +88,8 @@ class QueuePage:
         from mailslice.maintenance.ledger import Ledger
 
         with self._stores() as stores:
-            found = Ledger(stores, stores.settings).list(duty, None, _REPORTS)
-        return [_report(each) for each in found if each.get("dagRun") == dag_run]
+            rows = Ledger(stores, stores.settings).list(duty, None, _REPORTS)
+        return [_report(row) for row in rows if row.get("dagRun") == dag_run]
 
     def picture(self, queue: str, run: str) -> bytes | None:
         """The slices of a measurement, SVG; None when it was pruned or never drawn."""
@@ -136,11 +136,11 @@ class QueuePage:
             "browseStart": iso(browse.value) if browse else None,
             "contentStart": iso(content.value) if content else None,
             "measured": _size(measured) if measured and "size" in measured else None,
-            "cleanups": [_report(each) for each in cleanups],
+            "cleanups": [_report(cleanup) for cleanup in cleanups],
         }
 
     def _settings(self) -> Settings:
-        return self._given or load_settings()
+        return self._fixed_settings or load_settings()
 
     @contextmanager
     def _stores(self) -> Iterator[Stores]:
@@ -169,23 +169,23 @@ def safe_path(path: str) -> bool:
 
 def docs_path(link: str | None) -> str | None:
     """The path below `docs/` of a report's link to its gate's page, which may be a file:// or s3a:// one."""
-    _, found, path = (link or "").rpartition(f"/{DOCS}/")
+    _, separator, path = (link or "").rpartition(f"/{DOCS}/")
     path = unquote(path) if (link or "").startswith("file:") else path
-    return path if found and safe_path(path) else None
+    return path if separator and safe_path(path) else None
 
 
 def _report(report: dict[str, Any]) -> dict[str, Any]:
-    found = {name: report.get(name) for name in ("duty", "queue", *_CLEANUP, "live", "dead")}
+    fields = {name: report.get(name) for name in ("duty", "queue", *_CLEANUP, "live", "dead")}
     more = {"docs": docs_path(report.get("dataDocs")), "lasted": _lasted(report)}
-    return {**found, **more}
+    return {**fields, **more}
 
 
 def _size(report: dict[str, Any]) -> dict[str, Any]:
-    found = {name: report.get(name) for name in _SIZE}
+    fields = {name: report.get(name) for name in _SIZE}
     shape = report.get("shape") or {}
     domains = [{**row, "domain": shown(str(row["domain"]))} for row in shape.get("domains", [])]
     docs = docs_path(report.get("dataDocs"))
-    return {**found, "shape": {**shape, "domains": domains}, "docs": docs}
+    return {**fields, "shape": {**shape, "domains": domains}, "docs": docs}
 
 
 def _lasted(report: dict[str, Any]) -> float | None:

@@ -59,7 +59,7 @@ class SparkStep(SparkSubmitOperator):
             raise AirflowFailException(str(error)) from error
         if self.step == "apply" and request.params.get("dry_run"):
             raise AirflowSkipException(DRY_RUN)
-        if self._done_here(request):
+        if self._runs_in_process(request):
             return
         master = require_connection()
         # In one word with its option: a queue's name, as a user's, may begin with a dash.
@@ -91,7 +91,7 @@ class SparkStep(SparkSubmitOperator):
                 about(self.duty, self.step, self.mail_queue), self._exit_code(), str(error)
             ) from None  # the command is in the log already
 
-    def _done_here(self, request: RunRequest) -> bool:
+    def _runs_in_process(self, request: RunRequest) -> bool:
         """Whether the step is done without Spark: it was, after a small plan, or it is small itself."""
         from mailslice.maintenance.engine import TooLarge
         from mailslice.maintenance.registry import load
@@ -142,17 +142,17 @@ def require_connection() -> str:
     return str(connection.host)
 
 
-def _meaning(what: str, code: int | None, said: str) -> Exception:
-    """What a failed submit means; `said` is the provider's own word, the only one there is when spark-submit never ran."""
+def _meaning(subject: str, code: int | None, reason: str) -> Exception:
+    """What a failed submit means; `reason` is the provider's own word, the only one there is when spark-submit never ran."""
     if code is None:
-        return AirflowFailException(f"{what} failed before spark-submit ran: {said}")
+        return AirflowFailException(f"{subject} failed before spark-submit ran: {reason}")
     if code == StoreUnavailable.exit_code:
-        return StoreUnavailable(f"{what}: a store is unavailable; the lines above name it")
+        return StoreUnavailable(f"{subject}: a store is unavailable; the lines above name it")
     if code == Refused.exit_code:
         return AirflowFailException(
-            f"{what} was refused; the lines above say why, nothing more was changed"
+            f"{subject} was refused; the lines above say why, nothing more was changed"
         )
-    return AirflowFailException(f"{what} failed (exit code {code}); the lines above say why")
+    return AirflowFailException(f"{subject} failed (exit code {code}); the lines above say why")
 
 
 def _locale() -> dict[str, str]:

@@ -29,7 +29,7 @@ from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from mailslice.airflow.notifier import DutyNotifier, tell_alerts
+from mailslice.airflow.notifier import DutyNotifier, notify_alerts
 from mailslice.airflow.run_request import QUEUES, request_of
 from mailslice.airflow.spark_operator import DRY_RUN, SparkStep, about
 from mailslice.airflow.timetable import BackfillOnly
@@ -94,11 +94,11 @@ def dag_arguments(
 @task(task_id="list_queues")
 def list_queues() -> list[str]:
     """The queues of the form, each once, or all that RabbitMQ knows. A name that is unknown fails in its own chain."""
-    given = get_current_context()["params"][QUEUES] or ()
-    asked = dict.fromkeys(name.strip() for name in given if name.strip())
-    if given and not asked:
+    requested = get_current_context()["params"][QUEUES] or ()
+    asked = dict.fromkeys(name.strip() for name in requested if name.strip())
+    if requested and not asked:
         raise AirflowFailException(
-            f"{QUEUES}={list(given)!r} names no queue: allowed are names, or nothing at all for every queue"
+            f"{QUEUES}={list(requested)!r} names no queue: allowed are names, or nothing at all for every queue"
         )
     if asked:
         return list(asked)
@@ -154,7 +154,7 @@ def _step(task_id: str, duty: str, step: str) -> Callable[[str], Any]:
     def run(queue: str) -> dict[str, Any]:
         if step == "apply" and get_current_context()["params"].get("dry_run"):
             raise AirflowSkipException(DRY_RUN)
-        return _told(_run(duty, step, queue))
+        return _xcom_of(_run(duty, step, queue))
 
     return run
 
@@ -171,16 +171,16 @@ def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
         failed = failed_steps(context, before)
         recorded = _recorded(context, duty, queue) if failed else None
         written = recorded or _run(duty, "report", queue)
-        tell_alerts(written)
+        notify_alerts(written)
         names = ("run", "status", "planned", "applied", "failed")
-        told = {name: written.get(name) for name in names}
-        context["outlet_events"][asset].extra = {"duty": duty, "queue": queue, **told}
+        fields = {name: written.get(name) for name in names}
+        context["outlet_events"][asset].extra = {"duty": duty, "queue": queue, **fields}
         if failed or written["status"] in BAD:
             steps = f"{' and '.join(failed)} failed: " if failed else ""
             raise AirflowFailException(
                 f"{about(duty, '', queue)}: {steps}{written.get('message')} (run {written.get('run')})"
             )
-        return _told(written)
+        return _xcom_of(written)
 
     return report
 
@@ -213,12 +213,12 @@ def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
         folder = RunFolder(artifacts(settings), duty, request.queue, request.run)
         if folder.read_json(FAILURE) is not None:
             with open_stores(settings) as stores:
-                found = Ledger(stores, settings).show(request.run)
-            return found if found["status"] in BAD else None
+                row = Ledger(stores, settings).show(request.run)
+            return row if row["status"] in BAD else None
     return None
 
 
-def _told(summary: dict[str, Any]) -> dict[str, Any]:
+def _xcom_of(summary: dict[str, Any]) -> dict[str, Any]:
     """What the task's XCom keeps: the single values. Lists of slices and the like stay in the run's folder."""
     single = (str, int, float, type(None))
     return {name: value for name, value in summary.items() if isinstance(value, single)}

@@ -28,13 +28,13 @@ _BOUNDS = {
 
 def form_of(duty: str) -> dict[str, Param]:
     """The params of the DAG of that duty; `queues` first where it works on queues."""
-    found = load(duty)
+    entry = load(duty)
     fields = {
         name: _param(name, info)
-        for name, info in found.params.model_fields.items()
+        for name, info in entry.params.model_fields.items()
         if name not in _FROM_BACKFILL
     }
-    return {**({QUEUES: _queues()} if found.needs_queue else {}), **fields}
+    return {**({QUEUES: _queues()} if entry.needs_queue else {}), **fields}
 
 
 def _queues() -> Param:
@@ -89,5 +89,7 @@ def _values(kind: Any) -> list[Any]:
     if get_origin(kind) is Literal:
         return list(get_args(kind))
     return (
-        [each.value for each in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+        [member.value for member in kind]
+        if isinstance(kind, type) and issubclass(kind, Enum)
+        else []
     )

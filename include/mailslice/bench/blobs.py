@@ -34,7 +34,12 @@ _LIMIT = 2000
 
 
 def measure_gc(
-    settings: Settings, *, blobs: int, references: int, keep: bool, say: Callable[[str], None]
+    settings: Settings,
+    *,
+    blobs: int,
+    references: int,
+    keep: bool,
+    print_progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Fill, a run that records candidates (and starts Spark), and one that deletes them.
 
@@ -46,16 +51,16 @@ def measure_gc(
             f"CREATE TABLE {KEYSPACE}.messagev3 "
             "(messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)"
         )
-        say(f"{blobs} blobs and {references} references: putting and inserting")
+        print_progress(f"{blobs} blobs and {references} references: putting and inserting")
         keys, filled = timed(lambda: _fill(stores, blobs, references))
         orphans = len(keys[::_ORPHAN_ONE_IN])
-        say("what S3 can do")
+        print_progress("what S3 can do")
         limits = _limits(stores)
         time.sleep(_OLD_ENOUGH_S)
         with peak_memory(settings) as peak:
-            say("the run that records candidates")
+            print_progress("the run that records candidates")
             first = _run(stores.settings, keep=keep)
-            say("the run that deletes them")
+            print_progress("the run that deletes them")
             second = _run(stores.settings, keep=keep)
         counted = tuple(first[name] for name in ("candidates", "references", "blobCount"))
         deleted = second["gcedBlobCount"], second["errorCount"]
@@ -64,9 +69,9 @@ def measure_gc(
                 f"{blobs} blobs, {orphans} orphans, {references} references were planted; the runs "
                 f"counted {counted}, deleted {deleted}: {second['message']}"
             )
-        say("removing what remains")
+        print_progress("removing what remains")
         _remove(stores, keys)
-    spent, deleting = second["spent"], second["spent"]["deleting"]
+    seconds, deleting = second["spent"], second["spent"]["deleting"]
     used = ("copies", "heads", "deletes") if keep else ("heads", "deletes")
     limit = 1 / sum(1 / limits[f"{name}_per_second"] for name in used)
     return {
@@ -76,9 +81,9 @@ def measure_gc(
         "keep": keep,
         "fill_rate": round((blobs + references) / filled),
         "step_seconds": [first["seconds"], second["seconds"]],
-        "listed_blobs_per_second": rate(blobs, spent["listing"]),
-        "references_per_second": rate(references, spent["references"]),
-        "join_seconds": spent["join"],
+        "listed_blobs_per_second": rate(blobs, seconds["listing"]),
+        "references_per_second": rate(references, seconds["references"]),
+        "join_seconds": seconds["join"],
         "deleted_keys_per_second": rate(orphans, deleting),
         "s3_limits": {**limits, "keys_per_second": round(limit)},
         "deleted_share_of_limit": round(orphans / deleting / limit, 2) if deleting else None,

@@ -31,7 +31,7 @@ def measure_clients(
     in_flight: int,
     turns: int,
     warm_up: timedelta,
-    say: Callable[[str], None],
+    print_progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Of each client the medians of the turns: whole mails, and PUTs and GETs alone.
 
@@ -39,12 +39,12 @@ def measure_clients(
     """
     work = Work(settings, queue, mails, size, in_flight, own_mails(size, in_flight))
     runs: dict[str, list[dict[str, Any]]] = {client: [] for client in _CLIENTS}
-    with bench_queue(settings, queue, synthetic=False, say=say):
+    with bench_queue(settings, queue, synthetic=False, print_progress=print_progress):
         if warm_up:
             isolated(warm_stores, work, warm_up)
         for turn in range(turns):
             for client in _CLIENTS if turn % 2 == 0 else _CLIENTS[::-1]:
-                say(f"turn {turn + 1} of {turns}: {client}")
+                print_progress(f"turn {turn + 1} of {turns}: {client}")
                 runs[client].append(isolated(_measure, work, by_obstore=client == "obstore"))
     figures = {client: combined(runs[client], middle) for client in _CLIENTS}
     small, obstore = figures.values()

@@ -22,7 +22,7 @@ app = group(
     "afterwards."
 )
 DEFAULT_QUEUE = QueueName("mailslice-bench")
-PARTS = (
+BENCH_PARTS = (
     "hotpath",
     "sizes",
     "curve",
@@ -50,8 +50,8 @@ def parts(text: object) -> Parts:
     """A parser of them."""
     names = Parts(word.strip() for word in str(text).split(","))
     for name in names:
-        if name not in PARTS:
-            raise BadInput(f"--part: {name[:60]!r} is not allowed; {', '.join(PARTS)} are")
+        if name not in BENCH_PARTS:
+            raise BadInput(f"--part: {name[:60]!r} is not allowed; {', '.join(BENCH_PARTS)} are")
     return names
 
 
@@ -109,14 +109,14 @@ _SERVERS = typer.Option(
 
 
 def _measuring(name: str, function: str, text: str, **options: Any) -> None:
-    """Register a command: `module:function`, which gets the settings, its options and `say`."""
+    """Register a command: `module:function`, which gets the settings, its options and `print_progress`."""
 
     def run(out: Output, **values: Any) -> None:
         from mailslice.model.settings import load_settings
 
         module, _, attribute = function.partition(":")
         measure = getattr(import_module(f"mailslice.bench.{module}"), attribute)
-        measured = measure(load_settings(), **values, say=_say(out))
+        measured = measure(load_settings(), **values, print_progress=_print_progress(out))
         if isinstance(measured, list):
             out.rows(measured)
         else:
@@ -137,7 +137,7 @@ def _kind(option: Any) -> Any:
     return list[Path] if option is _SERVERS else bool if option.parser is None else Any
 
 
-def _say(out: Output) -> Callable[[str], None]:
+def _print_progress(out: Output) -> Callable[[str], None]:
     """What happens now, when somebody looks on."""
     return lambda text: out.note(f"bench: {text}") if sys.stderr.isatty() else None
 
@@ -292,7 +292,9 @@ def all_(
     page: Path | None = typer.Option(
         None, "--write", metavar="FILE", help="Write the page here, too (docs/performance.md)."
     ),
-    part: Any = _option("--part", None, "NAME,NAME", parts, f"Only these: {', '.join(PARTS)}."),
+    part: Any = _option(
+        "--part", None, "NAME,NAME", parts, f"Only these: {', '.join(BENCH_PARTS)}."
+    ),
     servers: list[Path] = _SERVERS,
 ) -> None:
     """All of the above in fixed sizes: a table, JSON lines with --json, and the page."""
@@ -300,4 +302,4 @@ def all_(
     from mailslice.model.settings import load_settings
 
     table = parts_of(load_settings(), queue, servers, largest)
-    run_all(out, table, part or (), page, _say(out))
+    run_all(out, table, part or (), page, _print_progress(out))

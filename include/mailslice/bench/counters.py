@@ -38,7 +38,7 @@ _AT_ONCE = 20_000
 
 
 def measure_counters(
-    settings: Settings, *, mailboxes: int, messages: int, say: Callable[[str], None]
+    settings: Settings, *, mailboxes: int, messages: int, print_progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Fill, then a run that corrects (and starts Spark), and one that finds nothing.
 
@@ -47,15 +47,15 @@ def measure_counters(
     with own_stores(settings, KEYSPACE) as stores:
         for table in _TABLES:
             stores.cassandra.execute(f"CREATE TABLE {KEYSPACE}.{table}")
-        say(f"{mailboxes} mailboxes with {messages} messages: inserting")
+        print_progress(f"{mailboxes} mailboxes with {messages} messages: inserting")
         planted, filled = timed(lambda: _fill(stores, mailboxes, messages))
-        say("the run that corrects")
+        print_progress("the run that corrects")
         with peak_memory(settings) as peak:
             first = run_duty(stores.settings, "counter_repair", settle="1ms").report
-        say("the run that finds nothing")
+        print_progress("the run that finds nothing")
         second = run_duty(stores.settings, "counter_repair", settle="1ms").report
         _require_planted(first, second, mailboxes, messages, planted)
-    plan, again = first["seconds"]["plan"], second["seconds"]["plan"]
+    plan, replanned = first["seconds"]["plan"], second["seconds"]["plan"]
     apply = first["seconds"]["apply"]
     return {
         "mailboxes": mailboxes,
@@ -64,8 +64,8 @@ def measure_counters(
         "fill_rate": round(messages / filled),
         "step_seconds": first["seconds"],
         "plan_messages_per_second": round(messages / plan),
-        "plan_again_messages_per_second": round(messages / again),
-        "plan_again_mailboxes_per_second": round(mailboxes / again),
+        "plan_again_messages_per_second": round(messages / replanned),
+        "plan_again_mailboxes_per_second": round(mailboxes / replanned),
         "apply_mailboxes_per_second": round(planted / apply, 1) if apply else None,
         **peak.as_json(),
     }
@@ -114,9 +114,9 @@ def _fill(stores: Stores, mailboxes: int, messages: int) -> int:
         "WHERE mailboxid = ?",
         idempotent=False,
     )
-    each, more = divmod(messages, mailboxes)
+    per_mailbox, more = divmod(messages, mailboxes)
     counts = (
-        (each + (number < more) + (number in drifted), unseen[number], ids[number])
+        (per_mailbox + (number < more) + (number in drifted), unseen[number], ids[number])
         for number in range(mailboxes)
     )
     session.run_many(update, counts)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.isolated import isolated
-from mailslice.bench.measure import Measured, Work, many, opened, percentiles
+from mailslice.bench.measure import Measurement, Work, many, opened, percentiles
 from mailslice.bench.own_mails import bench_mail, complete_own
 from mailslice.bench.queues import bench_queue
 from mailslice.model.delay_levels import LONGEST_WAIT, level_for
@@ -28,16 +28,16 @@ _ON_THE_WAY = timedelta(milliseconds=5)
 
 
 def measure_delays(
-    settings: Settings, *, queue: QueueName, mails: int, say: Callable[[str], None]
+    settings: Settings, *, queue: QueueName, mails: int, print_progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """`measured`: so many mails by each delay, in turn. `computed`: hops of delays too long for it.
 
     Latenesses in ms, CPU of the worker in seconds.
     """
     rows = []
-    with bench_queue(settings, queue, synthetic=False, say=say):
+    with bench_queue(settings, queue, synthetic=False, print_progress=print_progress):
         for delay in DELAYS:
-            say(f"{mails} mails in {format_duration(delay)}")
+            print_progress(f"{mails} mails in {format_duration(delay)}")
             rows.append(isolated(_measure, Work(settings, queue, mails, 4096, 64), delay))
     computed = [{"delay": format_duration(delay), "hops": hops(delay)} for delay in _LONG]
     return {"count": mails, "measured": rows, "computed": computed}
@@ -60,7 +60,7 @@ async def _measure(work: Work, delay: timedelta) -> dict[str, Any]:
         due[mail.name] = time.monotonic() + delay.total_seconds()
         await bench.worker.enqueue(mail, bench.source, delay=delay)
 
-    async def complete(delivery: Delivery, measured: Measured) -> None:
+    async def complete(delivery: Delivery, measured: Measurement) -> None:
         measured.done(time.monotonic() - due[delivery.item.mail.name])
         await complete_own(delivery)
 

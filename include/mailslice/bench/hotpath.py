@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mailslice.model.mail import QueueName
     from mailslice.model.settings import Settings
 
-Say = Callable[[str], None]
+ProgressPrinter = Callable[[str], None]
 _BYTES_ALONE = 96 * 1024 * 1024
 _INPUTS = ("queue", "count", "size", "in_flight")
 _SPREAD = (
@@ -87,7 +87,9 @@ class Spec:
         return Work(settings, queue, self.mails, self.size, self.in_flight, warm, nearby)
 
 
-def measure(settings: Settings, *, queue: QueueName, say: Say, **options: Any) -> dict[str, Any]:
+def measure(
+    settings: Settings, *, queue: QueueName, print_progress: ProgressPrinter, **options: Any
+) -> dict[str, Any]:
     """`options`: those of Spec. Of all figures the median of the repeats.
 
     Rates a second, latencies in ms, CPU seconds, peak MiB.
@@ -97,17 +99,17 @@ def measure(settings: Settings, *, queue: QueueName, say: Say, **options: Any) -
     """
     spec = Spec(**options)
     with (
-        bench_queue(settings, queue, synthetic=False, say=say),
+        bench_queue(settings, queue, synthetic=False, print_progress=print_progress),
         at_distance(settings, spec.rtt) as far,
     ):
         work = spec.work(far, queue, settings)
         warm_up = None
         if spec.warm_up:
-            say(f"warm-up, for {format_duration(spec.warm_up)} at most")
+            print_progress(f"warm-up, for {format_duration(spec.warm_up)} at most")
             warm_up = isolated(warm_stores, work, spec.warm_up)
         runs = []
         for number in range(spec.repeats):
-            say(f"run {number + 1} of {spec.repeats}")
+            print_progress(f"run {number + 1} of {spec.repeats}")
             runs.append(isolated(measure_hotpath, work) | run(measure_stores(_alone(work))))
         figures = [{key: run[key] for key in run if key not in _INPUTS} for run in runs]
         result = {key: runs[0][key] for key in _INPUTS} | combined(figures, middle)
@@ -115,16 +117,16 @@ def measure(settings: Settings, *, queue: QueueName, say: Say, **options: Any) -
         if spec.rtt:
             result["rtt_ms"] = spec.rtt / timedelta(milliseconds=1)
         if spec.load:
-            say(f"the hot path at {spec.load:.0%} of its rate")
+            print_progress(f"the hot path at {spec.load:.0%} of its rate")
             result["paced"] = {"load": spec.load, **_paced(work, spec.load, result)}
         if spec.processes:
-            say("several processes")
+            print_progress("several processes")
             result["scaling"] = [measure_processes(work, number) for number in spec.processes]
         if spec.curve:
-            result["curve"] = _curve(work, say)
-            result["window"] = _window(work, say)
+            result["curve"] = _curve(work, print_progress)
+            result["window"] = _window(work, print_progress)
         if spec.waiting:
-            say(f"the hot path with {spec.waiting} mails waiting")
+            print_progress(f"the hot path with {spec.waiting} mails waiting")
             result["waiting"] = isolated(measure_waiting, work, spec.waiting)
     return {
         **result,
@@ -148,13 +150,13 @@ def _paced(work: Work, load: float, peak: Mapping[str, Any]) -> dict[str, Any]:
     return measure_paced(paced, enqueue_rate, dequeue_rate)
 
 
-def _curve(work: Work, say: Say) -> list[dict[str, Any]]:
+def _curve(work: Work, print_progress: ProgressPrinter) -> list[dict[str, Any]]:
     """By mails in flight; `fixed`: the stores get all that is asked for."""
     rows = []
     for in_flight in CURVE:
         point = replace(_short(work, in_flight), in_flight=in_flight)
         for window, limit in (("fixed", _BLOBS_A_MAIL * in_flight), ("adaptive", None)):
-            say(f"{in_flight} in flight, {window} window")
+            print_progress(f"{in_flight} in flight, {window} window")
             rows.append({"in_flight": in_flight, "window": window, **_point(point, limit)})
     return rows
 
@@ -164,7 +166,7 @@ def _short(work: Work, in_flight: int) -> Work:
     return replace(work, count=count)
 
 
-def _window(work: Work, say: Say) -> dict[str, Any]:
+def _window(work: Work, print_progress: ProgressPrinter) -> dict[str, Any]:
     """64 asked for: the window that follows latency against the best fixed one, in turns.
 
     The best has the most enqueues a second. `ratio`: what follows latency, by the best.
@@ -173,7 +175,9 @@ def _window(work: Work, say: Say) -> dict[str, Any]:
     runs: dict[int | None, list[dict[str, Any]]] = {window: [] for window in (*WINDOWS, None)}
     for turn in range(_TURNS):
         for window, points in runs.items():
-            say(f"turn {turn + 1} of {_TURNS}: window {window or 'that follows latency'}")
+            print_progress(
+                f"turn {turn + 1} of {_TURNS}: window {window or 'that follows latency'}"
+            )
             points.append(_point(_short(asked, WINDOWS[-1]), window))
     fixed = [{"window": window, **combined(runs[window], middle)} for window in WINDOWS]
     adaptive = combined(runs[None], middle)

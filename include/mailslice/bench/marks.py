@@ -35,7 +35,7 @@ _CLOSED_S = 4.0
 
 
 def measure_marks(
-    settings: Settings, *, queue: QueueName, rows: int, say: Callable[[str], None]
+    settings: Settings, *, queue: QueueName, rows: int, print_progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Plant marks in a keyspace of its own; a cleanup with `sweep`, and one after it.
 
@@ -45,18 +45,18 @@ def measure_marks(
     groups = {"queue": {"slice_window": _WINDOW, "shared": False}, "duty": {"small_rows": 0}}
     with (
         own_stores(settings, KEYSPACE, buckets=True, **groups) as stores,
-        bench_queue(stores.settings, queue, synthetic=True, say=say) as view,
+        bench_queue(stores.settings, queue, synthetic=True, print_progress=print_progress) as view,
     ):
-        say(f"{rows} marks: inserting")
+        print_progress(f"{rows} marks: inserting")
         _, filled = timed(lambda: view.mark(EnqueueId(uuid4()) for _ in range(rows)))
         view.fill(_DEAD_ROWS, 1, dead=True)
         settle(stores)
         with peak_memory(settings) as peak:
             start_spark(stores.settings)
-            say("the run that lists them")
+            print_progress("the run that lists them")
             listing = run_duty(stores.settings, "queue_cleanup", queue, grace=_GRACE, sweep=True)
             time.sleep(_CLOSED_S)
-            say("the run that drops them")
+            print_progress("the run that drops them")
             dropping = run_duty(stores.settings, "queue_cleanup", queue, grace=_GRACE)
         listed, dropped = listing.report["marks"], dropping.report["marks"]
         if (listed["listed"], dropped["dropped"]) != (rows, rows):

@@ -68,7 +68,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Measured:
+class Measurement:
     """One operation done many times.
 
     `latencies` in seconds, in the order in which they ended; `ended` when, since the beginning.
@@ -115,9 +115,9 @@ class Measured:
 
 
 @contextmanager
-def measuring(cpu: StoreCpu) -> Iterator[Measured]:
+def measuring(cpu: StoreCpu) -> Iterator[Measurement]:
     """Takes the time, and the CPU of this process and the stores, of the block."""
-    measured = Measured()
+    measured = Measurement()
     stores, own = cpu.read(), time.process_time()
     measured.began = time.perf_counter()
     yield measured
@@ -134,7 +134,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
     return {name: round(1000 * ordered[rank], 2) for name, rank in at.items()}
 
 
-Complete = Callable[[Delivery, Measured], Coroutine[None, None, None]]
+Complete = Callable[[Delivery, Measurement], Coroutine[None, None, None]]
 """What completes a mail, and counts it with its latency."""
 
 
@@ -147,7 +147,7 @@ class Bench:
     source: bytes | Path
     in_flight: int
 
-    async def enqueue(self, count: int, prefix: str = "") -> Measured:
+    async def enqueue(self, count: int, prefix: str = "") -> Measurement:
         """So many mails, named by the prefix and their number."""
 
         async def enqueue(number: int) -> None:
@@ -160,7 +160,7 @@ class Bench:
         count: int,
         complete: Complete | None = None,
         fill: Callable[[], Awaitable[object]] | None = None,
-    ) -> Measured:
+    ) -> Measurement:
         """Dequeues and completes so many, and deletes their blobs.
 
         `fill` runs once the queue is consumed. Refused at a mail of somebody else, and when no more
@@ -182,12 +182,12 @@ class Bench:
             await self.worker.settle()
         return measured
 
-    async def there_and_back(self, count: int) -> tuple[Measured, Measured]:
+    async def round_trip(self, count: int) -> tuple[Measurement, Measurement]:
         """So many enqueued, then dequeued and completed: nothing stays."""
         return await self.enqueue(count), await self.take(count)
 
 
-async def _complete(delivery: Delivery, measured: Measured) -> None:
+async def _complete(delivery: Delivery, measured: Measurement) -> None:
     await complete_own(delivery)
     measured.done(asyncio.get_running_loop().time() - delivery.arrived)
 
@@ -211,7 +211,7 @@ def _entered() -> None:
 
 async def many(
     cpu: StoreCpu, count: int, in_flight: int, operation: Callable[[int], Awaitable[object]]
-) -> Measured:
+) -> Measurement:
     """`in_flight` tasks share the numbers: bounded, without a task for each."""
     numbers = iter(range(count))
 
@@ -248,16 +248,14 @@ async def measure_hotpath(
         if window is not None:
             blobs.puts.hold(window)
             blobs.gets.hold(window)
-        await bench.there_and_back(work.warm)
-        both = dict(
-            zip(("enqueue", "dequeue"), await bench.there_and_back(work.count), strict=True)
-        )
+        await bench.round_trip(work.warm)
+        both = dict(zip(("enqueue", "dequeue"), await bench.round_trip(work.count), strict=True))
     all_cpu = sum(measured.cpu_seconds for measured in both.values())
 
-    def by_way(figure: Callable[[Measured], Any]) -> dict[str, Any]:
+    def by_way(figure: Callable[[Measurement], Any]) -> dict[str, Any]:
         return {way: figure(measured) for way, measured in both.items()}
 
-    def named(name: str, figure: Callable[[Measured], Any]) -> dict[str, Any]:
+    def named(name: str, figure: Callable[[Measurement], Any]) -> dict[str, Any]:
         return {f"{way}_{name}": value for way, value in by_way(figure).items()}
 
     def cpu_of(store: str) -> dict[str, Any]:
@@ -277,13 +275,13 @@ async def measure_hotpath(
         "cpu_bound_rate": by_way(cpu_bound_rate),
         "share_of_cores": by_way(share_of_cores),
         "share_of_cpu_bound_rate": by_way(_share_of_bound),
-        **named("rate_of_tenths", Measured.rate_of_tenths),
+        **named("rate_of_tenths", Measurement.rate_of_tenths),
         "peak_mib": peak_mib(),
         "window_limit": {"puts": int(blobs.puts.limit), "gets": int(blobs.gets.limit)},
     }
 
 
-def cpu_bound_rate(measured: Measured) -> float | None:
+def cpu_bound_rate(measured: Measurement) -> float | None:
     """The rate at which worker and stores would keep all cores of this machine busy.
 
     None when a store is elsewhere.
@@ -292,15 +290,15 @@ def cpu_bound_rate(measured: Measured) -> float | None:
     return round((os.cpu_count() or 1) * len(measured.latencies) / seconds, 1) if seconds else None
 
 
-def share_of_cores(measured: Measured) -> dict[str, float | None]:
+def share_of_cores(measured: Measurement) -> dict[str, float | None]:
     """What worker and stores had of the cores of this machine; `rest`: others, idle time, waits."""
-    whole = measured.seconds * (os.cpu_count() or 1)
+    available = measured.seconds * (os.cpu_count() or 1)
     used = {
         "worker": measured.cpu_seconds,
         **{store: measured.stores.get(store) for store in STORES},
     }
     shares = {
-        name: None if seconds is None else round(seconds / whole, 3)
+        name: None if seconds is None else round(seconds / available, 3)
         for name, seconds in used.items()
     }
     known = [share for share in shares.values() if share is not None]
@@ -308,7 +306,7 @@ def share_of_cores(measured: Measured) -> dict[str, float | None]:
     return {**shares, "rest": rest}
 
 
-def _share_of_bound(measured: Measured) -> float | None:
+def _share_of_bound(measured: Measurement) -> float | None:
     bound = cpu_bound_rate(measured)
     return None if bound is None else round(measured.rate / bound, 3)
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.isolated import Process
-from mailslice.bench.measure import Bench, Measured, Work, measuring, opened, percentiles
+from mailslice.bench.measure import Bench, Measurement, Work, measuring, opened, percentiles
 from mailslice.bench.own_mails import (
     STORES_TIMEOUT,
     bench_mail,
@@ -66,7 +66,7 @@ async def _work(
 ) -> dict[str, Any]:
     """The process that is measured."""
     async with opened(work) as bench:
-        await bench.there_and_back(work.warm)
+        await bench.round_trip(work.warm)
 
         async def enqueue(number: int) -> None:
             await bench.worker.enqueue(bench_mail(number), bench.source)
@@ -79,12 +79,12 @@ async def _work(
     return _figures("dequeue", taken)
 
 
-def _figures(way: str, measured: Measured) -> dict[str, Any]:
+def _figures(way: str, measured: Measurement) -> dict[str, Any]:
     return {f"{way}_rate": measured.rate, f"{way}_ms": percentiles(measured.latencies)}
 
 
 async def _at_pace(
-    count: int, rate: float, measured: Measured, operation: Callable[[int], Awaitable[object]]
+    count: int, rate: float, measured: Measurement, operation: Callable[[int], Awaitable[object]]
 ) -> None:
     room = asyncio.Semaphore(_MOST_UNDER_WAY)
 
@@ -104,7 +104,9 @@ async def _at_pace(
             group.create_task(one(number, due))
 
 
-async def _take(pipe: Connection, bench: Bench, rate: float, coming: list[EnqueueId]) -> Measured:
+async def _take(
+    pipe: Connection, bench: Bench, rate: float, coming: list[EnqueueId]
+) -> Measurement:
     """Completes the mails that are `coming`, from the moment on that the pipe says."""
     due: dict[EnqueueId, float] = {}
 
@@ -140,13 +142,13 @@ def _publish(pipe: Connection, work: Work, rate: float) -> None:
         taken = list(take_messages(channel, work.queue, work.count))
         if taken:  # all are ours; unacknowledged ones would cost the broker 8 % of the rate
             channel.basic_ack(taken[-1].tag, multiple=True)
-        pipe.send([each.enqueue_id for each in taken])
+        pipe.send([taken_message.enqueue_id for taken_message in taken])
         began = pipe.recv()
-        for number, each in enumerate(taken):
+        for number, taken_message in enumerate(taken):
             time.sleep(max(0.0, began + number / rate - time.monotonic()))
-            properties = james_properties(each.headers, None)
+            properties = james_properties(taken_message.headers, None)
             channel.basic_publish(
-                RabbitNames(work.queue).exchange, ROUTING_KEY, each.body, properties
+                RabbitNames(work.queue).exchange, ROUTING_KEY, taken_message.body, properties
             )
 
 

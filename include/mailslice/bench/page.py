@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class BenchTable:
     """`{bench: columns}`, or `{bench.field: columns}`: rows of a bench, or objects in a field."""
 
     bench: str
@@ -34,13 +34,13 @@ class Table:
             part = row.get(self.part) if self.part else row
             if row["bench"] == self.bench and part:
                 several = part if isinstance(part, list) else [part]
-                parts += [{"size": row.get("size"), **each} for each in several]
+                parts += [{"size": row.get("size"), **repeat} for repeat in several]
         return parts
 
 
 _TEMPLATE = (files("mailslice.bench") / "performance.md").read_text(encoding="utf-8").strip()
 _TABLE = re.compile(r"\{(\w+)(?:\.(\w+))?: (.+)\}")
-TABLES = [Table(*match.groups()) for match in _TABLE.finditer(_TEMPLATE)]
+TABLES = [BenchTable(*match.groups()) for match in _TABLE.finditer(_TEMPLATE)]
 
 
 def write_page(file: Path, rows: Sequence[Row]) -> None:
@@ -56,7 +56,7 @@ def page_text(rows: Sequence[Row]) -> str:
     page, heading = list[str](), list[str]()
     for block in _TEMPLATE.split("\n\n"):
         if match := _TABLE.search(block):
-            part = Table(*match.groups())
+            part = BenchTable(*match.groups())
             if shown := part.rows(rows):
                 lines = "\n".join(table(part.columns.split(), shown))
                 page += [*heading, f"{block[: match.start()]}\n{lines}"]
@@ -87,9 +87,9 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         if "min" in value:
             return f"{_text(value['min'])} - {_text(value['max'])}"
-        return " / ".join(_text(each) for each in value.values())
+        return " / ".join(_text(item) for item in value.values())
     if isinstance(value, list):
-        return " ".join(f"{each:,.0f}" if each >= 100 else f"{each:.3g}" for each in value)
+        return " ".join(f"{item:,.0f}" if item >= 100 else f"{item:.3g}" for item in value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return cell(value)
     return f"{value:,}"

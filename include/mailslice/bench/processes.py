@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mailslice.bench.isolated import Process
-from mailslice.bench.measure import Bench, Measured, Work, opened, peak_mib, share_of_cores
+from mailslice.bench.measure import Bench, Measurement, Work, opened, peak_mib, share_of_cores
 from mailslice.bench.own_mails import STORES_TIMEOUT, complete_own, progressing
 from mailslice.bench.store_cpu import STORES, StoreCpu, cpu_between
 from mailslice.worker.dequeue.delivery import Delivery
@@ -60,7 +60,7 @@ def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str
     stores = cpu_between(before, cpu.read())
     seconds = max(ended for _, ended, _ in answers) - min(began for began, _, _ in answers)
     own = sum(used for _, _, used in answers)
-    measured = Measured(seconds, own, stores, latencies=[0.0] * count)
+    measured = Measurement(seconds, own, stores, latencies=[0.0] * count)
     return {
         "rate": measured.rate,
         "cpu_seconds_per_1000": measured.per_thousand(own),

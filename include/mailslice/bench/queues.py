@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.view.configuration import Shape
 
-Say = Callable[[str], None]
+ProgressPrinter = Callable[[str], None]
 OWN_QUEUE = QueueName("mailslice-bench")
 """The one that is used by default: it belongs to benchmarks even where it exists."""
 _REMEDY = (
@@ -81,7 +81,7 @@ class BenchQueue:
         """Insert deleted marks."""
         table = f"{self.stores.settings.cassandra.keyspace}.{DELETED_MAILS}"
         insert = f"INSERT INTO {table} (queuename, enqueueid) VALUES (?, ?)"
-        insert_all(self.stores.cassandra, insert, ([self.name, each] for each in ids))
+        insert_all(self.stores.cassandra, insert, ([self.name, mail_id] for mail_id in ids))
 
     def empty(self) -> None:
         """Delete all rows and marks of the queue."""
@@ -116,7 +116,11 @@ class BenchQueue:
 
 @contextmanager
 def bench_queue(
-    settings: Settings, name: QueueName, *, synthetic: bool, say: Say = lambda _: None
+    settings: Settings,
+    name: QueueName,
+    *,
+    synthetic: bool,
+    print_progress: ProgressPrinter = lambda _: None,
 ) -> Iterator[BenchQueue]:
     """The queue, without a mail; made when missing, and emptied and removed again then.
 
@@ -127,12 +131,12 @@ def bench_queue(
     """
     with _lock(settings, name), open_stores(not_shared(settings)) as stores:
         known = name in queues.known(stores)
-        ours = not known or name == OWN_QUEUE
-        if synthetic and not ours:
+        is_own = not known or name == OWN_QUEUE
+        if synthetic and not is_own:
             raise Refused(
                 f"queue {name} exists: this benchmark deletes all rows of its queue; {_REMEDY}"
             )
-        if ours:
+        if is_own:
             queues.create(stores, name)
         guard(stores)
         view = view_shape(stores)
@@ -142,29 +146,31 @@ def bench_queue(
                 f"queue {name} is being consumed, perhaps by another benchmark: {_REMEDY}"
             )
         _refuse_mails(stores, name)
-        _take_stale(settings, name, say)
+        _take_stale(settings, name, print_progress)
         try:
-            if ours:
+            if is_own:
                 queue.empty()
             yield queue
         except BaseException:
             try:
-                _clear(queue, settings, say, ours=ours)
+                _clear(queue, settings, print_progress, is_own=is_own)
             except MailsliceError as error:  # what ended the block is raised, and this said
-                say(f"queue {name} is left as it is: {error}")
+                print_progress(f"queue {name} is left as it is: {error}")
             raise
-        _clear(queue, settings, say, ours=ours)
+        _clear(queue, settings, print_progress, is_own=is_own)
 
 
-def _clear(queue: BenchQueue, settings: Settings, say: Say, *, ours: bool) -> None:
+def _clear(
+    queue: BenchQueue, settings: Settings, print_progress: ProgressPrinter, *, is_own: bool
+) -> None:
     """Nothing of the benchmark stays.
 
     Refused, and nothing but its own mails is deleted, when the queue holds mails of others.
     """
     stores, name = queue.stores, queue.name
-    _take_stale(settings, name, say)
+    _take_stale(settings, name, print_progress)
     _refuse_mails(stores, name)
-    if ours:
+    if is_own:
         queue.empty()
         _remove_own_rows(stores, name)
         _remove(stores, name)
@@ -202,17 +208,19 @@ def not_shared(settings: Settings) -> Settings:
 def _refuse_mails(stores: Stores, name: QueueName) -> None:
     for row in MailQueue(stores, name, system_clock).browse(MailFilter(), None):
         if not row.item.mail.name.startswith(BENCH_NAMES):
-            raise _holds(name, row.item.mail.name)
+            raise _foreign_mails(name, row.item.mail.name)
 
 
-def _take_stale(settings: Settings, name: QueueName, say: Say) -> None:
+def _take_stale(settings: Settings, name: QueueName, print_progress: ProgressPrinter) -> None:
     """Mails of a run that was stopped, or failed, and blobs that nobody else would delete."""
     ready = _in_broker(settings, name)[0]
     if not ready:
         return
-    say(f"taking {ready} mails off queue {name}, which a benchmark that was stopped has left")
+    print_progress(
+        f"taking {ready} mails off queue {name}, which a benchmark that was stopped has left"
+    )
     if (foreign := isolated(take_stale, settings, name)) is not None:
-        raise _holds(name, foreign)
+        raise _foreign_mails(name, foreign)
 
 
 def _in_broker(settings: Settings, name: QueueName) -> tuple[int, int]:
@@ -226,7 +234,7 @@ def _state(channel: BlockingChannel, queue: str) -> tuple[int, int]:
     return state.message_count, state.consumer_count
 
 
-def _holds(name: QueueName, foreign: str) -> Refused:
+def _foreign_mails(name: QueueName, foreign: str) -> Refused:
     return Refused(f"queue {name} holds mails that are not a benchmark's ({foreign!r}): {_REMEDY}")
 
 

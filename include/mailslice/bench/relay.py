@@ -95,7 +95,7 @@ def measure_relay(
     recipients: int,
     concurrency: int,
     rtt: timedelta,
-    say: Callable[[str], None],
+    print_progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Mails a second of one process both ways, in turn; CPU of this process alone."""
     content = (b"Subject: bench\r\n\r\n" + _LINE * (size // len(_LINE) + 1))[:size]
@@ -106,7 +106,7 @@ def measure_relay(
             ("oneMailAConnection", plain, 1),
             ("keptConnections", pipelining, settings.relay.mails_per_connection),
         ):
-            say(f"{mails} mails, {name}")
+            print_progress(f"{mails} mails, {name}")
             hop = {"host": "127.0.0.1", "port": port, "mails_per_connection": per_connection}
             relay = Relay(Settings.model_validate({"relay": hop}))
             rates[name] = _rate(relay, mail, content, mails, concurrency)

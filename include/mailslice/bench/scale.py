@@ -57,9 +57,9 @@ def read_measured(file: Path) -> dict[str, Any]:
     return measured
 
 
-def processes(rate: float, each: float | None) -> int | None:
-    """How many processes that do `each` a second reach the rate."""
-    return None if not each else -(-int(rate) // max(1, int(each)))
+def processes(rate: float, per_process: float | None) -> int | None:
+    """How many processes that do `per_process` a second reach the rate."""
+    return None if not per_process else -(-int(rate) // max(1, int(per_process)))
 
 
 def hours(items: float, *rates: float | None) -> float | None:

@@ -94,7 +94,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ServerCase:
     """How a server is used."""
 
     state: str
@@ -102,12 +102,12 @@ class Case:
     in_flight: int
 
 
-def cases(server: Server, few: int, many: int) -> list[Case]:
+def cases(server: Server, smallest: int, many: int) -> list[ServerCase]:
     """Cold first; what follows is warm."""
-    cold = [Case("cold", "near", few)] if server.command else []
-    tls = [Case("warm", "TLS", many)] if server.secure else []
-    near = [Case("warm", "near", in_flight) for in_flight in (few, many)]
-    return [*cold, *near, Case("warm", "far", many), *tls]
+    cold = [ServerCase("cold", "near", smallest)] if server.command else []
+    tls = [ServerCase("warm", "TLS", many)] if server.secure else []
+    near = [ServerCase("warm", "near", in_flight) for in_flight in (smallest, many)]
+    return [*cold, *near, ServerCase("warm", "far", many), *tls]
 
 
 def measure_servers(
@@ -120,7 +120,7 @@ def measure_servers(
     in_flight: Sequence[int],
     rtt: timedelta,
     warm_up: timedelta,
-    say: Callable[[str], None],
+    print_progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """A row a server and case. `ratio`: to the first server, warm and near, with as many in flight.
 
@@ -130,8 +130,8 @@ def measure_servers(
     kinds = kinds or [Server("of the settings", settings.s3.endpoint)]
     own = Work(settings, queue, mails, size, in_flight[-1])
     if warm_up:
-        with bench_queue(settings, queue, synthetic=False, say=say):
-            say("warm-up of the stores")
+        with bench_queue(settings, queue, synthetic=False, print_progress=print_progress):
+            print_progress("warm-up of the stores")
             isolated(warm_stores, own, warm_up)
     rows: list[dict[str, Any]] = []
     for server in kinds:
@@ -140,7 +140,9 @@ def measure_servers(
             for case in cases(server, in_flight[0], in_flight[-1]):
                 near = server.settings(settings, tls=case.way == "TLS")
                 distance = rtt if case.way == "far" else timedelta(0)
-                say(f"{server.name} S3 server: {case.state}, {case.way}, {case.in_flight}")
+                print_progress(
+                    f"{server.name} S3 server: {case.state}, {case.way}, {case.in_flight}"
+                )
                 with at_distance(near, distance) as used:
                     work = replace(own, settings=used, in_flight=case.in_flight, nearby=near)
                     if case.state == "warm":

@@ -148,10 +148,10 @@ class StepCpu:
 
     def step(self, name: str, _: object = None) -> None:
         """A step has ended."""
-        cassandra, ours = now = self._read()
-        before, ours_before = self._last
+        cassandra, own_rows = now = self._read()
+        before, own_before = self._last
         known = None if cassandra is None or before is None else cassandra - before
-        self._steps[name] = known, ours - ours_before
+        self._steps[name] = known, own_rows - own_before
         self._last = now
 
     def by_rows(self, rows: int, *steps: str) -> dict[str, Any]:
@@ -170,12 +170,12 @@ class StepCpu:
         return {
             step: {
                 "cassandra": one(cassandra),
-                "ours": one(ours),
-                "rows_per_second": None if cassandra is None else most(cassandra + ours),
+                "ours": one(own_rows),
+                "rows_per_second": None if cassandra is None else most(cassandra + own_rows),
                 "rows_per_second_of_cassandra": most(cassandra),
             }
             for step in steps
-            for cassandra, ours in (self._steps[step],)
+            for cassandra, own_rows in (self._steps[step],)
         }
 
     def _read(self) -> tuple[float | None, float]:

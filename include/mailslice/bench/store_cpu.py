@@ -20,7 +20,7 @@ class StoreCpu:
     def __init__(self, settings: Settings) -> None:
         listening = _listening()
         self._pids = {
-            store: listening.get(port, ()) if _is_here(host) else ()
+            store: listening.get(port, ()) if _is_local(host) else ()
             for store, (host, port) in _addresses(settings).items()
         }
 
@@ -55,7 +55,7 @@ def _addresses(settings: Settings) -> dict[str, tuple[str, int]]:
     }
 
 
-def _is_here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     """Whether the name leads to this machine: an address that a socket of ours may have."""
     with suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
@@ -73,10 +73,10 @@ def _listening() -> dict[int, tuple[int, ...]]:
         return {}
     listening: dict[int, set[int]] = {}
     with suppress(psutil.Error):
-        for each in psutil.net_connections("tcp"):
-            is_listening = each.status == psutil.CONN_LISTEN and each.pid
-            if is_listening and psutil.Process(each.pid).name() not in _FORWARDERS:
-                listening.setdefault(each.laddr.port, set()).add(each.pid)
+        for connection in psutil.net_connections("tcp"):
+            is_listening = connection.status == psutil.CONN_LISTEN and connection.pid
+            if is_listening and psutil.Process(connection.pid).name() not in _FORWARDERS:
+                listening.setdefault(connection.laddr.port, set()).add(connection.pid)
         return {port: tuple(pids) for port, pids in listening.items()}
     return {}
 
@@ -90,4 +90,4 @@ def _seconds(pids: tuple[int, ...]) -> float | None:
         times = [psutil.Process(pid).cpu_times() for pid in pids]
     except psutil.Error:
         return None
-    return float(sum(each.user + each.system for each in times))
+    return float(sum(cpu.user + cpu.system for cpu in times))

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from cassandra.cluster import ResponseFuture
 
-from mailslice.bench.measure import HEADER_BYTES, Measured, Work, many, measuring
+from mailslice.bench.measure import HEADER_BYTES, Measurement, Work, many, measuring
 from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail
 from mailslice.bench.store_cpu import StoreCpu
 from mailslice.codec import message
@@ -50,13 +50,15 @@ async def measure_stores(work: Work) -> dict[str, Any]:
     }
     slowest = measured["s3_puts"].rate / 2, measured["view_inserts"].rate
     return {
-        "limits": {name: each.rate for name, each in measured.items()},
-        "limits_cpu_seconds_per_1000": {name: _cpu(name, each) for name, each in measured.items()},
+        "limits": {name: limit.rate for name, limit in measured.items()},
+        "limits_cpu_seconds_per_1000": {
+            name: _cpu(name, limit) for name, limit in measured.items()
+        },
         "slowest_store_mails_rate": min(*slowest, measured["confirmed_publishes"].rate),
     }
 
 
-def _cpu(name: str, measured: Measured) -> dict[str, float | None]:
+def _cpu(name: str, measured: Measurement) -> dict[str, float | None]:
     server = measured.stores[_STORES[name.partition("_")[0]]]
     return {
         "client": measured.per_thousand(measured.cpu_seconds),
@@ -64,7 +66,7 @@ def _cpu(name: str, measured: Measured) -> dict[str, float | None]:
     }
 
 
-async def measure_blobs(work: Work, *, by_obstore: bool = False) -> dict[str, Measured]:
+async def measure_blobs(work: Work, *, by_obstore: bool = False) -> dict[str, Measurement]:
     """PUTs and GETs of a mail's two objects in turn, its small header and its body; deletes."""
     blobs = HotBlobs(work.settings.s3, work.settings.s3.bucket)
     if by_obstore:
@@ -85,7 +87,7 @@ async def measure_blobs(work: Work, *, by_obstore: bool = False) -> dict[str, Me
     return measured
 
 
-async def _deletes(blobs: HotBlobs, cpu: StoreCpu, ids: list[BlobId]) -> Measured:
+async def _deletes(blobs: HotBlobs, cpu: StoreCpu, ids: list[BlobId]) -> Measurement:
     """As the worker deletes: 100 keys a request, two requests at once."""
     requests = iter([ids[at : at + KEYS_A_REQUEST] for at in range(0, len(ids), KEYS_A_REQUEST)])
 
@@ -101,7 +103,7 @@ async def _deletes(blobs: HotBlobs, cpu: StoreCpu, ids: list[BlobId]) -> Measure
     return measured
 
 
-async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measured]:
+async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measurement]:
     """Rows and marks of a queue name that nobody uses."""
     alone, now = QueueName(f"mailslice-bench-limits-{uuid4().hex[:8]}"), system_clock()
     async with open_worker(work.settings, work.queue) as worker:
@@ -114,7 +116,7 @@ async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measured
         ]
         ids = [row.item.enqueue_id for row in rows]
 
-        async def measured(begin: Callable[[int], ResponseFuture]) -> Measured:
+        async def measured(begin: Callable[[int], ResponseFuture]) -> Measurement:
             return await many(cpu, work.count, in_flight, lambda n: bridge.rows(begin(n)))
 
         deleted = tables.deleted
@@ -132,7 +134,7 @@ async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measured
 
 async def _messages(
     settings: Settings, cpu: StoreCpu, in_flight: int, count: int
-) -> dict[str, Measured]:
+) -> dict[str, Measurement]:
     blob = BlobId(str(uuid4()))
     body = message.encode(QueuedMail(EnqueueId(uuid4()), bench_mail("message"), blob, blob))
     with _own_queue(settings) as name:
@@ -152,7 +154,7 @@ async def _messages(
 
 async def _acks(
     settings: Settings, cpu: StoreCpu, name: str, prefetch: int, count: int
-) -> Measured:
+) -> Measurement:
     """From the opening of the connection to the last ack."""
     last = asyncio.get_running_loop().create_future()
 

@@ -31,7 +31,7 @@ _RTT = timedelta(milliseconds=20)
 _SHARES = (100, 10, 1)
 """What the largest number of rows is divided by, for the curves."""
 Measurement = tuple[str, Callable[..., Any]]
-"""Which bench, and what gives its row, or rows, and takes `say`."""
+"""Which bench, and what gives its row, or rows, and takes `print_progress`."""
 
 
 def run_all(
@@ -39,7 +39,7 @@ def run_all(
     table: Mapping[str, Sequence[Measurement]],
     parts: Sequence[str],
     page: Path | None,
-    say: Callable[[str], None],
+    print_progress: Callable[[str], None],
 ) -> None:
     """Measure all parts of the table, or these. JSON lines appear one by one.
 
@@ -52,9 +52,9 @@ def run_all(
     rows = [row for row in earlier if row.get("part") not in parts]
     for part in parts or table:
         for bench, measure_rows in table[part]:
-            say(part)
+            print_progress(part)
             try:
-                measured = measure_rows(say=say)
+                measured = measure_rows(print_progress=print_progress)
             except Exception as error:  # noqa: BLE001 - the others are measured all the same
                 out.note(f"bench: {part} failed: {type(error).__name__}: {error}")
                 failures.append(error)
@@ -98,7 +98,7 @@ def parts_of(
     paced = {"repeats": 3, "load": 0.8}
     kinds = {"servers": servers, "in_flight": (16, 64), "rtt": _RTT}
     sizes = [largest // share for share in _SHARES]
-    few = sizes[0]
+    smallest = sizes[0]
     return {
         "hotpath": [hotpath(5000, 4 * _KIB, **paced, **peak)],
         "sizes": [
@@ -119,11 +119,14 @@ def parts_of(
         ],
         "counters": [
             duty("counters", measure_counters, mailboxes=mailboxes, messages=messages)
-            for mailboxes, messages in (*((max(1, n // 1000), n) for n in sizes), (few, few))
+            for mailboxes, messages in (
+                *((max(1, n // 1000), n) for n in sizes),
+                (smallest, smallest),
+            )
         ],
         "blobs": [
             duty("blob_gc", measure_gc, blobs=size // 5, references=size, keep=keep)
-            for size, keep in (*((size, False) for size in sizes), (few, True))
+            for size, keep in (*((size, False) for size in sizes), (smallest, True))
         ],
         "marks": [duty("marks", measure_marks, queue=queue, rows=largest // 4)],
     }
@@ -133,11 +136,11 @@ def _alone(
     function: Callable[..., Any],
     settings: Settings,
     sizes: Mapping[str, Any],
-    say: Callable[[str], None],
+    print_progress: Callable[[str], None],
 ) -> Any:
     """In a process of its own: its memory is not what Spark took for the sizes before it."""
-    say(", ".join(f"{name} {value}" for name, value in sizes.items()))
-    return isolated(function, settings, **sizes, say=_silent)
+    print_progress(", ".join(f"{name} {value}" for name, value in sizes.items()))
+    return isolated(function, settings, **sizes, print_progress=_silent)
 
 
 def _silent(_: str) -> None:

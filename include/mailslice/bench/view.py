@@ -33,22 +33,22 @@ def measure_view(
     live: int,
     dead: int,
     slices: int,
-    say: Callable[[str], None],
+    print_progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Fill, count, browse, clean, count and browse again.
 
     Rates in rows a second, dead ones included; times in seconds, memory in MiB.
     """
-    with bench_queue(settings, queue, synthetic=True, say=say) as view:
-        say(f"{dead} dead rows in {slices} slices and {live} live ones: inserting")
+    with bench_queue(settings, queue, synthetic=True, print_progress=print_progress) as view:
+        print_progress(f"{dead} dead rows in {slices} slices and {live} live ones: inserting")
         _, dead_seconds = timed(lambda: view.fill(dead, slices, dead=True))
         _, live_seconds = timed(lambda: view.fill(live, 1, dead=False))
         settle(view.stores)
-        say("size and browse before the cleanup")
+        print_progress("size and browse before the cleanup")
         before = _read(view, live, live + dead)
-        say("cleanup")
+        print_progress("cleanup")
         cleanup = _clean(view.stores.settings, queue, dead)
-        say("size and browse after the cleanup")
+        print_progress("size and browse after the cleanup")
         return {
             "live": live,
             "dead": dead,

@@ -29,7 +29,7 @@ async def measure_waiting(work: Work, waiting: int) -> dict[str, Any]:
     that deduplication gives: a drain loads it like any other.
     """
     async with opened(work) as bench:
-        await bench.there_and_back(work.warm)
+        await bench.round_trip(work.warm)
         alone = await bench.enqueue(work.count, "alone-")
         once = _WriteOnce(bench.worker.context.blobs)
         filler = _filler(bench.worker.context, once)

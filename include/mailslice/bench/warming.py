@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from mailslice.bench.measure import Measured, Work, opened
+from mailslice.bench.measure import Measurement, Work, opened
 
 _MAILS, _BYTES = 500, 64 * 1024 * 1024
 """Of one round, at most."""
@@ -35,7 +35,7 @@ async def warm_stores(work: Work, at_most: timedelta) -> dict[str, Any]:
         while not seconds or (
             not is_level(used or seconds) and time.monotonic() - began < at_most.total_seconds()
         ):
-            both = await bench.there_and_back(mails)
+            both = await bench.round_trip(mails)
             seconds.append(sum(measured.seconds for measured in both))
             used += _used(both)
         took = time.monotonic() - began
@@ -43,12 +43,15 @@ async def warm_stores(work: Work, at_most: timedelta) -> dict[str, Any]:
         "seconds": round(took, 1),
         "mails": mails * len(seconds),
         "level": is_level(used or seconds),
-        "rates_of_rounds": [round(mails / each, 1) for each in seconds],
-        "cpu_seconds_per_1000_of_rounds": [round(1000 * each / mails, 3) for each in used] or None,
+        "rates_of_rounds": [round(mails / round_seconds, 1) for round_seconds in seconds],
+        "cpu_seconds_per_1000_of_rounds": [
+            round(1000 * round_seconds / mails, 3) for round_seconds in used
+        ]
+        or None,
     }
 
 
-def _used(both: Sequence[Measured]) -> list[float]:
+def _used(both: Sequence[Measurement]) -> list[float]:
     """CPU seconds of a round, which others on the machine do not change; nothing when unknown."""
     known = [measured.all_cpu_seconds for measured in both]
     return [] if None in known else [sum(seconds or 0.0 for seconds in known)]

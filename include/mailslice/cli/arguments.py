@@ -14,7 +14,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import is_broken, queue_name
 
 N = TypeVar("N", int, float)
-_MOST = 2**31 - 1
+_MAX_INT = 2**31 - 1
 _LONGEST = timedelta(days=36500)
 _SIZE = re.compile(r"(\d+)\s*([kKmMgG]?)(?:i?[bB])?", re.ASCII)
 _SCALE = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -37,7 +37,7 @@ def _bounded(
     return parse
 
 
-def count(place: str, least: int = 1, most: int = _MOST) -> Callable[[Any], int]:
+def count(place: str, least: int = 1, most: int = _MAX_INT) -> Callable[[Any], int]:
     """A parser of whole numbers between `least` and `most`."""
     return _bounded(place, int, least, most, f"a whole number from {least} to {most} is")
 
@@ -56,7 +56,7 @@ def factor(place: str) -> Callable[[Any], float]:
     return _bounded(place, float, 1.0, 100.0, "a number from 1 to 100 is")
 
 
-def size(place: str, most: int = _MOST) -> Callable[[Any], int]:
+def size(place: str, most: int = _MAX_INT) -> Callable[[Any], int]:
     """A parser of sizes in bytes: 4096, 4k, 25M."""
 
     def convert(text: str) -> int:
@@ -68,9 +68,9 @@ def size(place: str, most: int = _MOST) -> Callable[[Any], int]:
 
 def check_text(place: str, value: object) -> None:
     """BadInput for bytes of the command line that are no text, or a list with some: no store keeps them."""
-    for each in value if isinstance(value, list) else [value]:
-        if isinstance(each, str) and is_broken(each):
-            raise BadInput(f"{place}: {each[:60]!r} is not allowed; text in UTF-8 is")
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and is_broken(text):
+            raise BadInput(f"{place}: {text[:60]!r} is not allowed; text in UTF-8 is")
 
 
 class Counts(tuple[int, ...]):
@@ -79,7 +79,7 @@ class Counts(tuple[int, ...]):
     __slots__ = ()
 
 
-def counts(place: str, most: int = _MOST) -> Callable[[Any], Counts]:
+def counts(place: str, most: int = _MAX_INT) -> Callable[[Any], Counts]:
     """A parser of whole numbers from 1 to `most` with commas between them."""
     one = count(place, most=most)
     return lambda text: Counts(one(word) for word in str(text).split(","))

@@ -21,7 +21,7 @@ Run = Annotated[str | None, option("--run RUN", "All blobs that this run of blob
 
 
 @command(app, "kept")
-def kept(out: Output, *, run: Run = None, limit: Limit = None) -> None:
+def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
     from itertools import islice
 
@@ -29,10 +29,10 @@ def kept(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     from mailslice.duties.blob_gc.trash import KeptBlobs
 
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
-        there = stores.own_blobs.bucket_exists()
-        pages = copies.pages() if there else iter(())
-        found = (copy for page in pages for copy in page if run in {None, copy.run})
-        out.rows((_shown(each) for each in islice(found, limit)), empty="no copy is kept")
+        exists = stores.own_blobs.bucket_exists()
+        pages = copies.pages() if exists else iter(())
+        copied = (copy for page in pages for copy in page if run in {None, copy.run})
+        out.rows((_shown(each) for each in islice(copied, limit)), empty="no copy is kept")
 
 
 @command(app, "restore")
@@ -51,42 +51,44 @@ def restore(
     from mailslice.cli.queue_session import open_stores, record
     from mailslice.duties.blob_gc.trash import EXPIRED, KeptBlobs
 
-    wanted = [BlobId(key) for key in dict.fromkeys(keys or ())]
-    if bool(wanted) == (run is not None):
+    requested = [BlobId(key) for key in dict.fromkeys(keys or ())]
+    if bool(requested) == (run is not None):
         raise BadInput("blobs restore: give either keys or --run RUN")
     counts: dict[str, int] = {}
 
     def lines() -> Iterator[dict[str, object]]:
-        for some in _copies(copies, wanted, run) if there else iter(()):
-            status = copies.restore(some) if not dry_run else copies.would_restore(some)
-            for each in some:
-                counts[status[each.key]] = counts.get(status[each.key], 0) + 1
-                yield {**_shown(each), "status": status[each.key]}
-                found.add(each.key)
-        for key in wanted:
-            if key not in found:
+        for batch in _copies(copies, requested, run) if exists else iter(()):
+            status = copies.restore(batch) if not dry_run else copies.would_restore(batch)
+            for copy in batch:
+                counts[status[copy.key]] = counts.get(status[copy.key], 0) + 1
+                yield {**_shown(copy), "status": status[copy.key]}
+                restored.add(copy.key)
+        for key in requested:
+            if key not in restored:
                 counts[EXPIRED] = counts.get(EXPIRED, 0) + 1
                 yield {"key": key, "run": None, "bytes": None, "keptUntil": None, "status": EXPIRED}
 
-    found: set[str] = set()
+    restored: set[str] = set()
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
-        there = stores.own_blobs.bucket_exists()
+        exists = stores.own_blobs.bucket_exists()
         out.rows(lines(), empty=f"no copy of run {run} is kept")
         if not dry_run and counts:
-            about = {"run": run, "keys": wanted, "counts": counts}
+            about = {"run": run, "keys": requested, "counts": counts}
             record(stores.settings, "blobs restore", None, reason, **about)
     _end(counts, run)
 
 
-def _copies(copies: "KeptBlobs", wanted: list[BlobId], run: str | None) -> "Iterator[list[Kept]]":
+def _copies(
+    copies: "KeptBlobs", requested: list[BlobId], run: str | None
+) -> "Iterator[list[Kept]]":
     from itertools import islice
 
     if run is None:
-        yield list(copies.of_keys(wanted).values())
+        yield list(copies.of_keys(requested).values())
         return
     all_of_run = copies.of_run(run)
-    while some := list(islice(all_of_run, _AT_ONCE)):
-        yield some
+    while batch := list(islice(all_of_run, _AT_ONCE)):
+        yield batch
 
 
 def _end(counts: dict[str, int], run: str | None) -> None:
@@ -103,5 +105,5 @@ def _end(counts: dict[str, int], run: str | None) -> None:
         )
 
 
-def _shown(kept: "Kept") -> dict[str, object]:
-    return {"key": kept.key, "run": kept.run, "bytes": kept.size, "keptUntil": kept.expires}
+def _shown(copy: "Kept") -> dict[str, object]:
+    return {"key": copy.key, "run": copy.run, "bytes": copy.size, "keptUntil": copy.expires}

@@ -51,8 +51,8 @@ def apply(out: Output, reason: Reason = None) -> None:
         before = guard.stored()
         applied = guard.apply()
         if applied:
-            stored, wanted = map(shapes.configuration, (before, guard.stored()))
-            record(stores.settings, "config apply", None, reason, stored=stored, wanted=wanted)
+            stored, requested = map(shapes.configuration, (before, guard.stored()))
+            record(stores.settings, "config apply", None, reason, stored=stored, wanted=requested)
         out.one(_comparison(stores) | {"applied": applied})
 
 
@@ -82,19 +82,19 @@ def shared(
 def _comparison(stores: "Stores") -> dict[str, object]:
     from mailslice.view.configuration import ConfigurationGuard
 
-    found = ConfigurationGuard(stores.tables, stores.settings).check()
-    if found.stored is None:
+    comparison = ConfigurationGuard(stores.tables, stores.settings).check()
+    if comparison.stored is None:
         verdict = NOTHING_STORED
-    elif not found.same_configuration:
-        verdict = REFUSED if found.why_refused else APPLICABLE
+    elif not comparison.same_configuration:
+        verdict = REFUSED if comparison.why_refused else APPLICABLE
     else:
-        verdict = SAME if found.same_strategy else STRATEGY
+        verdict = SAME if comparison.same_strategy else STRATEGY
     return {
-        "stored": shapes.configuration(found.stored),
-        "wanted": shapes.configuration(found.wanted),
+        "stored": shapes.configuration(comparison.stored),
+        "wanted": shapes.configuration(comparison.wanted),
         "verdict": verdict,
-        "why": found.why_refused,
-        "recordedBlobStrategy": found.recorded_strategy,
-        "blobStrategy": found.strategy,
+        "why": comparison.why_refused,
+        "recordedBlobStrategy": comparison.recorded_strategy,
+        "blobStrategy": comparison.strategy,
         "source": stores.settings.source,
     }

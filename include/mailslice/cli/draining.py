@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = timedelta(seconds=10)
 """How long a store may be away before the command ends with 4."""
-_ASIDE_AFTER = 0.3
+_RETRY_AFTER_QUIET = 0.3
 """Seconds without a new mail before one that was retried already gets its next turn."""
 
 
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DrainOptions:
     """How to drain. `most` None: until the queue is idle."""
 
     most: int | None
@@ -52,13 +52,13 @@ class Draining:
     without `most` it is not retried twice, else the run would never end.
     """
 
-    def __init__(self, worker: QueueWorker, wanted: Wanted, out: Output) -> None:
+    def __init__(self, worker: QueueWorker, options: DrainOptions, out: Output) -> None:
         self._worker = worker
-        self._wanted = wanted
+        self._options = options
         self._out = out
         self._running: set[asyncio.Task[None]] = set()
-        self._aside: deque[Delivery] = deque()
-        self._seen: set[UUID] = set()
+        self._postponed: deque[Delivery] = deque()
+        self._started_ids: set[UUID] = set()
         self._started = 0
         self.handled = 0
 
@@ -76,20 +76,20 @@ class Draining:
 
     def _prefetch(self) -> int:
         """No more than may be handled; retried mails that are set aside take room, too."""
-        if self._wanted.most is None or self._wanted.outcome is Outcome.RETRY:
-            return self._wanted.prefetch
-        return min(self._wanted.prefetch, self._wanted.most)
+        if self._options.most is None or self._options.outcome is Outcome.RETRY:
+            return self._options.prefetch
+        return min(self._options.prefetch, self._options.most)
 
     async def _take(self, deliveries: Deliveries) -> None:
         loop = asyncio.get_running_loop()
         coming = asyncio.ensure_future(_next(deliveries))
         last_new = loop.time()
         try:
-            while self._wanted.most is None or self._started < self._wanted.most:
+            while self._options.most is None or self._started < self._options.most:
                 self._raise_failed()
                 pause = None if self._running else self._pause(deliveries, loop.time() - last_new)
                 if pause is not None and pause <= 0:
-                    if not self._again():
+                    if not self._start_postponed():
                         return
                     continue
                 await asyncio.wait(
@@ -109,32 +109,32 @@ class Draining:
 
     def _pause(self, deliveries: Deliveries, quiet: float) -> float:
         """Seconds until nothing more is waited for: a mail that was set aside gets its turn, or the queue counts as idle."""
-        if self._aside and self._wanted.most is not None:
-            return _ASIDE_AFTER - quiet
+        if self._postponed and self._options.most is not None:
+            return _RETRY_AFTER_QUIET - quiet
         # Mails that are set aside keep their content in memory, which others may wait for: then the broker counts as giving for ever.
-        return self._wanted.idle.total_seconds() - (
-            quiet if self._aside else deliveries.idle_seconds
+        return self._options.idle.total_seconds() - (
+            quiet if self._postponed else deliveries.idle_seconds
         )
 
-    def _again(self) -> bool:
+    def _start_postponed(self) -> bool:
         """Retry once more a mail that was set aside; False when there is none, or the number of mails is not limited."""
-        if not self._aside or self._wanted.most is None:
+        if not self._postponed or self._options.most is None:
             return False
-        self._start(self._aside.popleft())
+        self._start(self._postponed.popleft())
         return True
 
     def _accept(self, delivery: Delivery) -> bool:
         """Whether this mail is new to this run; it is handled then, else set aside."""
-        if self._wanted.outcome is Outcome.RETRY and delivery.item.enqueue_id in self._seen:
-            self._aside.append(delivery)
+        if self._options.outcome is Outcome.RETRY and delivery.item.enqueue_id in self._started_ids:
+            self._postponed.append(delivery)
             return False
         self._start(delivery)
         return True
 
     def _start(self, delivery: Delivery) -> None:
         self._started += 1
-        if self._wanted.outcome is Outcome.RETRY:
-            self._seen.add(delivery.item.enqueue_id)
+        if self._options.outcome is Outcome.RETRY:
+            self._started_ids.add(delivery.item.enqueue_id)
         self._running.add(asyncio.create_task(self._handle(delivery)))
 
     def _raise_failed(self) -> None:
@@ -146,13 +146,13 @@ class Draining:
 
     async def _handle(self, delivery: Delivery) -> None:
         digest = hashlib.sha256(delivery.content).hexdigest()
-        match self._wanted.outcome:
+        match self._options.outcome:
             case Outcome.SUCCESS:
                 await delivery.complete()
             case Outcome.RETRY:
                 await delivery.retry()
             case Outcome.REJECT:
-                await delivery.reject(self._wanted.reason)
+                await delivery.reject(self._options.reason)
         self.handled += 1
         mail = delivery.item.mail
         item = shapes.envelope(delivery.item.enqueue_id, mail) | {
@@ -160,11 +160,11 @@ class Draining:
             "sha256": digest,
             "bytes": len(delivery.content),
             "redelivered": delivery.redelivered,
-            "outcome": self._wanted.outcome,
+            "outcome": self._options.outcome,
         }
         self._out.line(
             item,
-            f"{self._wanted.outcome}  {delivery.item.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}",
+            f"{self._options.outcome}  {delivery.item.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}",
         )
 
 

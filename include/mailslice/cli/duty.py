@@ -8,7 +8,12 @@ import typer
 
 from mailslice.cli.arguments import DryRun, Reason, option, queue_option
 from mailslice.cli.command import command, group
-from mailslice.cli.duty_options import DutyCommand, given, refuse_empty, refuse_twice
+from mailslice.cli.duty_options import (
+    DutyCommand,
+    params_of_options,
+    refuse_duplicates,
+    refuse_empty,
+)
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, who
 from mailslice.codec.shown import shown
@@ -89,7 +94,7 @@ def run(
     out.one(report)
 
 
-def _step_command(step: str, what: str) -> None:
+def _step_command(step: str, help_text: str) -> None:
     def run_one(
         out: Output,
         ctx: typer.Context,
@@ -123,18 +128,18 @@ def _step_command(step: str, what: str) -> None:
             return
         out.one(run_step(step, request, settings))
 
-    run_one.__doc__ = what
+    run_one.__doc__ = help_text
     command(app, step, DutyCommand)(run_one)
 
 
-for _step, _what in (
+for _step, _help_text in (
     ("plan", "Read, and write down what would be changed; changes nothing."),
     ("check", "The gate over the plan: exit 3 when an expectation does not hold."),
     ("apply", "Do what the plan lists, each item's proof checked again."),
     ("verify", "The gate over what is in the stores now."),
     ("report", "Write the run's report and ledger row."),
 ):
-    _step_command(_step, _what)
+    _step_command(_step, _help_text)
 
 
 def _opened(
@@ -149,11 +154,11 @@ def _opened(
     from mailslice.maintenance.registry import load
     from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 
-    found = load(duty)
-    refuse_empty(params, found.params.model_fields)
-    found.params.parse(params, f"duty {duty}")
-    settings = _settings_for(duty, queue, found.needs_queue)
-    subject = queue if queue is not None and found.needs_queue else NO_QUEUE
+    entry = load(duty)
+    refuse_empty(params, entry.params.model_fields)
+    entry.params.parse(params, f"duty {duty}")
+    settings = _settings_for(duty, queue, entry.needs_queue)
+    subject = queue if queue is not None and entry.needs_queue else NO_QUEUE
     if pending is not None and run is None:
         run = newest_pending(settings, duty, subject, pending)
     return settings, RunRequest(
@@ -185,14 +190,14 @@ def _params(
     ctx: typer.Context, texts: list[str] | None, reason: str | None, *, dry_run: bool
 ) -> dict[str, object]:
     """The params as JSON values; only what was given, so that defaults stay the duty's own."""
-    options = given(ctx)
+    options = params_of_options(ctx)
     params: dict[str, object] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadInput(f"--param {text[:80]!r}: allowed is NAME=VALUE")
         params[name.strip()] = _value(value)
-    refuse_twice(options, params)
+    refuse_duplicates(options, params)
     params |= options
     if reason is not None:
         params["reason"] = reason

@@ -14,7 +14,7 @@ from mailslice.model.errors import BadInput
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-GIVEN = "mailslice.maintenance.params"
+_PARAMS_KEY = "mailslice.maintenance.params"
 """Where in the command's context the given params are."""
 _COMMON = {"reason", "dry_run"}
 """Options of every duty, which the commands declare themselves."""
@@ -81,7 +81,11 @@ def options_of(fields: "dict[str, FieldInfo]") -> list[Any]:
 
 def _option(name: str, info: "FieldInfo") -> inspect.Parameter:
     word = name.replace("_", "-")
-    shared: dict[str, Any] = {"help": info.description, "expose_value": False, "callback": _keep}
+    shared: dict[str, Any] = {
+        "help": info.description,
+        "expose_value": False,
+        "callback": _store_param,
+    }
     kind: Any
     if is_switch(info.annotation):
         kind = Annotated[bool | None, typer.Option(f"--{word}/--no-{word}", **shared)]
@@ -95,22 +99,22 @@ def _option(name: str, info: "FieldInfo") -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
-def _keep(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+def _store_param(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     if value is not None and value != [] and param.name is not None:
         words = value
         if isinstance(value, list | tuple):
             words = [word.strip() for text in value for word in text.split(",") if word.strip()]
         check_text(f"--{param.name.replace('_', '-')}", words)
-        ctx.meta.setdefault(GIVEN, {})[param.name] = words
+        ctx.meta.setdefault(_PARAMS_KEY, {})[param.name] = words
     return value
 
 
-def given(ctx: Any) -> dict[str, object]:
+def params_of_options(ctx: Any) -> dict[str, object]:
     """The params that this command line gave as options, as text, switches and lists of text."""
-    return dict(ctx.meta.get(GIVEN, {}))
+    return dict(ctx.meta.get(_PARAMS_KEY, {}))
 
 
-def refuse_twice(options: dict[str, object], params: dict[str, object]) -> None:
+def refuse_duplicates(options: dict[str, object], params: dict[str, object]) -> None:
     """BadInput when the same param was given as option and by --param."""
     for name in options.keys() & params.keys():
         raise BadInput(
@@ -150,9 +154,9 @@ def _metavar(info: "FieldInfo") -> str:
 
     from mailslice.maintenance.params import kinds
 
-    found = kinds(info.annotation)
+    allowed = kinds(info.annotation)
     names = {timedelta: "DURATION", datetime: "TIME", int: "N", float: "NUMBER"}
-    return next((text for kind, text in names.items() if kind in found), "TEXT")
+    return next((text for kind, text in names.items() if kind in allowed), "TEXT")
 
 
 def _shown(value: Any) -> Any:

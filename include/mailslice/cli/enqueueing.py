@@ -35,7 +35,7 @@ _BYTES_IN_FLIGHT = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class EnvelopeOptions:
     """What the command line says of every mail; None = as the mail's own headers say. `sender` `<>` is the null sender."""
 
     sender: str | None
@@ -49,9 +49,9 @@ class Given:
 class Enqueuing:
     """One run of `mail enqueue`: prints a line for each mail as soon as it is durable, and keeps what failed."""
 
-    def __init__(self, worker: QueueWorker, given: Given, out: Output) -> None:
+    def __init__(self, worker: QueueWorker, options: EnvelopeOptions, out: Output) -> None:
         self._worker = worker
-        self._given = given
+        self._options = options
         self._out = out
         self._budget = _Budget(IN_FLIGHT, _BYTES_IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,10 +64,10 @@ class Enqueuing:
         """Enqueue all mails of `paths`. Raises what stopped it: TryAgain, BadSetting."""
         try:
             with _progress(paths) as advance:
-                found = _mails(paths, self._given.max_bytes, self._stop)
+                mails = _mails(paths, self._options.max_bytes, self._stop)
                 while (
                     self._error is None
-                    and (mail := await asyncio.to_thread(_next, found)) is not None
+                    and (mail := await asyncio.to_thread(_next, mails)) is not None
                 ):
                     if mail.content is None:
                         self._failed(mail, mail.error or "cannot be read")
@@ -88,18 +88,18 @@ class Enqueuing:
         if self._error is not None:
             raise self._error
 
-    async def _one(self, found: FoundMail, content: bytes) -> None:
+    async def _one(self, source: FoundMail, content: bytes) -> None:
         try:
             if self._error is None:
-                await self._enqueue(found, content)
+                await self._enqueue(source, content)
         # A password that a store refuses from now on is no trouble of this mail.
         except (TryAgain, BadSetting) as error:
             self._end(error)
-            self._failed(found, str(error))
+            self._failed(source, str(error))
         except NoRoomError as error:  # the mail is enqueued: only its line found no place
             self._end(error)
         except MailsliceError as error:
-            self._failed(found, str(error))
+            self._failed(source, str(error))
         except Exception as error:  # noqa: BLE001 - whoever reads our output went away, or a bug: raised by `run`
             self._end(error)
         finally:
@@ -110,44 +110,46 @@ class Enqueuing:
         self._error = self._error or error
         self._stop.set()
 
-    async def _enqueue(self, found: FoundMail, content: bytes) -> None:
-        if len(content) > self._given.max_bytes:
-            raise BadInput(too_large(self._given.max_bytes))
-        mail = _mail(self._given, content)
-        queued = await self._worker.enqueue(mail, content, delay=self._given.delay)
+    async def _enqueue(self, source: FoundMail, content: bytes) -> None:
+        if len(content) > self._options.max_bytes:
+            raise BadInput(too_large(self._options.max_bytes))
+        mail = _mail(self._options, content)
+        queued = await self._worker.enqueue(mail, content, delay=self._options.delay)
         self.done += 1
         item = shapes.envelope(queued.enqueue_id, mail) | {
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
-            "path": found.label,
+            "path": source.label,
         }
         self._out.line(
             item,
-            f"{queued.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}  {shown(found.label)}",
+            f"{queued.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}  {shown(source.label)}",
         )
 
-    def _failed(self, found: FoundMail, error: str) -> None:
-        self.failures.append({"error": error, "path": found.label})
+    def _failed(self, source: FoundMail, error: str) -> None:
+        self.failures.append({"error": error, "path": source.label})
 
 
-def _mail(given: Given, content: bytes) -> Mail:
+def _mail(options: EnvelopeOptions, content: bytes) -> Mail:
     """Raises BadInput when the headers name nobody, or cannot be read: that is the trouble of this mail alone, whatever it is."""
     try:
-        from_headers = envelope(content) if given.sender is None or not given.recipients else None
+        from_headers = (
+            envelope(content) if options.sender is None or not options.recipients else None
+        )
     except Exception as error:
         raise BadInput(
             f"its headers cannot be read ({type(error).__name__}); give --sender and --recipient"
         ) from error
-    sender = given.sender or (from_headers.sender if from_headers else None)
-    recipients = given.recipients or (from_headers.recipients if from_headers else ())
+    sender = options.sender or (from_headers.sender if from_headers else None)
+    recipients = options.recipients or (from_headers.recipients if from_headers else ())
     if not recipients:
         raise BadInput("the headers name no recipient; give --recipient")
     now_ns = time.time_ns()
     return Mail(
-        name=given.name or f"Mail{now_ns // 1_000_000}-{uuid4()}",
+        name=options.name or f"Mail{now_ns // 1_000_000}-{uuid4()}",
         sender=None if sender == NULL_SENDER else sender,
         recipients=recipients,
-        state=given.state,
+        state=options.state,
         last_updated_ns=now_ns // 1_000_000 * 1_000_000,
     )
 
@@ -158,10 +160,10 @@ def _mails(paths: Sequence[str], max_bytes: int, stop: threading.Event) -> Itera
         yield from read_mails(path, max_bytes, stdin)
 
 
-def _next(found: Iterator[FoundMail]) -> FoundMail | None:
+def _next(mails: Iterator[FoundMail]) -> FoundMail | None:
     """None at the end, and when the reading was stopped."""
     try:
-        return next(found, None)
+        return next(mails, None)
     except StoppedError:
         return None
 
@@ -172,7 +174,7 @@ class _Budget:
     def __init__(self, mails: int, size: int) -> None:
         self._mails = mails
         self._size = size
-        self._held = 0
+        self._reserved = 0
         self._count = 0
         self._changed = asyncio.Condition()
 
@@ -181,14 +183,14 @@ class _Budget:
             await self._changed.wait_for(
                 lambda: (
                     self._count == 0
-                    or (self._count < self._mails and self._held + size <= self._size)
+                    or (self._count < self._mails and self._reserved + size <= self._size)
                 )
             )
-            self._held += size
+            self._reserved += size
             self._count += 1
 
     def give_back(self, size: int) -> None:
-        self._held -= size
+        self._reserved -= size
         self._count -= 1
         asyncio.get_running_loop().create_task(self._wake())
 

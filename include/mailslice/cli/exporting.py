@@ -66,7 +66,7 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
     read = _Read(queue.pieces(row))
     with _named(path):
         if path.exists() or path.is_symlink():
-            if path.is_symlink() or not _holds(path, read):
+            if path.is_symlink() or not _has_content(path, read):
                 raise _TakenError(f"{path} exists with other content: left as it is")
         else:
             _write(path, read)
@@ -110,7 +110,7 @@ class _Read:
             yield piece
 
 
-def _holds(path: Path, read: _Read) -> bool:
+def _has_content(path: Path, read: _Read) -> bool:
     """Whether the file holds exactly these bytes; all of them are read then."""
     with path.open("rb") as stream:
         return all(stream.read(len(piece)) == piece for piece in read) and not stream.read(1)

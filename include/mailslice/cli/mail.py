@@ -51,12 +51,12 @@ def show(
     """One mail of a queue: envelope, state, attributes and headers; or, with --raw, its content."""
     if (name is None) == (enqueue_id is None):
         raise BadInput("mail show: give either --name or --id")
-    wanted = f"--name {name!r}" if name is not None else f"--id {enqueue_id}"
+    selector = f"--name {name!r}" if name is not None else f"--id {enqueue_id}"
     with open_queue(queue) as opened:
         rows = opened.queue.find(name=name, enqueue_id=enqueue_id)
         if not rows:
             raise BadInput(
-                f"mail show: {queue} has no mail {wanted}; allowed are those that 'mailslice queue browse {queue}' lists"
+                f"mail show: {queue} has no mail {selector}; allowed are those that 'mailslice queue browse {queue}' lists"
             )
         if not raw:
             lines = with_next_delivery(opened.stores, queue, rows)
@@ -64,7 +64,7 @@ def show(
                 out.one(line | _content(opened.queue, row, as_json=out.as_json))
         elif len(rows) > 1:
             raise BadInput(
-                f"mail show --raw: {len(rows)} mails of {queue} are {wanted}; give one --id: {', '.join(str(row.enqueue_id) for row in rows[:5])}"
+                f"mail show --raw: {len(rows)} mails of {queue} are {selector}; give one --id: {', '.join(str(row.enqueue_id) for row in rows[:5])}"
             )
         else:
             out.raw(_bytes(opened.queue, rows[0]))
@@ -108,7 +108,7 @@ def enqueue(
     reason: Reason = None,
 ) -> None:
     """Enqueue mails. Sender and recipients come from the headers when not given. A line a mail once it is durable, then the failures."""
-    from mailslice.cli.enqueueing import Enqueuing, Given
+    from mailslice.cli.enqueueing import Enqueuing, EnvelopeOptions
     from mailslice.cli.queue_session import run
     from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
@@ -117,11 +117,11 @@ def enqueue(
     _checked_text("--state", state)
     settings = load_settings()
     recipients = tuple(dict.fromkeys(recipient or ()))
-    given = Given(sender, recipients, name, state, delay, settings.queue.max_mail_bytes)
+    options = EnvelopeOptions(sender, recipients, name, state, delay, settings.queue.max_mail_bytes)
 
     async def work() -> Enqueuing:
         async with open_worker(settings, queue) as worker:
-            enqueuing = Enqueuing(worker, given, out)
+            enqueuing = Enqueuing(worker, options, out)
             try:
                 await enqueuing.run(paths)
             finally:
@@ -168,8 +168,8 @@ def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, 
     try:
         content = queue.content(row)
     except ContentMissing as error:
-        gone = dict.fromkeys(("bytes", "sha256", "headers"))
-        return {"content": LOST, "contentError": str(error), **gone}
+        missing = dict.fromkeys(("bytes", "sha256", "headers"))
+        return {"content": LOST, "contentError": str(error), **missing}
     header, _ = split(content)
     headers = bytes(header).decode("utf-8", "replace")
     return {

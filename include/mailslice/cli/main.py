@@ -18,12 +18,12 @@ from typer.exceptions import TyperException
 
 from mailslice.cli import blobs, config, duty, mail, queue, report, stuck, worker
 from mailslice.cli.command import Debug, Json, remember
-from mailslice.cli.output import NoRoomError, ReaderGoneError
+from mailslice.cli.output import NoRoomError, StdoutClosedError
 from mailslice.cli.streams import FULL, forget_stdout, open_streams
 from mailslice.codec.shown import shown
 from mailslice.model.errors import MailsliceError
 
-INTERRUPTED, READER_GONE = 130, 141
+INTERRUPTED, STDOUT_CLOSED = 130, 141
 
 app = typer.Typer(
     name="mailslice",
@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
         if isinstance(
             ended.__context__, BrokenPipeError
         ):  # typer's own words for a help that nobody reads
-            return READER_GONE
+            return STDOUT_CLOSED
         raise
     except Exception as error:  # noqa: BLE001 - the end of the command line: each becomes a line and an exit code
         return _failed(_first(error), "--debug" in argv)
@@ -101,19 +101,19 @@ def _first(error: BaseException) -> BaseException:
     """Of tasks beside each other that failed together, the first failure: the others are nearly always the same. A fault of ours comes first."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    leaves = [_first(each) for each in error.exceptions]
+    leaves = [_first(leaf_error) for leaf_error in error.exceptions]
     return next((leaf for leaf in leaves if not isinstance(leaf, MailsliceError)), leaves[0])
 
 
 def _failed(error: BaseException, debug: bool) -> int:
     """The exit code of an error, which is said on stderr: ours, wrong use that typer found, a file that cannot be read, or a bug, which says so."""
-    if isinstance(error, ReaderGoneError | NoRoomError) or (
+    if isinstance(error, StdoutClosedError | NoRoomError) or (
         isinstance(error, OSError) and error.errno in FULL
     ):
         forget_stdout()
     match error:
-        case ReaderGoneError():
-            code = READER_GONE
+        case StdoutClosedError():
+            code = STDOUT_CLOSED
         case MailsliceError():
             code = _fail(str(error), error.exit_code, debug)
         case typer.Abort():
@@ -125,8 +125,8 @@ def _failed(error: BaseException, debug: bool) -> int:
         case OSError() if error.filename is not None:
             code = _fail(f"{error.filename}: {error.strerror}", 2, debug)
         case _:
-            what = f"{type(error).__name__}: {_gist(str(error))}"
-            code = _fail(f"{what} (this is a bug of mailslice; --debug shows where)", 1, debug)
+            summary = f"{type(error).__name__}: {_gist(str(error))}"
+            code = _fail(f"{summary} (this is a bug of mailslice; --debug shows where)", 1, debug)
     return code
 
 
@@ -166,11 +166,11 @@ def _quiet(debug: bool) -> None:
     )
     logging.getLogger("mailslice").setLevel(logging.DEBUG if debug else logging.WARNING)
     if not debug:
-        logging.getLogger().handlers[0].addFilter(_tells_more)
+        logging.getLogger().handlers[0].addFilter(_is_not_repeated)
         warnings.simplefilter("ignore")
 
 
-def _tells_more(record: logging.LogRecord) -> bool:
+def _is_not_repeated(record: logging.LogRecord) -> bool:
     """Not what leads to the error that a command ends with: that is said once, at the end."""
     return (
         record.name.startswith(("mailslice.cli", "mailslice.maintenance.", "mailslice.duties."))

@@ -29,7 +29,7 @@ _WIDE = 400
 """Columns of a table that does not go to a terminal: nothing is cut for a file or a pipe."""
 
 
-class ReaderGoneError(Exception):
+class StdoutClosedError(Exception):
     """Whoever read our stdout closed it: there is nobody left to tell."""
 
 
@@ -97,8 +97,8 @@ def cell(value: object) -> str:
 def _beside(item: dict[str, Any]) -> str:
     """An object in a line of another one: on lines of its own its keys would look like the other's."""
     pairs = (
-        f"{shown(key)} {'(' + _beside(each) + ')' if isinstance(each, dict) else cell(each)}"
-        for key, each in item.items()
+        f"{shown(key)} {'(' + _beside(value) + ')' if isinstance(value, dict) else cell(value)}"
+        for key, value in item.items()
     )
     return ", ".join(pairs) or "-"
 
@@ -110,7 +110,7 @@ def _listed(items: list[Any]) -> str:
     if items and all(isinstance(item, dict) and list(item) == list(items[0]) for item in items):
         lines = [
             [cell(key) for key in items[0]],
-            *([cell(each) for each in item.values()] for item in items),
+            *([cell(value) for value in item.values()] for item in items),
         ]
         if not any("\n" in text for line in lines for text in line):
             widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
@@ -157,7 +157,7 @@ class Output:
 
     def raw(self, content: bytes) -> None:
         """Bytes as they are."""
-        with _told():
+        with _stdout_errors():
             sys.stdout.flush()
             sys.stdout.buffer.write(content)
             sys.stdout.buffer.flush()
@@ -202,7 +202,7 @@ class Output:
 
     def _write(self, text: str) -> int:
         """Always 1: what was written can be counted."""
-        with _told():
+        with _stdout_errors():
             try:
                 sys.stdout.write(text)
             except UnicodeEncodeError:
@@ -213,12 +213,12 @@ class Output:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _stdout_errors() -> Iterator[None]:
     """What goes wrong with stdout itself."""
     try:
         yield
     except BrokenPipeError as exc:
-        raise ReaderGoneError from exc
+        raise StdoutClosedError from exc
     except OSError as exc:
         raise NoRoomError(f"stdout cannot be written to: {exc.strerror or exc}") from exc
 

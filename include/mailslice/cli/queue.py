@@ -103,8 +103,10 @@ def browse(
 ) -> None:
     """The mails of the queue, without their content."""
     with open_queue(queue) as opened:
-        wanted = _filter(sender, recipient, name, older_than)
-        rows = shapes.with_next_delivery(opened.stores, queue, opened.queue.browse(wanted, limit))
+        mail_filter = _filter(sender, recipient, name, older_than)
+        rows = shapes.with_next_delivery(
+            opened.stores, queue, opened.queue.browse(mail_filter, limit)
+        )
         if content:
             rows = shapes.with_content(opened.stores, rows)
         columns = (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS
@@ -150,16 +152,16 @@ def audit(out: Output, queue: Queue) -> None:
     from mailslice.maintenance.audits import newest_audit
 
     with open_queue(queue) as opened:
-        found = newest_audit(opened.stores, queue)
-        if found is None:
+        newest = newest_audit(opened.stores, queue)
+        if newest is None:
             raise BadInput(
                 f"queue audit: no audit of {queue} is done; make one: mailslice duty run queue_audit --queue {queue}"
             )
-        census = ", with a census" if found.census else ""
-        if found.needless:
+        census = ", with a census" if newest.census else ""
+        if newest.needless:
             census = ", which needed no census: no mail was old enough"
-        out.note(f"audit {found.run} of {found.made_at:%Y-%m-%dT%H:%M:%SZ}{census}")
-        mails = found.mails(artifacts(opened.stores.settings))
+        out.note(f"audit {newest.run} of {newest.made_at:%Y-%m-%dT%H:%M:%SZ}{census}")
+        mails = newest.mails(artifacts(opened.stores.settings))
         out.rows((mail.line() for mail in mails), empty="no mail was old enough")
 
 
@@ -170,10 +172,10 @@ def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
     from mailslice.stores.rabbitmq.held import MOST
 
     with open_queue(queue) as opened:
-        seen = look(opened.stores, opened.queue.name, min(limit or MOST, MOST))
-        if seen.unseen:
-            out.note(f"{seen.unseen} more lie behind these")
-        letters = judge(opened.stores, opened.queue.name, seen.letters)
+        peeked = look(opened.stores, opened.queue.name, min(limit or MOST, MOST))
+        if peeked.unseen:
+            out.note(f"{peeked.unseen} more lie behind these")
+        letters = judge(opened.stores, opened.queue.name, peeked.letters)
         out.rows(map(shapes.dead_letter, letters), shapes.DEAD_COLUMNS, empty="no dead letter")
 
 
@@ -198,8 +200,8 @@ def delete(
     if not dry_run:
         need_yes(yes, "queue delete")
     with open_queue(queue) as opened:
-        wanted = _filter(sender, recipient, name, older_than)
-        _delete(out, opened, wanted, yes=yes, dry_run=dry_run, reason=reason)
+        mail_filter = _filter(sender, recipient, name, older_than)
+        _delete(out, opened, mail_filter, yes=yes, dry_run=dry_run, reason=reason)
 
 
 @command(app, "clear")
@@ -257,7 +259,7 @@ def export(
 def _delete(
     out: Output,
     opened: OpenQueue,
-    wanted: "MailFilter | None",
+    mail_filter: "MailFilter | None",
     *,
     yes: bool,
     dry_run: bool,
@@ -265,13 +267,17 @@ def _delete(
 ) -> None:
     queue = opened.queue.name
     if dry_run or not yes:
-        matching = opened.queue.delete(wanted, dry_run=True) if wanted else opened.queue.size()
+        matching = (
+            opened.queue.delete(mail_filter, dry_run=True) if mail_filter else opened.queue.size()
+        )
         if dry_run:
             out.one({"queue": queue, "deleted": matching, "dryRun": True})
             return
         confirm(f"Delete {matching} mails of {queue}?", yes)
-    deleted = opened.queue.delete(wanted, dry_run=False) if wanted else opened.queue.clear()
-    action = "queue delete" if wanted else "queue clear"
+    deleted = (
+        opened.queue.delete(mail_filter, dry_run=False) if mail_filter else opened.queue.clear()
+    )
+    action = "queue delete" if mail_filter else "queue clear"
     record(opened.settings, action, queue, reason, deleted=deleted)
     out.one({"queue": queue, "deleted": deleted})
 

@@ -37,7 +37,7 @@ class Shaped:
         self.ages.add(recipients, row.enqueued_time, now)
         if throttled is None:
             return
-        domains = {domain_of(each) for each in recipients} or {NO_DOMAIN}
+        domains = {domain_of(recipient) for recipient in recipients} or {NO_DOMAIN}
         self.delayed.update({TOTAL, *domains})
         if throttled:
             self.throttled.update(
@@ -51,23 +51,23 @@ def shape_rows(
     """One object for all (domain `TOTAL`), one a domain, the fullest first, one for the others."""
     limits = stores.settings.relay.limits
     shaped = _shaped(stores, queue, rows, now, limits)
-    found: Any = shaped.ages.top(len(shaped.ages.cells) if most is None else most)
-    yield _line(queue, TOTAL, found["total"], shaped.delayed[TOTAL], shaped.throttled[TOTAL])
-    named = [each["domain"] for each in found["domains"] if each["domain"] != OTHERS]
+    top: Any = shaped.ages.top(len(shaped.ages.cells) if most is None else most)
+    yield _line(queue, TOTAL, top["total"], shaped.delayed[TOTAL], shaped.throttled[TOTAL])
+    named = [row["domain"] for row in top["domains"] if row["domain"] != OTHERS]
     books = _books(
         stores, queue, [domain for domain in named if limits.of(domain) or shaped.throttled[domain]]
     )
-    kept = {TOTAL, *named}
-    for each in found["domains"]:
-        domain = each["domain"]
+    listed = {TOTAL, *named}
+    for row in top["domains"]:
+        domain = row["domain"]
         if domain == OTHERS:
             delayed, throttled = (
-                sum(count for name, count in counts.items() if name not in kept)
+                sum(count for name, count in counts.items() if name not in listed)
                 for counts in (shaped.delayed, shaped.throttled)
             )
         else:
             delayed, throttled = shaped.delayed[domain], shaped.throttled[domain]
-        yield _line(queue, domain, each["counts"], delayed, throttled) | _limited(
+        yield _line(queue, domain, row["counts"], delayed, throttled) | _limited(
             limits, domain, books.get(domain)
         )
 

@@ -29,12 +29,12 @@ def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
     from mailslice.maintenance.ledger import Ledger
 
     with open_stores() as stores:
-        found = Ledger(stores, stores.settings).last(duty, queue)
-        if found is None:
+        row = Ledger(stores, stores.settings).last(duty, queue)
+        if row is None:
             raise BadInput(
                 f"report last: there is no run{_of(duty, queue)}; 'mailslice report list' shows all, 'mailslice duty run' makes one"
             )
-        out.one(found)
+        out.one(row)
 
 
 @command(app, "list")

@@ -32,9 +32,9 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
 
     def age(run: str) -> tuple[str, str]:
-        found = _TIME.search(run)
-        if found is not None:
-            return "".join(found.groups()), run
+        match = _TIME.search(run)
+        if match is not None:
+            return "".join(match.groups()), run
         planned = place.modified(RunFolder(place, duty, queue, run).file(FILES["plan"]))
         return f"{planned:%Y%m%d%H%M%S}" if planned else "", run
 
@@ -47,7 +47,7 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
                 if step == "apply":
                     break
                 continue
-            ended = {each for each in before if folder.read_json(FILES[each]) is not None}
+            ended = {name for name in before if folder.read_json(FILES[name]) is not None}
         except PlanRefused as error:
             if step == "apply":
                 raise PlanRefused(

@@ -73,19 +73,19 @@ def view_row(row: ViewRow, next_delivery: datetime | None = None) -> dict[str, o
     }
 
 
-def dead_letter(judged: Judged) -> dict[str, object]:
+def dead_letter(classified: Judged) -> dict[str, object]:
     """A dead letter. What is null is not known; a letter that is no mail has no id, and its problem is the reason."""
-    letter = judged.letter
+    letter = classified.letter
     return {
         "position": letter.position,
         "enqueueId": letter.enqueue_id,
         "name": letter.name,
         "sender": letter.sender,
-        "cause": judged.cause,
+        "cause": classified.cause,
         "reason": letter.problem or letter.reason,
         "diedAt": letter.died_at,
-        "redrives": judged.redrives,
-        "deleted": judged.marked,
+        "redrives": classified.redrives,
+        "deleted": classified.marked,
         "bytes": letter.size,
     }
 
@@ -118,7 +118,7 @@ def with_content(stores: Stores, rows: Iterable[dict[str, object]]) -> Iterator[
 
     def state(row: dict[str, object]) -> str:
         ids: tuple[BlobId, BlobId] = (row["headerBlobId"], row["bodyBlobId"])  # type: ignore[assignment]
-        return PRESENT if all(stores.blobs.exists(each) for each in ids) else LOST
+        return PRESENT if all(stores.blobs.exists(blob_id) for blob_id in ids) else LOST
 
     _ = stores.blobs.client  # made once, before threads share it
     with ThreadPoolExecutor(_LOOKUPS_AT_ONCE) as threads:

@@ -15,7 +15,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _BUFFER = 64 * 1024
 """What a pipe holds."""
-_LOOK = 0.5
+_POLL_SECONDS = 0.5
 """Seconds after which a read that waits looks whether it is to stop."""
 
 
@@ -45,7 +45,7 @@ class _Stoppable(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while not self._stop.is_set():
-            if select.select([self._number], [], [], _LOOK)[0]:
+            if select.select([self._number], [], [], _POLL_SECONDS)[0]:
                 return os.readv(self._number, [buffer])
         raise StoppedError
 

@@ -54,7 +54,7 @@ def release(
             return {"newEnqueueId": None, "skipped": words}
         return {"newEnqueueId": quarantine.release(mail)}
 
-    _each(out, queue, "release", name=name, every=every, reason=reason, one=one)
+    _run_on_mails(out, queue, "release", name=name, every=every, reason=reason, one=one)
 
 
 @command(app, "discard")
@@ -80,7 +80,7 @@ def discard(
             not asks,
         )
 
-    _each(out, queue, "discard", name=name, every=every, reason=reason, one=one, ask=asked)
+    _run_on_mails(out, queue, "discard", name=name, every=every, reason=reason, one=one, ask=asked)
 
 
 def _one_of(name: str | None, every: bool, doing: str) -> None:
@@ -88,7 +88,7 @@ def _one_of(name: str | None, every: bool, doing: str) -> None:
         raise BadInput(f"stuck {doing}: give either --name NAME or --all")
 
 
-def _each(
+def _run_on_mails(
     out: Output,
     queue: str,
     doing: str,
@@ -104,7 +104,7 @@ def _each(
 
     _one_of(name, every, doing)
     with open_queue(queue) as opened:
-        mails = _wanted(opened, name, doing)
+        mails = _requested(opened, name, doing)
         if not mails:
             out.note(f"no mail of {queue} is in quarantine")
             return
@@ -173,10 +173,10 @@ def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
     ]
 
 
-def _wanted(opened: OpenQueue, name: str | None, doing: str) -> "list[QuarantinedMail]":
+def _requested(opened: OpenQueue, name: str | None, doing: str) -> "list[QuarantinedMail]":
     """What the command is about. BadInput when there is no mail of that name."""
-    kept = [mail for mail in _quarantined(opened) if name is None or mail.name == name]
-    if name is not None and not kept:
+    mails = [mail for mail in _quarantined(opened) if name is None or mail.name == name]
+    if name is not None and not mails:
         why = (
             "its worker has it: shadow mode sets nothing aside"
             if any(mail["name"] == name for mail in _noted(opened))
@@ -185,7 +185,7 @@ def _wanted(opened: OpenQueue, name: str | None, doing: str) -> "list[Quarantine
         raise BadInput(
             f"stuck {doing}: {opened.queue.name} has no mail --name {name!r} in quarantine; {why}"
         )
-    return kept
+    return mails
 
 
 def _shown(mail: "QuarantinedMail") -> dict[str, object]:

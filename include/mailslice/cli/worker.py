@@ -62,17 +62,19 @@ def drain(
     reason: Reason = None,
 ) -> None:
     """Take mails off a queue and complete, retry or reject each: a line a mail, after mark and ack."""
-    from mailslice.cli.draining import Draining, Wanted
+    from mailslice.cli.draining import Draining, DrainOptions
     from mailslice.cli.queue_session import run
     from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 
-    wanted = Wanted(most, outcome, idle, prefetch, reason or "rejected by mailslice worker drain")
+    options = DrainOptions(
+        most, outcome, idle, prefetch, reason or "rejected by mailslice worker drain"
+    )
     settings = load_settings()
 
     async def work() -> int:
         async with open_worker(settings, queue) as worker:
-            draining = Draining(worker, wanted, out)
+            draining = Draining(worker, options, out)
             try:
                 await draining.run()
             finally:

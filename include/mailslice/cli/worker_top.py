@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 10_000
 """Rows of the view, dead ones too, that one look may read: a tenth of a second. `size` is null beyond it."""
-_LOOK_EVERY = 10.0
-_LOOK_AGAIN = 60.0
+_INTERVAL = 10.0
+_LARGE_VIEW_INTERVAL = 60.0
 """Seconds between two looks at a view: a small one, one that was too large."""
 _COLUMNS = (
     ("queue", "queue"),
@@ -59,7 +59,7 @@ class Top:
 
     def __init__(self, stores: Stores, queues: Sequence[QueueName]) -> None:
         self._stores = stores
-        self._wanted = queues
+        self._requested = queues
         self._glances: dict[QueueName, tuple[float, Glance | None]] = {}
         self._alarms: tuple[float, list[str]] = (0.0, [])
         self.away: TryAgain | None = None
@@ -72,12 +72,12 @@ class Top:
         self.away = None
         moving = traffic(self._stores.management)
         known = self._stores.management.mail_queues()
-        if missing := [queue for queue in self._wanted if queue not in known]:
+        if missing := [queue for queue in self._requested if queue not in known]:
             raise UnknownQueue(
                 f"RabbitMQ has no mail queue {missing[0]!r}; known are: {', '.join(known) or 'none'}"
             )
         alarms = self._broker_alarms()
-        return [self._row(queue, moving, alarms) for queue in self._wanted or known]
+        return [self._row(queue, moving, alarms) for queue in self._requested or known]
 
     def _row(
         self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]
@@ -87,12 +87,12 @@ class Top:
         names = RabbitNames(queue)
         work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
         depth, dead_depth = work.depth if work else None, dead.depth if dead else None
-        glance = self._asked(lambda: self._glance(queue))
+        summary = self._asked(lambda: self._view_summary(queue))
         records = self._asked(lambda: self._stores.worker_records(queue))
-        oldest = glance.oldest if glance is not None else work.oldest if work else None
+        oldest = summary.oldest if summary is not None else work.oldest if work else None
         return {
             "queue": queue,
-            "size": glance.size if glance is not None else None,
+            "size": summary.size if summary is not None else None,
             "oldestSeconds": None
             if oldest is None
             else max(0.0, round((system_clock() - oldest).total_seconds(), 1)),
@@ -117,16 +117,16 @@ class Top:
             ],
         }
 
-    def _glance(self, queue: QueueName) -> Glance | None:
+    def _view_summary(self, queue: QueueName) -> Glance | None:
         """Now and then: rates and depths are what changes."""
         from mailslice.admin.mail_queue import MailQueue
 
-        due, found = self._glances.get(queue, (0.0, None))
+        due, summary = self._glances.get(queue, (0.0, None))
         if time.monotonic() >= due:
-            found = MailQueue(self._stores, queue, system_clock).glance(MOST_ROWS)
-            again = _LOOK_AGAIN if found is None else _LOOK_EVERY
-            self._glances[queue] = time.monotonic() + again, found
-        return found
+            summary = MailQueue(self._stores, queue, system_clock).glance(MOST_ROWS)
+            interval = _LARGE_VIEW_INTERVAL if summary is None else _INTERVAL
+            self._glances[queue] = time.monotonic() + interval, summary
+        return summary
 
     def _asked(self, question: Callable[[], T]) -> T | None:
         """Cassandra's answer, or None: once it is away the other questions of this look are not asked."""
@@ -138,11 +138,11 @@ class Top:
         return None
 
     def _broker_alarms(self) -> list[str]:
-        due, found = self._alarms
+        due, alarms = self._alarms
         if time.monotonic() >= due:
-            found = self._stores.management.alarms()
-            self._alarms = (time.monotonic() + _LOOK_EVERY, found)
-        return found
+            alarms = self._stores.management.alarms()
+            self._alarms = (time.monotonic() + _INTERVAL, alarms)
+        return alarms
 
 
 def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:

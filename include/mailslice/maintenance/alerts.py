@@ -9,13 +9,13 @@ from typing import Any
 
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.report import FAILED, REFUSED
-from mailslice.maintenance.slice_range import held_to_slices
+from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import AlertSettings
 
 Report = Mapping[str, Any]
 _LOST = ("lost", "lost or ghost")
-_EACH_TIME = ("gate", "failed")
+_ALWAYS_REPORTED = ("gate", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +35,42 @@ def readings(report: Report, limits: AlertSettings, now: datetime) -> list[Readi
 
 
 def alerts(
-    found: Iterable[Reading], earlier: Sequence[Mapping[str, Any]], now: datetime, repeat: timedelta
+    current: Iterable[Reading],
+    earlier: Sequence[Mapping[str, Any]],
+    now: datetime,
+    repeat: timedelta,
 ) -> list[dict[str, Any]]:
     """The readings that fire, for the report: `since` when, and when somebody was last `told`: now, unless that is less than `repeat` ago.
 
     `earlier` are the alerts of the report before this one, of the same duty and queue. A failed run is told each time.
     """
-    before = {each["name"]: each for each in earlier}
-    return [_alert(each, before.get(each.name), now, repeat) for each in found if each.firing]
+    before = {alert["name"]: alert for alert in earlier}
+    return [_alert(one, before.get(one.name), now, repeat) for one in current if one.firing]
 
 
-def news(report: Report) -> list[Mapping[str, Any]]:
+def new_alerts(report: Report) -> list[Mapping[str, Any]]:
     """The alerts that this report is the one to tell."""
-    return [each for each in report.get("alerts") or () if each["told"] == report.get("finished")]
+    return [one for one in report.get("alerts") or () if one["told"] == report.get("finished")]
 
 
 def _alert(
     reading: Reading, before: Mapping[str, Any] | None, now: datetime, repeat: timedelta
 ) -> dict[str, Any]:
-    told, since = iso(now), iso(now)
+    reported_at, since = iso(now), iso(now)
     if before is not None:
         since = before["since"]
-        if reading.name not in _EACH_TIME and now - datetime.fromisoformat(before["told"]) < repeat:
-            told = before["told"]
+        if (
+            reading.name not in _ALWAYS_REPORTED
+            and now - datetime.fromisoformat(before["told"]) < repeat
+        ):
+            reported_at = before["told"]
     return {
         "name": reading.name,
         "value": reading.value,
         "limit": reading.limit,
         "text": reading.text,
         "since": since,
-        "told": told,
+        "told": reported_at,
     }
 
 
@@ -92,7 +98,7 @@ def _seconds_since(report: Report, field: str, now: datetime) -> float | None:
 
 
 def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
-    verdicts = None if held_to_slices(report) else report.get("verdicts")
+    verdicts = None if limited_to_slices(report) else report.get("verdicts")
     letters, consumers = report.get("deadLetters"), report.get("consumers")
     if isinstance(letters, int):
         what = "messages are in the dead letter queue"

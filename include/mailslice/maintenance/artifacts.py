@@ -35,16 +35,16 @@ class Artifacts:
     def __init__(self, location: str, s3: S3Settings) -> None:
         self.location = location.rstrip("/") or "/"
         self._s3 = s3
-        found = _S3.fullmatch(self.location)
-        if "://" in self.location and not found:
+        match = _S3.fullmatch(self.location)
+        if "://" in self.location and not match:
             # Keys may stand before an @.
             shown = "***@" + location.rpartition("@")[2] if "@" in location else location
             raise BadSetting(
                 f"MAILSLICE_ARTIFACTS={shown!r}: allowed are a folder or s3a://bucket/prefix"
             )
-        self.bucket = found[1] if found else None
+        self.bucket = match[1] if match else None
         self._root = (
-            posixpath.join(found[1], found[2]) if found else str(Path(self.location).absolute())
+            posixpath.join(match[1], match[2]) if match else str(Path(self.location).absolute())
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -117,8 +117,8 @@ class Artifacts:
     def modified(self, name: str) -> datetime | None:
         """When the file was last written; None when there is none."""
         with _named(self.uri(name)):
-            found = self.filesystem.get_file_info(self.path(name)).mtime
-        return found.astimezone(UTC) if found is not None else None
+            mtime = self.filesystem.get_file_info(self.path(name)).mtime
+        return mtime.astimezone(UTC) if mtime is not None else None
 
     def folder(self, name: str) -> None:
         """Make a folder, so that writers need not; on S3 the bucket."""
@@ -130,25 +130,25 @@ class Artifacts:
 
     def files(self, name: str) -> list[str]:
         """All files below the folder `name`, relative to the location, sorted; none when it is missing."""
-        return sorted(map(self._relative, self._found(name, "File", recursive=True)))
+        return sorted(map(self._relative, self._infos(name, "File", recursive=True)))
 
     def times(self, name: str) -> dict[str, datetime]:
         """All files below the folder `name`, as `files` has them, with when each was last written (UTC)."""
-        found = self._found(name, "File", recursive=True)
-        return {self._relative(one): one.mtime.astimezone(UTC) for one in found if one.mtime}
+        infos = self._infos(name, "File", recursive=True)
+        return {self._relative(one): one.mtime.astimezone(UTC) for one in infos if one.mtime}
 
     def folders(self, name: str) -> list[str]:
         """The names of the folders right below `name`, sorted."""
-        found = self._found(name, "Directory", recursive=False)
-        return sorted(one.base_name for one in found)
+        infos = self._infos(name, "Directory", recursive=False)
+        return sorted(one.base_name for one in infos)
 
-    def _found(self, name: str, kind: str, *, recursive: bool) -> Iterator[FileInfo]:
+    def _infos(self, name: str, kind: str, *, recursive: bool) -> Iterator[FileInfo]:
         from pyarrow import fs
 
         below = fs.FileSelector(self.path(name), recursive=recursive, allow_not_found=True)
         with _named(self.uri(name)):
-            found = self.filesystem.get_file_info(below)
-        return (one for one in found if one.type == fs.FileType[kind])
+            infos = self.filesystem.get_file_info(below)
+        return (one for one in infos if one.type == fs.FileType[kind])
 
     def _relative(self, file: FileInfo) -> str:
         return str(file.path.removeprefix(self._root).lstrip("/"))
@@ -206,23 +206,23 @@ class RunFolder:
             return None
         where = self.artifacts.uri(self.file(name))
         try:
-            found = json.loads(data)
+            value = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise PlanRefused(
                 f"{where} is no JSON ({error}): it was edited or cut short; plan again"
             ) from error
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise PlanRefused(
-                f"{where} holds {str(found)[:40]!r}: allowed is a JSON object; plan again"
+                f"{where} holds {str(value)[:40]!r}: allowed is a JSON object; plan again"
             )
-        return _Summary(found, where)
+        return _Summary(value, where)
 
 
 class _Summary(dict[str, Any]):
     """What a file of a run holds; a key that is missing is the file's fault."""
 
-    def __init__(self, found: Mapping[str, Any], where: str) -> None:
-        super().__init__(found)
+    def __init__(self, fields: Mapping[str, Any], where: str) -> None:
+        super().__init__(fields)
         self._where = where
 
     def __missing__(self, key: str) -> Any:

@@ -13,7 +13,7 @@ from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.plan import QueuePlan, read_plan
 from mailslice.maintenance.report import DONE, DRY_RUN
 from mailslice.maintenance.row_file import RowFile, require_same_rows, stream_rows
-from mailslice.maintenance.slice_range import held_to_slices
+from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.verdicts import MailVerdict
@@ -98,7 +98,7 @@ def newest_audit(
     """
     needless: str | None = None
     for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
-        if held_to_slices(report) or report["status"] not in (DONE, DRY_RUN):
+        if limited_to_slices(report) or report["status"] not in (DONE, DRY_RUN):
             continue
         census = report.get("census") or {}
         if census_since is None or census.get("taken"):
@@ -132,9 +132,9 @@ def named_audit(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
 def audit_of(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
     """The audit of a run, done or not. Raises PlanRefused for a plan that is gone or changed."""
     folder = RunFolder(artifacts(stores.settings), DUTY, queue, run)
-    found = folder.read_json(FILES["plan"])
-    if found is None:
+    summary = folder.read_json(FILES["plan"])
+    if summary is None:
         raise PlanRefused(
             f"audit {run} of queue {queue} has no {FILES['plan']} in {folder.uri}: audit again"
         )
-    return read_plan(found, AuditPlan, run, queue)
+    return read_plan(summary, AuditPlan, run, queue)

@@ -82,9 +82,9 @@ class StepContext:
 
     def need(self, step: str) -> dict[str, Any]:
         """What an earlier step wrote. Raises PlanRefused when it did not run: a step never works without what it builds on."""
-        found = self.folder.read_json(FILES[step])
-        if found is None:
+        summary = self.folder.read_json(FILES[step])
+        if summary is None:
             raise PlanRefused(
                 f"{self.folder.uri}: run {self.request.run} of {self.request.duty} has no {FILES[step]}: the step {step} comes first"
             )
-        return found
+        return summary

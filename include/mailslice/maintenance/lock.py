@@ -77,11 +77,11 @@ class Lock:
         while not self._end.wait(HEARTBEAT.total_seconds()):
             asked = elapsed_seconds()
             try:
-                kept = self._table.renew(self.name, self.owner, TTL)
+                renewed = self._table.renew(self.name, self.owner, TTL)
             except MailsliceError as error:
                 log.warning("lock %s was not renewed: %s", self.name, error)
                 continue
-            if not kept:
+            if not renewed:
                 self._lost = True
                 return
             self._good = asked
@@ -102,7 +102,7 @@ def locked(
     """
     owner = f"{run}/{uuid.uuid4()}"
     deadline = elapsed_seconds() + patience.total_seconds()
-    told = False
+    reported = False
     while True:
         asked = elapsed_seconds()
         holder = table.acquire(name, owner, TTL)
@@ -112,14 +112,14 @@ def locked(
             raise LockHeld(
                 f"{name} is locked by run {holder.rpartition('/')[0] or holder}, which still works; waited {patience.total_seconds():.0f} s"
             )
-        if not told:
+        if not reported:
             log.warning(
                 "%s is locked by run %s: waiting, at most %d s",
                 name,
                 holder.rpartition("/")[0] or holder,
                 patience.total_seconds(),
             )
-            told = True
+            reported = True
         sleep(1.0)
     lock = Lock(table, name, owner, asked)
     try:

@@ -18,7 +18,7 @@ def file_of(duty: str, queue: str | None) -> str:
     return f"{FOLDER}/duty-{duty}{subject}.prom"
 
 
-def prometheus_text(report: Mapping[str, Any], found: Iterable[Reading]) -> bytes:
+def prometheus_text(report: Mapping[str, Any], readings: Iterable[Reading]) -> bytes:
     """When it ended, what it did, and every figure that has a limit, with 1 for those that fire."""
     from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
@@ -38,7 +38,7 @@ def prometheus_text(report: Mapping[str, Any], found: Iterable[Reading]) -> byte
     for name in ("planned", "applied", "skipped", "failed"):
         gauge("duty_items", "Items of the last run", report.get(name) or 0, outcome=name)
     over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
-    for one in found:
+    for one in readings:
         gauge("alert", over, int(one.firing), alert=one.name)
         gauge("alert_value", "The figure; seconds where it is a time", one.value, alert=one.name)
         gauge("alert_limit", "Its limit", one.limit, alert=one.name)

@@ -49,18 +49,18 @@ class DutyParams(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _overrides_say_why(self) -> Self:
+    def _overrides_have_a_reason(self) -> Self:
         for name in self.OVERRIDES:
             if getattr(self, name) and not (self.reason or "").strip():
                 raise ValueError(f"{name} needs a reason: it switches a guard off")
         return self
 
     @classmethod
-    def parse(cls, given: Mapping[str, object], place: str = "params") -> Self:
+    def parse(cls, values: Mapping[str, object], place: str = "params") -> Self:
         """The checked params; None and absent mean the default. Raises BadInput naming the param, its value and what is allowed."""
         try:
             return cls.model_validate(
-                {name: value for name, value in given.items() if value is not None}
+                {name: value for name, value in values.items() if value is not None}
             )
         except ValidationError as error:
             raise BadInput(

@@ -62,7 +62,7 @@ class Plan(JsonModel, ABC):
     def files(self) -> frozenset[str]:
         """Files of the plan (RowFiles, RowGroups, alone or in a tuple); all others are removed."""
         return frozenset(
-            found.file for name in type(self).model_fields for found in self._rows(name)
+            row_file.file for name in type(self).model_fields for row_file in self._rows(name)
         )
 
     def _rows(self, name: str) -> Iterator[RowFile | RowGroup]:

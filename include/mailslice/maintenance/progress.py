@@ -27,8 +27,8 @@ class Progress:
         self.kinds: Counter[str] = Counter(dict.fromkeys(kinds, 0))
         self._run, self._plan = run, plan
         self._unsaved = 0
-        kept = run.folder.read_json(PROGRESS) or {}
-        self.earlier: Mapping[str, Any] = kept if kept.get("planDigest") == plan.digest else {}
+        saved = run.folder.read_json(PROGRESS) or {}
+        self.earlier: Mapping[str, Any] = saved if saved.get("planDigest") == plan.digest else {}
         """What an earlier try of this very plan saved, as applied.json has it; empty in a first try.
 
         Its counts are not taken over, for the duty finds out what became of each item. What it had

@@ -42,7 +42,7 @@ class DutyEntry:
 def names() -> list[str]:
     """The names of all duties, sorted."""
     package = importlib.import_module(_DUTIES)
-    return sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg)
 
 
 def load(name: str) -> DutyEntry:

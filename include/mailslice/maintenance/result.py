@@ -113,5 +113,5 @@ class Summaries:
     def fields(self, bulky: frozenset[str]) -> dict[str, Any]:
         """All that the steps reported, but what is bulky; later steps have the last word."""
         steps = (self.plan, self.result.as_json(), self.verified or {})
-        left_out = _OF_THE_STEP | bulky
-        return {k: value for step in steps for k, value in step.items() if k not in left_out}
+        excluded = _OF_THE_STEP | bulky
+        return {k: value for step in steps for k, value in step.items() if k not in excluded}

@@ -12,7 +12,7 @@ from mailslice.maintenance.artifacts import Artifacts, queue_folder
 
 _PRUNED = "pruned.txt"
 """Beside the runs, and beside Data Docs: when they were last looked through."""
-_PARTS = 90
+_PRUNINGS_A_RETENTION = 90
 _AT_ONCE = 8
 
 
@@ -23,27 +23,27 @@ def prune_sometimes(
 
     Data Docs, which all duties share, are pruned by whoever comes first. Gives the runs that were removed.
     """
-    gone: list[str] = []
+    removed: list[str] = []
     runs = queue_folder(duty, queue)
     if _is_time(place, runs, now, retention):
-        gone = prune(place, duty, queue, now - retention)
-        _looked_through(place, runs, now)
+        removed = prune(place, duty, queue, now - retention)
+        _record_pruning(place, runs, now)
     if _is_time(place, FOLDER, now, retention):
         prune_docs(place, now - retention)
-        _looked_through(place, FOLDER, now)
-    return gone
+        _record_pruning(place, FOLDER, now)
+    return removed
 
 
 def prune(place: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
     """Remove the folders of this duty's runs on this queue whose files are all older than `before`; the runs removed."""
     parent = queue_folder(duty, queue)
-    gone = []
+    removed = []
     for run in place.folders(parent):
         times = place.times(f"{parent}/{run}").values()
         if times and max(times) < before:
             place.remove_folder(f"{parent}/{run}")
-            gone.append(run)
-    return gone
+            removed.append(run)
+    return removed
 
 
 def prune_docs(place: Artifacts, before: datetime) -> None:
@@ -65,8 +65,11 @@ def prune_docs(place: Artifacts, before: datetime) -> None:
 
 def _is_time(place: Artifacts, folder: str, now: datetime, retention: timedelta) -> bool:
     last = place.read(f"{folder}/{_PRUNED}")
-    return last is None or now - datetime.fromisoformat(last.decode()) >= retention / _PARTS
+    return (
+        last is None
+        or now - datetime.fromisoformat(last.decode()) >= retention / _PRUNINGS_A_RETENTION
+    )
 
 
-def _looked_through(place: Artifacts, folder: str, now: datetime) -> None:
+def _record_pruning(place: Artifacts, folder: str, now: datetime) -> None:
     place.write(f"{folder}/{_PRUNED}", now.isoformat().encode())

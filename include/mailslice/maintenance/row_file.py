@@ -190,9 +190,9 @@ def _bytes_of(column: pa.ChunkedArray) -> Iterator[bytes | memoryview]:
         yield column.fill_null(zero).to_numpy().tobytes()
         return
     # Text, bytes and ids of fixed size. Nested columns raise ArrowNotImplementedError here.
-    whole = column.cast(pa.large_binary()).fill_null(b"").combine_chunks()
-    _, offsets, data = whole.buffers()
-    ends = np.frombuffer(offsets, "<i8")[whole.offset : whole.offset + len(whole) + 1]
+    binary = column.cast(pa.large_binary()).fill_null(b"").combine_chunks()
+    _, offsets, data = binary.buffers()
+    ends = np.frombuffer(offsets, "<i8")[binary.offset : binary.offset + len(binary) + 1]
     yield np.diff(ends).tobytes()
     yield memoryview(data or b"")[ends[0] : ends[-1]]
 

@@ -25,7 +25,7 @@ class Run(StepContext):
 
     lock_names: tuple[str, ...] = ()
     lock_patience: timedelta = PATIENCE
-    held_locks: tuple[Lock, ...] = ()
+    acquired_locks: tuple[Lock, ...] = ()
     """Empty but in `apply`, and within `locked`."""
     fields: dict[str, Any] = field(default_factory=dict)
     """What `report` was told in this step."""
@@ -58,9 +58,9 @@ class Run(StepContext):
 
     def require_lock(self) -> None:
         """Call before each change. Raises LockLost when the lock may be somebody else's by now."""
-        if not self.held_locks:
+        if not self.acquired_locks:
             raise RuntimeError(f"{self.request.duty} changes something without a lock")
-        for lock in self.held_locks:
+        for lock in self.acquired_locks:
             lock.check()
 
     @contextmanager
@@ -68,8 +68,8 @@ class Run(StepContext):
         """Hold the duty's locks. `apply` has them; other steps take them where they must not be disturbed. Raises LockHeld."""
         table, run = self.stores.own.locks, self.request.run
         with ExitStack() as stack:
-            held = [
+            acquired = [
                 stack.enter_context(locked(table, name, run, patience=self.lock_patience))
                 for name in self.lock_names
             ]
-            yield replace(self, held_locks=tuple(held))
+            yield replace(self, acquired_locks=tuple(acquired))

@@ -47,7 +47,7 @@ class SlicedParams(DutyParams):
         )
 
 
-def held_to_slices(report: Mapping[str, Any]) -> bool:
+def limited_to_slices(report: Mapping[str, Any]) -> bool:
     """Whether a report is one of a run that was held to a range of slices: what it counts is a part of the queue."""
     params = report.get("params") or {}
     return bool(params.get("slices_from") or params.get("slices_before"))

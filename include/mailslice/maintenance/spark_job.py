@@ -25,18 +25,23 @@ _SHOWN = 4000
 
 def main(duty: str, argv: Sequence[str]) -> int:
     """Run one step; the exit code, as the command line's. An error is a line or two on stderr."""
-    given = _parser(duty).parse_args(argv)
+    arguments = _parser(duty).parse_args(argv)
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
     _end_with_parent()
     try:
         request = RunRequest(
-            duty, subject(given.queue), given.run, given.dag_run, given.who, _params(given.params)
+            duty,
+            subject(arguments.queue),
+            arguments.run,
+            arguments.dag_run,
+            arguments.who,
+            _params(arguments.params),
         )
-        summary = run_step(given.step, request, load_settings())
+        summary = run_step(arguments.step, request, load_settings())
     except MailsliceError as error:
-        print(f"{duty} {given.step}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"{duty} {arguments.step}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return error.exit_code
     shown = {
         name: value

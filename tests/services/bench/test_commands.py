@@ -364,7 +364,7 @@ def test_a_queue_that_got_mails_of_others_at_the_end_stays_with_them(cli, ends_b
     name, mails, told = QueueName(f"bench-{uuid4().hex}"), [], []
 
     def used():
-        with bench_queue(_settings(cli), name, synthetic=True, say=told.append) as queue:
+        with bench_queue(_settings(cli), name, synthetic=True, print_progress=told.append) as queue:
             queue.fill(3, 1, dead=True)
             mails.append(_of_somebody(cli, name))
             if ends_by is ZeroDivisionError:

@@ -15,7 +15,7 @@ def test_kept_connections_are_worth_at_least_twice_the_mails_where_a_round_trip_
         recipients=2,
         concurrency=4,
         rtt=timedelta(milliseconds=40),
-        say=lambda _: None,
+        print_progress=lambda _: None,
     )
     assert found["ratio"] > 2
     assert found["oneMailAConnection"]["mailsPerSecond"] < 4 / (7 * 0.04)

@@ -8,7 +8,13 @@ from statistics import median
 import pytest
 
 from mailslice.bench.hotpath import combined, spread
-from mailslice.bench.measure import Measured, cpu_bound_rate, peak_mib, percentiles, share_of_cores
+from mailslice.bench.measure import (
+    Measurement,
+    cpu_bound_rate,
+    peak_mib,
+    percentiles,
+    share_of_cores,
+)
 from mailslice.bench.store_cpu import StoreCpu, cpu_between
 from mailslice.bench.warming import is_level, own_mails
 from mailslice.cli.arguments import counts, share
@@ -33,28 +39,28 @@ def test_figures_of_all_runs_become_one_and_what_one_run_does_not_know_is_unknow
 
 
 def test_the_rate_of_tenths_shows_where_it_became_slow() -> None:
-    measured = Measured(
+    measured = Measurement(
         ended=[*(0.1 * number for number in range(1, 11)), *(1 + number for number in range(1, 11))]
     )
     assert measured.rate_of_tenths() == [10.0] * 5 + [1.0] * 5
-    assert Measured(ended=[1.0] * 9).rate_of_tenths() == []
+    assert Measurement(ended=[1.0] * 9).rate_of_tenths() == []
 
 
 def test_the_rate_that_the_cpu_allows_needs_all_stores() -> None:
-    measured = Measured(
+    measured = Measurement(
         cpu_seconds=1.0,
         stores={"cassandra": 1.0, "rabbitmq": 0.5, "s3": 1.5},
         latencies=[0.1] * 1000,
     )
     assert cpu_bound_rate(measured) == (os.cpu_count() or 1) * 1000 / 4
-    assert cpu_bound_rate(Measured(cpu_seconds=1.0, stores=NONE, latencies=[0.1])) is None
+    assert cpu_bound_rate(Measurement(cpu_seconds=1.0, stores=NONE, latencies=[0.1])) is None
     assert measured.per_thousand(0.5) == 0.5
     assert measured.per_thousand(None) is None
 
 
 def test_the_cores_are_shared_out_and_the_rest_is_told() -> None:
     cores = os.cpu_count() or 1
-    measured = Measured(
+    measured = Measurement(
         seconds=10.0,
         cpu_seconds=2.0 * cores,
         stores={"cassandra": 1.0 * cores, "rabbitmq": 0.5 * cores, "s3": 4.0 * cores},
@@ -66,7 +72,7 @@ def test_the_cores_are_shared_out_and_the_rest_is_told() -> None:
         "s3": 0.4,
         "rest": 0.25,
     }
-    unknown = share_of_cores(Measured(seconds=10.0, cpu_seconds=2.0 * cores, stores=NONE))
+    unknown = share_of_cores(Measurement(seconds=10.0, cpu_seconds=2.0 * cores, stores=NONE))
     assert (unknown["worker"], unknown["s3"], unknown["rest"]) == (0.2, None, None)
 
 

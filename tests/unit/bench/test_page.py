@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.bench.commands import PARTS, parts
+from mailslice.bench.commands import BENCH_PARTS, parts
 from mailslice.bench.page import TABLES, page_text, table, write_page
 from mailslice.bench.suite import parts_of, run_all
 from mailslice.cli.output import Output
@@ -49,7 +49,7 @@ def test_a_section_without_rows_is_left_out():
 
 def test_the_parts_of_the_command_line_are_those_that_are_measured():
     queue = QueueName("q")
-    assert tuple(parts_of(Settings(), queue, [], 1000)) == PARTS
+    assert tuple(parts_of(Settings(), queue, [], 1000)) == BENCH_PARTS
     assert parts(" marks, relay") == ("marks", "relay")
     with pytest.raises(BadInput, match="'mark' is not allowed; hotpath, sizes"):
         parts("mark")
@@ -60,7 +60,7 @@ def test_a_part_that_is_measured_anew_takes_its_place_and_the_others_stay(tmp_pa
     counters = {"bench": "counters", "part": "counters", "mailboxes": 1, "messages": 1}
     counters["plan_again_messages_per_second"] = 1
     write_page(page, [counters, {"bench": "relay", "part": "relay"}])
-    measurement = [("relay", lambda say: [{"ratio": 4.5}, {"ratio": 4.6}])]
+    measurement = [("relay", lambda print_progress: [{"ratio": 4.5}, {"ratio": 4.6}])]
     run_all(Output(), {"relay": measurement}, ("relay",), page, lambda _: None)
     written = json.loads(Path(page.with_suffix(".json")).read_text(encoding="utf-8"))["rows"]
     assert [(row["bench"], row.get("ratio")) for row in written] == [
@@ -71,10 +71,13 @@ def test_a_part_that_is_measured_anew_takes_its_place_and_the_others_stay(tmp_pa
 
 
 def test_a_part_that_fails_ends_the_run_only_after_the_others(tmp_path, capsys):
-    def fails(say):
+    def fails(print_progress):
         raise StoreUnavailable("S3 at nowhere")
 
-    table = {"curve": [("hotpath", fails)], "relay": [("relay", lambda say: {"ratio": 4.5})]}
+    table = {
+        "curve": [("hotpath", fails)],
+        "relay": [("relay", lambda print_progress: {"ratio": 4.5})],
+    }
     page = tmp_path / "performance.md"
     with pytest.raises(StoreUnavailable, match="S3 at nowhere"):
         run_all(Output(), table, (), page, lambda _: None)

@@ -6,21 +6,21 @@ from datetime import timedelta
 import pytest
 
 from mailslice.bench.delayed import hops
-from mailslice.bench.servers import Case, Server, cases, ratios
+from mailslice.bench.servers import Server, ServerCase, cases, ratios
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
 
 
 def test_a_server_that_runs_already_is_never_cold_and_one_without_tls_has_no_such_case():
     started = Server("a", "http://a", ("java",), secure="https://a", ca="/ca.pem")
-    near = [Case("warm", "near", 16), Case("warm", "near", 64)]
+    near = [ServerCase("warm", "near", 16), ServerCase("warm", "near", 64)]
     assert cases(started, 16, 64) == [
-        Case("cold", "near", 16),
+        ServerCase("cold", "near", 16),
         *near,
-        Case("warm", "far", 64),
-        Case("warm", "TLS", 64),
+        ServerCase("warm", "far", 64),
+        ServerCase("warm", "TLS", 64),
     ]
-    assert cases(Server("b", "http://b"), 16, 64) == [*near, Case("warm", "far", 64)]
+    assert cases(Server("b", "http://b"), 16, 64) == [*near, ServerCase("warm", "far", 64)]
 
 
 def row(state, in_flight, enqueues, p99):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.cli.draining import Draining, Outcome, Wanted
+from mailslice.cli.draining import Draining, DrainOptions, Outcome
 from mailslice.cli.output import Output
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
@@ -91,7 +91,7 @@ async def drain(broker, most=None, outcome=Outcome.SUCCESS, idle=0.4, prefetch=8
     await asyncio.wait_for(
         Draining(
             broker,
-            Wanted(most, outcome, timedelta(seconds=idle), prefetch, "why"),
+            DrainOptions(most, outcome, timedelta(seconds=idle), prefetch, "why"),
             Output(as_json=True),
         ).run(),
         20,

@@ -15,8 +15,8 @@ from uuid import uuid4
 import pytest
 
 from mailslice.cli import enqueueing
-from mailslice.cli.enqueueing import Enqueuing, Given
-from mailslice.cli.output import NoRoomError, Output, ReaderGoneError
+from mailslice.cli.enqueueing import Enqueuing, EnvelopeOptions
+from mailslice.cli.output import NoRoomError, Output, StdoutClosedError
 from mailslice.codec.mime import envelope
 from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
@@ -47,7 +47,7 @@ class FakeWorker:
 
 
 def given(**changes):
-    return Given(
+    return EnvelopeOptions(
         **{
             "sender": None,
             "recipients": (),
@@ -238,7 +238,7 @@ async def test_a_mail_whose_line_finds_no_room_is_enqueued_not_failed():
     assert f"; {len(worker.mails)} mails" in str(raised.value)
 
 
-@pytest.mark.parametrize("error", [ReaderGoneError(), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("error", [StdoutClosedError(), ZeroDivisionError("a bug")])
 async def test_the_error_that_stopped_it_is_raised_itself_also_when_it_was_long_ago(
     tmp_path, error
 ):

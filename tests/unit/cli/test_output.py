@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.cli.output import Output, ReaderGoneError, cell, iso, json_line
+from mailslice.cli.output import Output, StdoutClosedError, cell, iso, json_line
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_reader_that_went_away_is_told_apart(monkeypatch):
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stdout", Closed())
-    with pytest.raises(ReaderGoneError):
+    with pytest.raises(StdoutClosedError):
         Output(as_json=True).one({"a": 1})
 
 

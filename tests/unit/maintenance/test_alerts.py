@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mailslice.maintenance.alerts import alerts, news, readings
+from mailslice.maintenance.alerts import alerts, new_alerts, readings
 from mailslice.maintenance.metrics import file_of, prometheus_text
 from mailslice.model.settings import AlertSettings, load_settings
 
@@ -137,7 +137,7 @@ def told(report, earlier=(), now=NOW, run="r"):
     found = alerts(readings(report, AlertSettings(), now), earlier, now, DAY)
     return found, [
         each["name"]
-        for each in news(
+        for each in new_alerts(
             {"finished": now.isoformat().replace("+00:00", "Z"), "alerts": found, "run": run}
         )
     ]
@@ -184,8 +184,8 @@ def test_a_run_that_failed_is_told_each_time():
 
 
 def test_a_report_that_is_not_at_its_end_has_no_news():
-    assert news({"finished": None, "alerts": []}) == []
-    assert news({}) == []
+    assert new_alerts({"finished": None, "alerts": []}) == []
+    assert new_alerts({}) == []
 
 
 def test_metrics_say_every_figure_also_when_all_is_well():

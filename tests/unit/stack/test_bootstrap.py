@@ -101,7 +101,7 @@ def test_room_that_is_no_number_is_named_before_anything_is_installed(
 ) -> None:
     monkeypatch.setenv("MAILSLICE_STACK_DISK_MIB", given)
     with pytest.raises(SetupError) as raised:
-        bootstrap._wanted_mib()
+        bootstrap._required_mib()
     assert (
         str(raised.value)
         == f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB"
@@ -144,7 +144,7 @@ def test_what_a_machine_may_do_is_one_line_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 12345)
     monkeypatch.setattr(bootstrap, "_name", lambda uid: "somebody" if uid == 12345 else "root")
-    said = bootstrap.said(error)
+    said = bootstrap.message_of_error(error)
     assert says in said
     assert "\n" not in said
 

@@ -118,8 +118,8 @@ class Books:
         self._expect(not refused, f"{one} was handed out, though its enqueue had failed")
         begin = max(0, content.find(b"Subject: "))
         name = content[begin + 9 :].partition(b"\r\n")[0].decode(errors="replace")
-        whole = content[begin:] == content_of(name)
-        self._expect(whole, f"{one} was handed out with the content {content!r}")
+        has_content = content[begin:] == content_of(name)
+        self._expect(has_content, f"{one} was handed out with the content {content!r}")
         if recipients is not None and self.narrowed.get(one, arrived) < arrived:
             self._expect(
                 item.mail.recipients == recipients,
@@ -160,8 +160,8 @@ class Books:
                 f"{one} was accepted, and is neither completed nor deleted nor a dead letter (I1)"
             )
         for row in state.live():
-            whole = row.enqueue_id in self.bare or state.has_content(row.item)
-            self._expect(whole, f"{row.enqueue_id} is live and has lost its content (I6)")
+            has_content = row.enqueue_id in self.bare or state.has_content(row.item)
+            self._expect(has_content, f"{row.enqueue_id} is live and has lost its content (I6)")
         for body in self.junk - set(state.letters):
             self.wrong.append(f"a message that is no mail is gone: {body!r}")
         for one in state.delayed.keys() & self.accepted - state.marks - letters:

@@ -36,11 +36,11 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChildMessage:
     """What a child tells, and when, by the monotonic clock of the machine."""
 
     kind: str
-    what: Any
+    payload: Any
     at: float
 
 
@@ -54,9 +54,9 @@ class _Line:
         self._reached: Counter[str] = Counter()
         self._but: tuple[str, ...] = ()
 
-    def say(self, kind: str, what: Any = None) -> None:
+    def send(self, kind: str, payload: Any = None) -> None:
         with self._lock:
-            self._line.send(Said(kind, what, time.monotonic()))
+            self._line.send(ChildMessage(kind, payload, time.monotonic()))
 
     def arm(self, *but: str) -> None:
         """From now on points count, but those with these beginnings."""
@@ -70,9 +70,9 @@ class _Line:
         with self._lock:
             self._reached[point] += 1
             if self._stop is None:
-                self.say("reached", point)
+                self.send("reached", point)
             elif (point, self._reached[point]) == (self._stop.point, self._stop.time):
-                self.say("stopped", point)
+                self.send("stopped", point)
                 if self._stop.kill:
                     os.kill(os.getpid(), signal.SIGKILL)
                 self._line.recv()
@@ -83,16 +83,16 @@ def run(
 ) -> None:
     """The child's whole life. Its last word is `ended`, or `broken` with the traceback."""
     logging.disable(logging.CRITICAL)
-    told = _Line(line, stop)
+    pipe = _Line(line, stop)
     try:
-        asyncio.run(_run(operation, env, queue, told))
+        asyncio.run(_run(operation, env, queue, pipe))
     except BaseException:  # noqa: BLE001 - the parent is to know, whatever it was
-        told.say("broken", traceback.format_exc())
+        pipe.send("broken", traceback.format_exc())
     else:
-        told.say("ended")
+        pipe.send("ended")
 
 
 async def _run(operation: str, env: Mapping[str, str], queue: QueueName, line: _Line) -> None:
     settings = load_settings(env, state_file=Path("/nonexistent"))
     async with open_worker(settings, queue) as worker:
-        await OPERATIONS[operation].run(Session(worker, line.say, line.arm))
+        await OPERATIONS[operation].run(Session(worker, line.send, line.arm))

@@ -36,7 +36,7 @@ from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
 from mailslice.testing.faults.books import Books, State, ready
-from mailslice.testing.faults.child import Said, Stop, run
+from mailslice.testing.faults.child import ChildMessage, Stop, run
 from mailslice.testing.faults.operations import (
     OPERATIONS,
     RECIPIENTS,
@@ -44,7 +44,7 @@ from mailslice.testing.faults.operations import (
     Seeds,
     new_mail,
     reports_of,
-    send_to_each,
+    send_to_recipients,
 )
 from mailslice.testing.faults.proxy import Proxy
 from mailslice.testing.faults.restarts import Restarts
@@ -69,7 +69,7 @@ _DELAYS = {
 }
 _IDLE = timedelta(seconds=0.3)
 _ACCEPTED = 250
-_GONE = "worker-that-is-gone"
+_ENDED_EARLY = "worker-that-is-gone"
 _NAME = re.compile(r"m-[0-9a-f-]{36}")
 
 
@@ -209,8 +209,8 @@ class _Lane:
 
     def _check_more(self, end: State, before: set[EnqueueId]) -> None:
         """What only some operations promise. `before`: what children have ended."""
-        kept = list(self._quarantine.mails())
-        failed = [message.decode(mail.message) for mail in kept]
+        quarantined = list(self._quarantine.mails())
+        failed = [message.decode(mail.message) for mail in quarantined]
         if self.spec.staged:
             self.books.check_sent(end, failed)
         if self.spec.reported:
@@ -223,22 +223,22 @@ class _Lane:
         if self.spec.seeds is Seeds.SET_ASIDE:
             if self.operation == "release":
                 self.books.check_released(end)
-            if left := len(kept) + sum(
+            if remaining := len(quarantined) + sum(
                 1 for _ in self.place.stores.own_blobs.list(f"quarantine/{self.queue}/")
             ):
-                self.books.wrong.append(f"{left} rows and contents are left in quarantine")
+                self.books.wrong.append(f"{remaining} rows and contents are left in quarantine")
 
     async def _reported(self) -> set[str]:
         """Names of the mails of which reports are in their queue."""
-        found: set[str] = set()
+        reported: set[str] = set()
         async with (
             worker_of(self.place.stores, QueueName(reports_of(self.queue))) as worker,
             aclosing(worker.deliveries(16)) as deliveries,
         ):
             while (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
-                found.update(_NAME.findall(delivery.content.decode()))
+                reported.update(_NAME.findall(delivery.content.decode()))
                 await delivery.complete()
-        return found
+        return reported
 
     @property
     def _far(self) -> frozenset[str]:
@@ -272,29 +272,31 @@ class _Lane:
         elif seeds is Seeds.BEGUN:
             self.place.stores.own.mail_stages.prepare()
             for item in items:
-                nobody = MailStage(item.enqueue_id, _GONE, 1, 0, item.mail.recipients)
+                nobody = MailStage(item.enqueue_id, _ENDED_EARLY, 1, 0, item.mail.recipients)
                 self.place.stores.own.mail_stages.advance(
                     self.queue,
                     None,
-                    nobody.moved(RECIPIENTS[:1], Stage.SENDING, by=_GONE, now=system_clock()),
+                    nobody.moved(
+                        RECIPIENTS[:1], Stage.SENDING, by=_ENDED_EARLY, now=system_clock()
+                    ),
                 )
         elif seeds is Seeds.SET_ASIDE:
             for item in items:
-                self._set_aside(item)
+                self._quarantine_mail(item)
         elif seeds is Seeds.BARE:
             self.place.stores.blobs.delete_many(
                 [blob for item in items for blob in (item.header_blob_id, item.body_blob_id)]
             )
             self.books.bare.update(ids)
 
-    def _set_aside(self, item: QueuedMail) -> None:
+    def _quarantine_mail(self, item: QueuedMail) -> None:
         quarantine = self._quarantine
-        holder = Holder(_GONE, Stage.LOADED.value, system_clock(), timedelta(minutes=11))
-        kept = quarantine.keep(
+        holder = Holder(_ENDED_EARLY, Stage.LOADED.value, system_clock(), timedelta(minutes=11))
+        quarantined = quarantine.keep(
             item, holder, Decided("closed", "it was held for too long", "test kit")
         )
         self.place.stores.tables.deleted.mark_many(self.queue, [item.enqueue_id])
-        quarantine.settle(kept)
+        quarantine.settle(quarantined)
         self.books.set_aside[item.enqueue_id] = item.mail.name
         self.books.end([item.enqueue_id], time.monotonic())
 
@@ -310,13 +312,15 @@ class _Lane:
         asyncio.run(self._seed(self.spec.each))
         with ExitStack() as stack:
             env, proxy = stack.enter_context(self.place.behind(case.fault))
-            line, theirs = _FORK.Pipe()
+            line, child_end = _FORK.Pipe()
             env = {**env, **self.spec.settings(self.queue)}
             process = _FORK.Process(
-                target=run, args=(self.operation, env, self.queue, theirs, case.stop), daemon=True
+                target=run,
+                args=(self.operation, env, self.queue, child_end, case.stop),
+                daemon=True,
             )
             process.start()
-            theirs.close()
+            child_end.close()
             try:
                 stopped = self._follow(line, case, proxy)
             finally:
@@ -348,48 +352,48 @@ class _Lane:
                 if not line.poll(max(0.0, until - time.monotonic())):
                     self.books.wrong.append(f"{self.operation} at {case}: it hangs")
                     return stopped
-                said: Said = line.recv()
-                ended = ended or said.kind in ("ended", "broken")
-                if said.kind == "stopped":
+                message: ChildMessage = line.recv()
+                ended = ended or message.kind in ("ended", "broken")
+                if message.kind == "stopped":
                     stopped = True
                     if case.fault is not None:
                         self._break(case.fault, proxy)
                         line.send("go on")
                         until = time.monotonic() + _LONGEST
                 else:
-                    self._hear(said, case)
+                    self._hear(message, case)
         if not ended and not (stopped and case.fault is None):
             self.books.wrong.append(f"{self.operation} at {case}: it ended without a word")
         return stopped
 
-    def _hear(self, said: Said, case: Case) -> None:  # noqa: C901 - one line a word
+    def _hear(self, message: ChildMessage, case: Case) -> None:  # noqa: C901 - one line a word
         books = self.books
-        match said.kind:
+        match message.kind:
             case "reached":
-                self.outcome.points.append(said.what)
+                self.outcome.points.append(message.payload)
             case "accepted":
-                books.accepted.add(said.what.enqueue_id)
+                books.accepted.add(message.payload.enqueue_id)
             case "refused":
-                books.refused.add(said.what)
+                books.refused.add(message.payload)
             case "handed":
-                item, arrived, content = said.what
+                item, arrived, content = message.payload
                 books.hand(item, arrived, content)
             case "sent-to":
-                books.send(*said.what)
+                books.send(*message.payload)
             case "released":
-                books.accepted.add(said.what)
+                books.accepted.add(message.payload)
             case "completed":
-                books.end([said.what], said.at)
+                books.end([message.payload], message.at)
             case "narrowed" if case.fault is None:
-                books.narrowed[said.what] = said.at
+                books.narrowed[message.payload] = message.at
             case "listening":
-                client = threading.Thread(target=self._client, args=(said.what,), daemon=True)
+                client = threading.Thread(target=self._client, args=(message.payload,), daemon=True)
                 client.start()
                 self._clients.append(client)
             case "deleted":
                 self._check_deleted()
             case "broken":
-                books.wrong.append(f"{self.operation} at {case}:\n{said.what}")
+                books.wrong.append(f"{self.operation} at {case}:\n{message.payload}")
 
     def _check_deleted(self) -> None:
         """A deletion that returned has marked all that was there."""
@@ -442,7 +446,9 @@ class _Lane:
                 self.books.hand(item, delivery.arrived, delivery.content, expected)
                 if not self.spec.staged:
                     await delivery.complete()
-                elif not await send_to_each(delivery, partial(self.books.send, item.enqueue_id)):
+                elif not await send_to_recipients(
+                    delivery, partial(self.books.send, item.enqueue_id)
+                ):
                     continue
                 self.books.end([item.enqueue_id], time.monotonic())
                 self.books.drained[item.enqueue_id] = item

@@ -37,7 +37,7 @@ _QUIET = timedelta(seconds=0.3)
 _ROOM = 250
 """What a child fetches ahead: more than those before it can have left, whose mails it passes over and keeps in hand, with their doubles behind them."""
 _SOON = timedelta(seconds=1)
-_OURS = MailFilter(sender="sender@example.org")
+_OWN_MAILS = MailFilter(sender="sender@example.org")
 
 
 class Seeds(Enum):
@@ -116,7 +116,7 @@ class Operation:
 def new_mail() -> tuple[Mail, bytes]:
     """A mail and its content, which tells which mail it is of."""
     name = f"m-{uuid4()}"
-    return Mail(name, _OURS.sender, RECIPIENTS), content_of(name)
+    return Mail(name, _OWN_MAILS.sender, RECIPIENTS), content_of(name)
 
 
 def content_of(name: str) -> bytes:
@@ -157,8 +157,8 @@ async def _enqueue_undone(session: Session) -> None:
     publisher = session.worker.context.publisher
     publish = publisher.publish
 
-    async def unconfirmed(*given: Any, **named: Any) -> None:
-        await publish(*given, **named)
+    async def unconfirmed(*arguments: Any, **named: Any) -> None:
+        await publish(*arguments, **named)
         raise StoreUnavailable("the confirm was lost")
 
     publisher.publish = unconfirmed  # type: ignore[method-assign]
@@ -247,7 +247,7 @@ async def _idle(session: Session) -> None:
     await session.worker.settle()
 
 
-async def _surfaced(session: Session) -> None:
+async def _delay_expired(session: Session) -> None:
     """The queue is consumed until nothing is delayed any more, and what the way of the delayed leaves behind is done."""
     session.arm()
     async with aclosing(session.worker.deliveries(1)) as deliveries:
@@ -271,7 +271,7 @@ def _delayed(worker: QueueWorker) -> bool:
     )
 
 
-async def send_to_each(
+async def send_to_recipients(
     delivery: Delivery, sent: Callable[[str], None], *, then_retry: bool = False
 ) -> bool:
     """A handler with stage marks: each recipient in turn. The last one's `sent` is left to the completion; `then_retry`: a second one is left to the next
@@ -279,19 +279,19 @@ async def send_to_each(
     """
     stage = delivery.stage_for_coroutine()
     recipients = delivery.item.mail.recipients
-    again = then_retry and len(recipients) > 1
+    postponed = then_retry and len(recipients) > 1
     try:
-        for recipient in recipients[:1] if again else recipients:
+        for recipient in recipients[:1] if postponed else recipients:
             await _insisting(partial(stage.sending, [recipient]))
             sent(recipient)
             crash.point("handler:sent-to")
-            if again or recipient != recipients[-1]:
+            if postponed or recipient != recipients[-1]:
                 await stage.sent([recipient])
     except TakenOver:
         await delivery.give_back()
         return False
-    await _insisting(partial(delivery.retry, recipients[1:]) if again else delivery.complete)
-    return not again
+    await _insisting(partial(delivery.retry, recipients[1:]) if postponed else delivery.complete)
+    return not postponed
 
 
 async def _served(session: Session, *, then_retry: bool = False) -> None:
@@ -301,7 +301,7 @@ async def _served(session: Session, *, then_retry: bool = False) -> None:
         while (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
             enqueue_id = delivery.item.enqueue_id
             session.hand(delivery)
-            if await send_to_each(
+            if await send_to_recipients(
                 delivery,
                 lambda recipient, of=enqueue_id: session.say(  # type: ignore[misc]
                     "sent-to", (of, recipient)
@@ -344,10 +344,10 @@ async def _delete(session: Session, mails: MailFilter | None = None) -> None:
 
 
 def _settling(
-    kind: str, how: Callable[..., Awaitable[object]], **given: object
+    kind: str, how: Callable[..., Awaitable[object]], **arguments: object
 ) -> Callable[[Session], Awaitable[None]]:
     """One mail is taken and settled by a method of Delivery."""
-    return partial(_settle, kind=kind, how=partial(how, **given))
+    return partial(_settle, kind=kind, how=partial(how, **arguments))
 
 
 OPERATIONS = {
@@ -380,10 +380,10 @@ OPERATIONS = {
     "stages-doubt": Operation(_served, Seeds.BEGUN, reported=True, staged=True),
     "release": Operation(_release, Seeds.SET_ASIDE),
     "discard": Operation(_discard, Seeds.SET_ASIDE),
-    "surface": Operation(_surfaced, Seeds.DUE),
-    "surface-deleted": Operation(_surfaced, Seeds.DUE_DELETED),
-    "round": Operation(_surfaced, Seeds.LATER),
+    "surface": Operation(_delay_expired, Seeds.DUE),
+    "surface-deleted": Operation(_delay_expired, Seeds.DUE_DELETED),
+    "round": Operation(_delay_expired, Seeds.LATER),
     "flush": Operation(_flush, Seeds.FAR, each=2),
-    "delete": Operation(partial(_delete, mails=_OURS), Seeds.WAITING, each=3),
+    "delete": Operation(partial(_delete, mails=_OWN_MAILS), Seeds.WAITING, each=3),
     "clear": Operation(_delete, Seeds.WAITING, each=3),
 }

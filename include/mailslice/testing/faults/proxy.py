@@ -21,7 +21,7 @@ class Proxy:
         self._open: list[socket.socket] = []
         self._flows = threading.Event()
         self._flows.set()
-        self._left: int | None = None
+        self._remaining_bytes: int | None = None
         self.passed = 0
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
@@ -36,8 +36,8 @@ class Proxy:
         """Closes what is open; new connections pass: a network that lost its state."""
         with self._lock:
             open_now, self._open = self._open, []
-        for each in open_now:
-            _shut(each)
+        for connection in open_now:
+            _shut(connection)
 
     def stall(self) -> None:
         """Passes nothing on, and keeps it: a machine that froze. `mend` lets it go on where it stopped."""
@@ -46,12 +46,12 @@ class Proxy:
     def break_off(self, after: int) -> None:
         """Once `after` more bytes went to the store, or 0 at once, everything open is closed: in the middle of a frame. New connections pass."""
         with self._lock:
-            self._left = after
+            self._remaining_bytes = after
 
     def mend(self) -> None:
         """As it was at the beginning; what was frozen goes on, with what it held."""
         with self._lock:
-            self._left = None
+            self._remaining_bytes = None
         self._flows.set()
         if self._listener.fileno() < 0:
             self._listener = socket.create_server(("127.0.0.1", self.port))
@@ -95,7 +95,7 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(_PIECE):
                 self._flows.wait()
-                if upward and self._left is not None:
+                if upward and self._remaining_bytes is not None:
                     data, broken = self._allowed(data)
                     sink.sendall(data)
                     if broken:
@@ -112,16 +112,16 @@ class Proxy:
     def _allowed(self, data: bytes) -> tuple[bytes, bool]:
         """What of it still passes, and whether that was the end."""
         with self._lock:
-            if self._left is None:
+            if self._remaining_bytes is None:
                 return data, False
-            if len(data) < self._left:
-                self._left -= len(data)
+            if len(data) < self._remaining_bytes:
+                self._remaining_bytes -= len(data)
                 return data, False
-            data, self._left = data[: self._left], None
+            data, self._remaining_bytes = data[: self._remaining_bytes], None
             return data, True
 
 
-def _shut(each: socket.socket) -> None:
+def _shut(connection: socket.socket) -> None:
     """Ends both ways; whoever reads from it is woken. The descriptor goes with the last reference."""
     with suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)
