@@ -1,7 +1,9 @@
-"""The dead letters of a queue: each as the broker holds it, why it died, and whether it may go back.
+"""The dead letters of a queue: each as the broker holds it, why it died, and whether it may go
+back.
 
-Why a mail died is in `x-death` (the broker's own), in a header of the copy that a worker published, or to be seen: a blob is missing.
-James leaves no reason at all: of its rejects only missing content can be told from the rest.
+Why a mail died is in `x-death` (the broker's own), in a header of the copy that a worker published,
+or to be seen: a blob is missing. James leaves no reason at all: of its rejects only missing content
+can be told from the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from mailslice.admin.evidence import there
+from mailslice.admin.evidence import contents_exist
 from mailslice.codec import message as codec
 from mailslice.codec.headers import moment, place_in
 from mailslice.codec.row import instant
@@ -25,7 +27,9 @@ from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
 
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
-"""How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt with."""
+"""How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt
+with.
+"""
 _QUIET_SECONDS = 0.2
 """A look is no proof: what comes a moment later is seen by the next one."""
 
@@ -35,10 +39,12 @@ _OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIM
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One dead letter, without its body. `position` counts from the head of the queue, `size` is bytes of the body.
+    """One dead letter, without its body. `position` counts from the head of the queue, `size` is
+    bytes of the body.
 
-    `key` names the letter from one look to the next: its content, its death and its round. Two letters that are alike in all have one key.
-    `enqueue_id` and what follows are None when the body is no mail; `problem` says why then. `redrives` is by its header.
+    `key` names the letter from one look to the next: its content, its death and its round. Two
+    letters that are alike in all have one key. `enqueue_id` and what follows are None when the body
+    is no mail; `problem` says why then. `redrives` is by its header.
     """
 
     position: int
@@ -58,7 +64,10 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A letter with its cause. `redrives` by header and note, the greater; `content` None where nobody looked."""
+    """A letter with its cause.
+
+    `redrives` by header and note, the greater; `content` None where nobody looked.
+    """
 
     letter: Letter
     cause: Cause
@@ -69,9 +78,11 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look saw, head first. `unseen` letters lie behind them; `exists` is False where the queue has no dead letter queue (James 3.5).
+    """What one look saw, head first. `unseen` letters lie behind them; `exists` is False where the
+    queue has no dead letter queue (James 3.5).
 
-    `keeps_order`: what was looked at is at its old place again; else (a quorum queue) it went to the back, in its own order.
+    `keeps_order`: what was looked at is at its old place again; else (a quorum queue) it went to
+    the back, in its own order.
     """
 
     letters: tuple[Letter, ...]
@@ -81,9 +92,11 @@ class Look:
 
 
 def look(stores: Stores, queue: QueueName, most: int = MOST) -> Look:
-    """Hold the dead letter queue for a moment and give everything back (`stores.rabbitmq.held`): a kill at any moment loses nothing.
+    """Hold the dead letter queue for a moment and give everything back (`stores.rabbitmq.held`): a
+    kill at any moment loses nothing.
 
-    Raises StoreUnavailable when somebody else consumes it, Refused for a queue that a look would harm.
+    Raises StoreUnavailable when somebody else consumes it, Refused for a queue that a look would
+    harm.
     """
     names = RabbitNames(queue)
     with hold(stores.settings.rabbitmq, names.dead_letter_queue, most) as held:
@@ -102,7 +115,10 @@ def look(stores: Stores, queue: QueueName, most: int = MOST) -> Look:
 
 
 def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
-    """What a message says of itself. Headers are whatever a client has sent: nothing of them is believed to have its right form."""
+    """What a message says of itself.
+
+    Headers are whatever a client has sent: nothing of them is believed to have its right form.
+    """
     death = _death(message.headers, work_queue)
     when, why, reason = death.get("time"), death.get("reason"), message.headers.get(HEADER_REASON)
     redrives = message.headers.get(HEADER_REDRIVE_COUNT)
@@ -143,9 +159,11 @@ def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[J
     content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
     judged = []
     for letter in letters:
-        one, there_is = letter.enqueue_id, content.get(letter.key)
+        one, has_content = letter.enqueue_id, content.get(letter.key)
         most = max(letter.redrives, redrives.get(one, 0) if one is not None else 0)
-        judged.append(Judged(letter, cause_of(letter, there_is), most, one in marked, there_is))
+        judged.append(
+            Judged(letter, cause_of(letter, has_content), most, one in marked, has_content)
+        )
     return judged
 
 
@@ -154,7 +172,9 @@ def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
     mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
     return {
         key: all(parts)
-        for key, parts in zip(mails, there(stores.settings, list(mails.values())), strict=True)
+        for key, parts in zip(
+            mails, contents_exist(stores.settings, list(mails.values())), strict=True
+        )
     }
 
 

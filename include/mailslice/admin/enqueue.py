@@ -1,4 +1,7 @@
-"""New entries of a queue without an event loop: for administration, where mails are few. The worker's own way is `worker.enqueue.enqueuer`."""
+"""New entries of a queue without an event loop: for administration, where mails are few.
+
+The worker's own way is `worker.enqueue.enqueuer`.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,11 @@ def enter(
     *,
     on_row: Callable[[], None] = lambda: None,
 ) -> QueuedMail:
-    """Enqueue the mail under the enqueue id of `item`, with fresh blobs: blobs, then the row, then the confirmed publish. The item as it is enqueued.
+    """Enqueue the mail under the enqueue id of `item`, with fresh blobs: blobs, then the row, then
+    the confirmed publish. The item as it is enqueued.
 
-    An error may leave blobs, row or message: the caller marks that id as deleted before it tries with another. `on_row` is called before the publish.
+    An error may leave blobs, row or message: the caller marks that id as deleted before it tries
+    with another. `on_row` is called before the publish.
     """
     settings = stores.settings
     ids = BlobIds(settings.blob, clock)
@@ -62,7 +67,9 @@ def add_row(
 def publish(
     stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime
 ) -> None:
-    """The mail's message to the mail exchange, confirmed, with the headers that tell where its row is."""
+    """The mail's message to the mail exchange, confirmed, with the headers that tell where its row
+    is.
+    """
     publish_confirmed(
         stores.settings.rabbitmq,
         RabbitNames(queue).exchange,

@@ -1,4 +1,6 @@
-"""What can be proved of some mails by their ids, for whoever is about to say something of them, or to act: still live, set aside, content there."""
+"""What can be proved of some mails by their ids, for whoever is about to say something of them, or
+to act: still live, set aside, content there.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from mailslice.stores.rabbitmq.management import Management
 
 OVERDUE = timedelta(minutes=1)
 """A delayed mail surfaces within a second of its due time, where a worker runs."""
-_NOT_HELD = frozenset({State.NOTED, State.RELEASED})
+_NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
 _READS_IN_FLIGHT = 8
-_LOOKED_AT_ONCE = 1000
+_CONTENTS_PER_REQUEST = 1000
 
 
 def still_live(
@@ -30,19 +32,21 @@ def still_live(
     where: tuple[QueueTable, Place],
     ids: Sequence[EnqueueId],
 ) -> dict[EnqueueId, ViewRow]:
-    """The rows of those that have no mark, whose row is there after that was seen, in a slice not before browseStart as it is read last.
+    """The rows of those that have no mark, whose row is there after that was seen, in a slice not
+    before browseStart as it is read last.
 
-    James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked row proves nothing.
+    James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked
+    row proves nothing.
     """
     name, place = where
     marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
-    wanted = [one for one in ids if one not in marked]
+    unmarked = [one for one in ids if one not in marked]
     table = next(table for table in tables.existing if table.table is name)
-    rows = {row.enqueue_id: row for row in table.some(queue, [(place, wanted)], _READS_IN_FLIGHT)}
+    rows = {row.enqueue_id: row for row in table.some(queue, [(place, unmarked)], _READS_IN_FLIGHT)}
     browse = tables.browse_starts.read(queue)
     if browse is not None and not is_live(place.slice_start, browse.value, window):
         return {}
-    return {one: rows[one] for one in wanted if one in rows}
+    return {one: rows[one] for one in unmarked if one in rows}
 
 
 def is_over(
@@ -50,23 +54,26 @@ def is_over(
 ) -> bool:
     """Whether a mail that had a row is done or deleted: it has a mark, or neither mark nor row.
 
-    No mark alone says nothing: a cleanup, James' or ours, drops rows and then marks of what is done.
-    Rows are looked for in every partition, also before browseStart: for what a kill left, not for
-    many. With `every_replica` all of them must say that there is no mark. Raises StoreUnavailable.
+    No mark alone says nothing: a cleanup, James' or ours, drops rows and then marks of what is
+    done. Rows are looked for in every partition, also before browseStart: for what a kill left, not
+    for many. With `every_replica` all of them must say that there is no mark. Raises
+    StoreUnavailable.
     """
     deleted = tables.deleted
     is_marked = deleted.is_marked_on_any_replica if every_replica else deleted.is_marked
     if is_marked(queue, enqueue_id):
         return True
-    found = (
+    rows_by_table = (
         next(rows.find(queue, list(rows.places(queue)), enqueue_id), None)
         for rows in tables.existing
     )
-    return all(row is None for row in found)
+    return all(row is None for row in rows_by_table)
 
 
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
-    """Whether a delayed mail's copy is gone: long due, and no delay level nor the hop queue holds anything (None: nobody knows)."""
+    """Whether a delayed mail's copy is gone: long due, and no delay level nor the hop queue holds
+    anything (None: nobody knows).
+    """
     return in_delay_queues == 0 and due + OVERDUE < now
 
 
@@ -81,18 +88,21 @@ def in_delay_queues(management: Management, queue: QueueName) -> int | None:
 
 
 def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
-    """Mails in quarantine, or on their way in or out, in words for people; also the new entries of releases that did not end yet. They are few."""
-    found: dict[EnqueueId, str] = {}
+    """Mails in quarantine, or on their way in or out, in words for people; also the new entries of
+    releases that did not end yet. They are few.
+    """
+    reasons: dict[EnqueueId, str] = {}
     for mail in stores.own.quarantine.list(queue):
-        if mail.state not in _NOT_HELD:
-            found[mail.enqueue_id] = (
-                f"in quarantine ({mail.state.value}) since {mail.decided:%Y-%m-%dT%H:%M:%SZ}: {mail.why}"
+        if mail.state not in _NOT_QUARANTINED:
+            reasons[mail.enqueue_id] = (
+                f"in quarantine ({mail.state.value}) since {mail.decided:%Y-%m-%dT%H:%M:%SZ}: "
+                f"{mail.why}"
             )
             if mail.released_as is not None:
-                found[mail.released_as] = (
+                reasons[mail.released_as] = (
                     f"being released from quarantine, in place of {mail.enqueue_id}"
                 )
-    return found
+    return reasons
 
 
 def done_by_stages(
@@ -108,34 +118,44 @@ def done_by_stages(
 
 
 def missing_content(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:
-    """Which of these mails have no whole content any more, and what is missing of it. Raises StoreUnavailable. Not inside an event loop."""
-    found = there(settings, [(row.item.header_blob_id, row.item.body_blob_id) for row in rows])
+    """Which of these mails have no whole content any more, and what is missing of it.
+
+    Raises StoreUnavailable. Not inside an event loop.
+    """
+    contents = contents_exist(
+        settings, [(row.item.header_blob_id, row.item.body_blob_id) for row in rows]
+    )
     return {
         row.enqueue_id: _words(parts)
-        for row, parts in zip(rows, found, strict=True)
+        for row, parts in zip(rows, contents, strict=True)
         if not all(parts)
     }
 
 
-def there(settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]) -> list[tuple[bool, bool]]:
-    """Of each content whether its header and its body are there. Raises StoreUnavailable. Not inside an event loop."""
-    return asyncio.run(_there(settings, contents)) if contents else []
+def contents_exist(
+    settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]
+) -> list[tuple[bool, bool]]:
+    """Of each content whether its header and its body are there.
+
+    Raises StoreUnavailable. Not inside an event loop.
+    """
+    return asyncio.run(_contents_exist(settings, contents)) if contents else []
 
 
 def _words(parts: tuple[bool, bool]) -> str:
-    missing = [name for name, found in zip(("header", "body"), parts, strict=True) if not found]
+    missing = [name for name, exists in zip(("header", "body"), parts, strict=True) if not exists]
     return f"content lost: its {' and '.join(missing)} blob{'s are' if len(missing) > 1 else ' is'} missing"
 
 
-async def _there(
+async def _contents_exist(
     settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]
 ) -> list[tuple[bool, bool]]:
     blobs = HotBlobs(settings.s3, settings.s3.bucket)
-    found: list[tuple[bool, bool]] = []
-    for at in range(0, len(contents), _LOOKED_AT_ONCE):
-        some = contents[at : at + _LOOKED_AT_ONCE]
+    answers: list[tuple[bool, bool]] = []
+    for at in range(0, len(contents), _CONTENTS_PER_REQUEST):
+        batch = contents[at : at + _CONTENTS_PER_REQUEST]
         missing = await blobs.missing(
-            {blob_id for content in some for blob_id in content if blob_id}
+            {blob_id for content in batch for blob_id in content if blob_id}
         ) | {BlobId("")}
-        found += [(header not in missing, body not in missing) for header, body in some]
-    return found
+        answers += [(header not in missing, body not in missing) for header, body in batch]
+    return answers

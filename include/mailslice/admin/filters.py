@@ -12,9 +12,11 @@ from mailslice.model.mail import ViewRow
 
 @dataclass(frozen=True, slots=True)
 class MailFilter:
-    """What is given must all hold; what is None says nothing. Compared as James compares: addresses without regard to case, names exactly.
+    """What is given must all hold; what is None says nothing. Compared as James compares: addresses
+    without regard to case, names exactly.
 
-    `sender` `<>`, or the empty text, is the null sender. `older_than` counts from the enqueued time. Raises BadInput for what is no address.
+    `sender` `<>`, or the empty text, is the null sender. `older_than` counts from the enqueued
+    time. Raises BadInput for what is no address.
     """
 
     sender: str | None = None

@@ -16,49 +16,58 @@ from mailslice.model.names import queue_name
 from mailslice.model.slices import bucket_of
 from mailslice.stores import Stores
 from mailslice.view.configuration import Shape, view_shape
-from mailslice.view.live_rows import Glance, LiveRows, SliceCounts, trusted
+from mailslice.view.live_rows import Glance, LiveRows, SliceCounts, trusted_survivors
 
 _ALL = MailFilter()
 
 
 class MailQueue:
-    """Browse, count, delete. Reads are at the settings' consistency (LOCAL_QUORUM or better), so that they see every enqueue that returned before."""
+    """Browse, count, delete.
+
+    Reads are at the settings' consistency (LOCAL_QUORUM or better), so that they see every enqueue
+    that returned before.
+    """
 
     def __init__(self, stores: Stores, name: str, clock: Clock) -> None:
         self.name: QueueName = queue_name(name)
         self._stores = stores
         self._clock = clock
 
-    def browse(self, wanted: MailFilter = _ALL, limit: int | None = None) -> Iterator[ViewRow]:
+    def browse(self, mail_filter: MailFilter = _ALL, limit: int | None = None) -> Iterator[ViewRow]:
         """Live mails, oldest first. Streams; with a limit it stops reading when it has enough."""
         if limit is not None and limit < 1:
             return iter(())
-        at_a_time = min(limit, 1000) if limit is not None and wanted.is_empty else 1000
-        return islice(self._matching(self._remembering, wanted, at_a_time), limit)
+        at_a_time = min(limit, 1000) if limit is not None and mail_filter.is_empty else 1000
+        return islice(self._matching(self._remembering, mail_filter, at_a_time), limit)
 
     def size(self) -> int:
         """How many mails are live: exact to the last enqueue."""
         return self._remembering.count(self._clock())
 
     def glance(self, most: int) -> Glance | None:
-        """Size and oldest mail, exact as `size` is; None when more than `most` rows would have to be read."""
+        """Size and oldest mail, exact as `size` is; None when more than `most` rows would have to
+        be read.
+        """
         return self._remembering.glance(self._clock(), most)
 
     def slices(self) -> Iterator[SliceCounts]:
         """Live and dead rows of each slice that holds any, oldest first."""
         return self._live.slices(self._clock())
 
-    def delete(self, wanted: MailFilter, *, dry_run: bool = False) -> int:
-        """Mark the live mails that match as deleted; how many (would be). RabbitMQ still delivers their messages: consumers drop them by the mark.
+    def delete(self, mail_filter: MailFilter, *, dry_run: bool = False) -> int:
+        """Mark the live mails that match as deleted; how many (would be). RabbitMQ still delivers
+        their messages: consumers drop them by the mark.
 
-        Mails that are enqueued while it runs may be left. Blobs are left to the consumer that drops the message, and to blob_gc.
-        Raises BadInput for a filter that says nothing: that is `clear`.
+        Mails that are enqueued while it runs may be left. Blobs are left to the consumer that drops
+        the message, and to blob_gc. Raises BadInput for a filter that says nothing: that is
+        `clear`.
         """
-        if wanted.is_empty:
+        if mail_filter.is_empty:
             raise BadInput(
-                f"delete from {self.name}: a filter that says nothing would delete all; give sender, recipient, name or age, or use clear"
+                f"delete from {self.name}: a filter that says nothing would delete all; give "
+                "sender, recipient, name or age, or use clear"
             )
-        matching = self._matching(self._live, wanted, 1000)
+        matching = self._matching(self._live, mail_filter, 1000)
         if dry_run:
             return sum(1 for _ in matching)
         return self._mark(row.enqueue_id for row in matching)
@@ -102,22 +111,28 @@ class MailQueue:
 
     @cached_property
     def _remembering(self) -> LiveRows:
-        """For looking only: dead rows that a cleanup had to leave beside a survivor are not read again. What changes anything reads every row."""
-        survivors = trusted(
+        """For looking only: dead rows that a cleanup had to leave beside a survivor are not read
+        again. What changes anything reads every row.
+        """
+        survivors = trusted_survivors(
             self._stores.remembered_slices(self.name), self._live.shape.largest_window
         )
         return replace(self._live, survivors=survivors)
 
-    def _matching(self, live: LiveRows, wanted: MailFilter, at_a_time: int) -> Iterator[ViewRow]:
+    def _matching(
+        self, live: LiveRows, mail_filter: MailFilter, at_a_time: int
+    ) -> Iterator[ViewRow]:
         """A name is only in the buckets that it had under the configurations so far."""
         now = self._clock()
         buckets = (
             None
-            if wanted.name is None
-            else {bucket_of(wanted.name, count) for count in live.shape.bucket_counts}
+            if mail_filter.name is None
+            else {bucket_of(mail_filter.name, count) for count in live.shape.bucket_counts}
         )
-        rows = live.rows(live.ids(now, buckets, wanted.latest(now)), at_a_time)
-        return rows if wanted.is_empty else (row for row in rows if wanted.matches(row, now))
+        rows = live.rows(live.ids(now, buckets, mail_filter.latest(now)), at_a_time)
+        return (
+            rows if mail_filter.is_empty else (row for row in rows if mail_filter.matches(row, now))
+        )
 
     def _mark(self, ids: Iterator[EnqueueId]) -> int:
         marked = self._stores.tables.deleted.mark_many(self.name, _sent(ids))

@@ -12,9 +12,11 @@ _MOST_NAMES = 20
 
 
 def create(stores: Stores, name: str) -> QueueName:
-    """Create what is missing of the queue: tables and configuration, bucket, and last, so that a queue that is known is whole, RabbitMQ's part.
+    """Create what is missing of the queue: tables and configuration, bucket, and last, so that a
+    queue that is known is whole, RabbitMQ's part.
 
-    An existing queue stays as it is. Raises BadInput for a bad name, ConfigurationDiffers, TopologyDiffers when it exists with other arguments.
+    An existing queue stays as it is. Raises BadInput for a bad name, ConfigurationDiffers,
+    TopologyDiffers when it exists with other arguments.
     """
     queue = queue_name(name)
     stores.tables.create()
@@ -37,7 +39,7 @@ def require(stores: Stores, name: str) -> QueueName:
         return queue
     names = known(stores)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    there = f"known are: {', '.join(names[:_MOST_NAMES])}{more}" if names else "there is none"
+    hint = f"known are: {', '.join(names[:_MOST_NAMES])}{more}" if names else "there is none"
     raise UnknownQueue(
-        f"RabbitMQ has no mail queue {queue!r}; {there}. `mailslice queue create {queue}` creates it"
+        f"RabbitMQ has no mail queue {queue!r}; {hint}. `mailslice queue create {queue}` creates it"
     )

@@ -1,7 +1,9 @@
-"""Lists of addresses as headers have them: RFC 5322 3.4 with its obsolete forms, and what other programs make of it.
+"""Lists of addresses as headers have them: RFC 5322 3.4 with its obsolete forms, and what other
+programs make of it.
 
-One pass over the value, whatever its length and nesting: the standard library's parser takes the square of the length, a stack frame a comment, and
-joins what it does not understand to addresses that nobody wrote (`Foo a@b` -> `"Foo a"@b`).
+One pass over the value, whatever its length and nesting: the standard library's parser takes the
+square of the length, a stack frame a comment, and joins what it does not understand to addresses
+that nobody wrote (`Foo a@b` -> `"Foo a"@b`).
 """
 
 from __future__ import annotations
@@ -20,22 +22,29 @@ _PIECE = re.compile(
     rf'{_ENCODED}|"[^"\\]*(?:\\.[^"\\]*)*"|\s+|\[[0-9A-Za-z:.\-]*\]|\\.|[^\s"\\()<>,:;@.\[\]]+|.',
     re.DOTALL,
 )
-"""An encoded word, a quoted string, blanks, a domain literal, an escaped character, a word, or one special character."""
+"""An encoded word, a quoted string, blanks, a domain literal, an escaped character, a word, or one
+special character.
+"""
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
 _SEPARATORS = frozenset(",;")
 _UNCLOSED = frozenset('"(')
-"""All that follows one that is never closed is text (RFC 5322). But an address in brackets is one there, too, and what follows it is read as ever."""
+"""All that follows one that is never closed is text (RFC 5322).
+
+But an address in brackets is one there, too, and what follows it is read as ever.
+"""
 _CLOSERS = frozenset(">)")
 """Closes nothing: at the ends of a word it is no part of it; what has one inside is no address."""
 
 
 def parse_addresses(value: str) -> list[str]:
-    """The addresses of a header's value, in order, without display names and comments; members of groups, too.
+    """The addresses of a header's value, in order, without display names and comments; members of
+    groups, too.
 
-    Semicolons part addresses as commas do, and several in angle brackets beside each other are all taken. What is no address is left out, and hides none
-    of those beside it; no part of it is ever taken for an address. A quote or parenthesis that is never closed makes text of what follows, up to the next
-    address in brackets: who stands there bare may be no more than mentioned.
+    Semicolons part addresses as commas do, and several in angle brackets beside each other are all
+    taken. What is no address is left out, and hides none of those beside it; no part of it is ever
+    taken for an address. A quote or parenthesis that is never closed makes text of what follows, up
+    to the next address in brackets: who stands there bare may be no more than mentioned.
     """
     if (plain := _plain_list(value)) is None:
         return list(_listed(_pieces(value)))
@@ -44,7 +53,7 @@ def parse_addresses(value: str) -> list[str]:
 
 def _plain_list(value: str) -> list[str] | None:
     """What stands where addresses do when each is of the simple form, else None."""
-    found = []
+    addresses = []
     if "=?" in value and any("," in word for word in _ENCODED_WORD.findall(value)):
         return None  # that one parts nothing
     for part in value.split(","):
@@ -54,12 +63,15 @@ def _plain_list(value: str) -> list[str] | None:
         match = _SIMPLE.fullmatch(text)
         if match is None:
             return None
-        found.append(match[1] or match[2])
-    return found
+        addresses.append(match[1] or match[2])
+    return addresses
 
 
 def _pieces(value: str) -> list[str]:
-    """Strings with their quotes, words, special characters; blanks and comments are one blank. A quote or parenthesis that is never closed stays alone."""
+    """Strings with their quotes, words, special characters; blanks and comments are one blank.
+
+    A quote or parenthesis that is never closed stays alone.
+    """
     pieces: list[str] = []
     comments: dict[int, int] | None = None
     at = 0
@@ -110,7 +122,8 @@ def _listed(pieces: Sequence[str]) -> Iterator[str]:
         elif piece == "<":
             bare = []  # what was before it is a name; its `>` is missing
         elif piece in _SEPARATORS or piece == ":":
-            # The name of a group has no @ in it: what is an address before a colon (`a@b:25`) is no such name.
+            # The name of a group has no @ in it: what is an address before a colon (`a@b:25`) is no
+            # such name.
             yield from _addresses(bare, named=True)
             bare, over = [], False
         elif piece in _UNCLOSED:
@@ -135,7 +148,9 @@ def _closing_brackets(pieces: Sequence[str]) -> dict[int, int]:
 
 
 def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
-    """`a@b`, with a route (RFC 5322 4.4) or `mailto:` before it, or several where somebody put brackets around a list."""
+    """`a@b`, with a route (RFC 5322 4.4) or `mailto:` before it, or several where somebody put
+    brackets around a list.
+    """
     if next((piece for piece in pieces if piece != " "), "") == "@":
         pieces = pieces[pieces.index(":") + 1 :] if ":" in pieces else ()
     part: list[str] = []
@@ -151,14 +166,17 @@ def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
 
 
 def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
-    """One address, or several with blanks between them. `named`: other words may be around them; else none when one of the words is no address."""
-    whole = _words(pieces, around_dots=True)
-    if len(whole) <= 1:
-        return filter(None, map(_address, whole))
+    """One address, or several with blanks between them.
+
+    `named`: other words may be around them; else none when one of the words is no address.
+    """
+    joined = _words(pieces, around_dots=True)
+    if len(joined) <= 1:
+        return filter(None, map(_address, joined))
     words = _words(pieces, around_dots=False)
     if not named:
-        found = [_address(word) for word in words]
-        return iter(()) if None in found else filter(None, found)
+        parsed = [_address(word) for word in words]
+        return iter(()) if None in parsed else filter(None, parsed)
     # `Mr J. doe@x.y`, `doe@x .y`: is what the dot joins to it in it or not? Nobody knows.
     befores, afters = [["-"], *words], [*words[1:], ["-"]]
     alone = (
@@ -170,7 +188,9 @@ def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
 
 
 def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:
-    """Parted at blanks; with `around_dots` not at those around dots and @, where RFC 5322 4.4 allows them."""
+    """Parted at blanks; with `around_dots` not at those around dots and @, where RFC 5322 4.4
+    allows them.
+    """
     words: list[list[str]] = []
     blank, glued = True, False
     for piece in pieces:
@@ -188,8 +208,8 @@ def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:
 
 def _trimmed(word: Sequence[str]) -> list[str]:
     """Without what closes nothing at its ends."""
-    kept = [at for at, piece in enumerate(word) if piece not in _CLOSERS]
-    return list(word[kept[0] : kept[-1] + 1]) if kept else []
+    positions = [at for at, piece in enumerate(word) if piece not in _CLOSERS]
+    return list(word[positions[0] : positions[-1] + 1]) if positions else []
 
 
 def _address(word: Sequence[str]) -> str | None:

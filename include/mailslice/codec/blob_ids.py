@@ -1,8 +1,9 @@
 """Ids of blobs, which are their keys in S3.
 
-passthrough: a random UUID. deduplication: SHA-256 in standard base64 with padding, as the James of tests/golden/deduplication.json writes it, or
-base64url or hex by setting (James has them by a JVM property); all are read.
-Generation-aware: `FAMILY_GENERATION_` before it, generation = floor(epoch seconds / duration seconds).
+passthrough: a random UUID. deduplication: SHA-256 in standard base64 with padding, as the James of
+tests/golden/deduplication.json writes it, or base64url or hex by setting (James has them by a JVM
+property); all are read. Generation-aware: `FAMILY_GENERATION_` before it, generation = floor(epoch
+seconds / duration seconds).
 """
 
 from __future__ import annotations
@@ -28,13 +29,20 @@ _PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", r
 _HASH = re.compile(
     rf"{_PLAIN.pattern}|[0-9A-F]{{64}}|[A-Z2-7]{{52}}====|[0-9A-V]{{52}}====", re.ASCII
 )
-"""Every spelling of a SHA-256 that James' property james.blob.id.hash.encoding allows, and UUIDs."""
+"""Every spelling of a SHA-256 that James' property james.blob.id.hash.encoding allows,
+and UUIDs.
+"""
 _BARE = re.compile(r"[0-9a-f]{32}|[A-Za-z0-9_-]{43}", re.ASCII)
-"""UUIDs without dashes and base64url without padding. Too common as names of other things to be taken for ids, but behind a generation."""
+"""UUIDs without dashes and base64url without padding.
+
+Too common as names of other things to be taken for ids, but behind a generation.
+"""
 _AWARE = re.compile(r"(\d{1,10})_(\d{1,18})_(.+)", re.ASCII | re.DOTALL)
 SPELLINGS = ("-_/", "+")
-"""Characters in which spellings of one id differ, base64 and base64url, `FAMILY_GENERATION_HASH` and its MinIO form, and what to put in their place
-(nothing for the last two). Only to hold back what a reference may mean: two ids that become the same text are as unlikely as two contents with one hash.
+"""Characters in which spellings of one id differ, base64 and base64url, `FAMILY_GENERATION_HASH`
+and its MinIO form, and what to put in their place (nothing for the last two). Only to hold back
+what a reference may mean: two ids that become the same text are as unlikely as two contents with
+one hash.
 """
 _MINIO = re.compile(r"(\d{1,10})/(\d{1,18})/(.)/(..)/(.+)", re.ASCII | re.DOTALL)
 
@@ -72,8 +80,9 @@ class BlobIds:
 def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) -> str:
     """SHA-256 of the content, by default in standard base64, padding kept.
 
-    A key with an empty path segment (`/` first, or `//`; one hash in 38) is refused or changed by S3 servers that keep files: such a hash is
-    spelled in base64url, which James reads like any id. Only the sharing of that one object with James is given up.
+    A key with an empty path segment (`/` first, or `//`; one hash in 38) is refused or changed by
+    S3 servers that keep files: such a hash is spelled in base64url, which James reads like any id.
+    Only the sharing of that one object with James is given up.
     """
     digest = hashlib.sha256(content).digest()
     match encoding:
@@ -99,12 +108,17 @@ def parse(key: str) -> ParsedBlobId:
 
 
 def is_random(blob_id: str) -> bool:
-    """Whether the id is a UUID, plain or behind its generation: only such a blob belongs to one mail alone and may go at completion (I6)."""
+    """Whether the id is a UUID, plain or behind its generation: only such a blob belongs to one
+    mail alone and may go at completion (I6).
+    """
     return _UUID.fullmatch(parse(blob_id).hash) is not None
 
 
 def is_blob_id(key: str) -> bool:
-    """Whether a key is one that James or mailslice gives to a blob. Whatever else lies in the bucket is somebody else's."""
+    """Whether a key is one that James or mailslice gives to a blob.
+
+    Whatever else lies in the bucket is somebody else's.
+    """
     parsed = parse(key)
     return _HASH.fullmatch(parsed.hash) is not None or (
         parsed.generation is not None and _BARE.fullmatch(parsed.hash) is not None

@@ -1,4 +1,7 @@
-"""Where a mail's header ends. On bytes, so that header + body is the content whatever its line ends, charset or brokenness."""
+"""Where a mail's header ends.
+
+On bytes, so that header + body is the content whatever its line ends, charset or brokenness.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ _EMPTY_LINE = re.compile(rb"\n\r?\n")
 def split(content: bytes) -> tuple[memoryview, memoryview]:
     """The header block up to and including the first empty line, and the body: views, no copies.
 
-    Line ends are CRLF or LF, also mixed. Without an empty line all is header. Content that begins with one has only that line as its header.
+    Line ends are CRLF or LF, also mixed. Without an empty line all is header. Content that begins
+    with one has only that line as its header.
     """
     view = memoryview(content)
     end = header_end(content)
@@ -23,5 +27,5 @@ def header_end(content: bytes) -> int:
         return 1
     if content.startswith(b"\r\n"):
         return 2
-    found = _EMPTY_LINE.search(content)
-    return found.end() if found else len(content)
+    match = _EMPTY_LINE.search(content)
+    return match.end() if match else len(content)

@@ -1,6 +1,8 @@
-"""Events of James' event store: the configuration of the queue view, and the storage strategy of the blobs.
+"""Events of James' event store: the configuration of the queue view, and the storage strategy of
+the blobs.
 
-James 3.8 writes `sliceWindow` as seconds with nine decimals, 3.5 as ISO 8601 text, and the fields in another order; both are read.
+James 3.8 writes `sliceWindow` as seconds with nine decimals, 3.5 as ISO 8601 text, and the fields
+in another order; both are read.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from mailslice.model.settings import BlobStrategy
 from mailslice.model.slices import whole_seconds
 
 STORAGE_STRATEGY_AGGREGATE = "BlobStoreStorageStrategyConfiguration"
-"""Where James records passthrough or deduplication (server/container/guice, modules.blobstore.validation)."""
+"""Where James records passthrough or deduplication (server/container/guice,
+modules.blobstore.validation).
+"""
 _MICROSECOND = Decimal("0.000001")
 
 
@@ -32,7 +36,10 @@ def encode(configuration: ViewConfiguration, event_id: int) -> str:
 
 
 def decode(text: str) -> ViewConfiguration:
-    """The configuration that an event holds. Raises Refused when it is none: what cannot be read must not be written over."""
+    """The configuration that an event holds.
+
+    Raises Refused when it is none: what cannot be read must not be written over.
+    """
     event = _event(text, CONFIGURATION_AGGREGATE)
     if event.get("type") != CONFIGURATION_EVENT_TYPE:
         why = f"its type is {event.get('type')!r}, not {CONFIGURATION_EVENT_TYPE}"

@@ -1,4 +1,7 @@
-"""Mails in files: *.eml, folders of them, mbox, Maildir, standard input. One mail in memory at a time; what is broken is said, and the rest goes on."""
+"""Mails in files: *.eml, folders of them, mbox, Maildir, standard input.
+
+One mail in memory at a time; what is broken is said, and the rest goes on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ _CHUNK = 1 << 20
 _SEPARATOR = re.compile(rb"From \S(?>.*?\d:\d{2}).*?\d{4}")
 """A `From ` line with a time and a year: counts as one even where no empty line is before it.
 
-The first time of a line has the most behind it: where no year follows it, none follows a later one. Tried from each time, a crafted line takes hours.
+The first time of a line has the most behind it: where no year follows it, none follows a later one.
+Tried from each time, a crafted line takes hours.
 """
 _MAILDIR_NAME = re.compile(r"\d+[._][^.]+\..+|.+:2,[A-Za-z]*|.+\.eml", re.IGNORECASE | re.DOTALL)
 """`time.unique.host`, or any name with flags; and mails that people put there."""
@@ -27,7 +31,9 @@ _QUOTED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class FoundMail:
-    """A mail and where it was found (`file`, or `mbox#3`), or, without content, why it could not be read."""
+    """A mail and where it was found (`file`, or `mbox#3`), or, without content, why it could not be
+    read.
+    """
 
     label: str
     content: bytes | None
@@ -37,11 +43,13 @@ class FoundMail:
 def read_mails(
     path: Path | str, max_bytes: int | None = None, stdin: BinaryIO | None = None
 ) -> Iterator[FoundMail]:
-    """The mails at `path`: a file *.eml is one mail whatever its bytes, another file is an mbox, a folder is a Maildir or holds *.eml at any depth.
+    """The mails at `path`: a file *.eml is one mail whatever its bytes, another file is an mbox, a
+    folder is a Maildir or holds *.eml at any depth.
 
-    `-` is standard input: an mbox if it begins with a line `From ` that has a time and a year, else one mail. In an mbox a line
-    `From ` after an empty line, or with such a time, begins the next mail even where it was meant as text and not quoted (`>From `). A mail of more than
-    `max_bytes` gives an error. Nothing is raised for what is found, or not found, there.
+    `-` is standard input: an mbox if it begins with a line `From ` that has a time and a year, else
+    one mail. In an mbox a line `From ` after an empty line, or with such a time, begins the next
+    mail even where it was meant as text and not quoted (`>From `). A mail of more than `max_bytes`
+    gives an error. Nothing is raised for what is found, or not found, there.
     """
     if str(path) == STDIN:
         yield from _stream(stdin or sys.stdin.buffer, max_bytes)
@@ -89,7 +97,9 @@ def _read_file(path: Path, max_bytes: int | None) -> FoundMail:
 
 
 def _with_rest(first: bytes, stream: BinaryIO | FileIO, max_bytes: int | None) -> bytes:
-    """`first` and all that follows, or more than `max_bytes` of it: in a buffer that is handed over, lest a large mail is held twice."""
+    """`first` and all that follows, or more than `max_bytes` of it: in a buffer that is handed
+    over, lest a large mail is held twice.
+    """
     content = BytesIO()
     content.write(first)
     while (max_bytes is None or content.tell() <= max_bytes) and (chunk := stream.read(_CHUNK)):
@@ -111,18 +121,20 @@ def too_large(max_bytes: int) -> str:
 def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
     parts = [folder / name for name in ("new", "cur") if (folder / name).is_dir()]
     maildir = _is_maildir(folder, parts)
-    found = False
-    for each in _maildir(parts) if maildir else _eml_files(folder):
-        found = True
-        yield _read_file(each, max_bytes) if isinstance(each, Path) else each
-    if not found and not maildir:
+    any_file = False
+    for entry in _maildir(parts) if maildir else _eml_files(folder):
+        any_file = True
+        yield _read_file(entry, max_bytes) if isinstance(entry, Path) else entry
+    if not any_file and not maildir:
         yield FoundMail(
             str(folder), None, "no *.eml in this folder, and it is no Maildir (new, cur)"
         )
 
 
 def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
-    """One of the two is enough, for git, tar and rsync may leave out an empty folder: where all in it is named as in a Maildir, and no *.eml lie elsewhere."""
+    """One of the two is enough, for git, tar and rsync may leave out an empty folder: where all in
+    it is named as in a Maildir, and no *.eml lie elsewhere.
+    """
     if len(parts) != 1:
         return len(parts) == 2
     names_fit = all(
@@ -145,7 +157,9 @@ def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:
 
 
 def _eml_files(folder: Path) -> Iterator[Path | FoundMail]:
-    """At any depth, and what could not be looked into: a folder without the right to, or a link to a folder elsewhere, which may lead round in a circle."""
+    """At any depth, and what could not be looked into: a folder without the right to, or a link to
+    a folder elsewhere, which may lead round in a circle.
+    """
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append):
         folders.sort()
@@ -164,8 +178,9 @@ def _unread(error: OSError) -> FoundMail:
 class _Mbox:
     """Streams an mbox.
 
-    A mail begins after a line `From ` that follows an empty line or that has a time and a year, and ends before the empty line ahead of the next one.
-    `>From ` (mboxo) and `>>From ` (mboxrd) lose one `>`. Nothing else of a mail's bytes is touched.
+    A mail begins after a line `From ` that follows an empty line or that has a time and a year, and
+    ends before the empty line ahead of the next one. `>From ` (mboxo) and `>>From ` (mboxrd) lose
+    one `>`. Nothing else of a mail's bytes is touched.
     """
 
     def __init__(
@@ -198,7 +213,7 @@ class _Mbox:
                 why = "it does not begin with a line 'From ' (a single mail is named *.eml)"
                 yield FoundMail(self._label, None, f"not an mbox: {why}")
             if inside:
-                self._keep(line)
+                self._append(line)
             after_empty = line_start and line in {b"\n", b"\r\n"}
             line_start = line.endswith(b"\n")
         if inside:
@@ -212,7 +227,7 @@ class _Mbox:
         while line and not line.endswith(b"\n"):
             line = next(self._lines, b"")
 
-    def _keep(self, line: bytes) -> None:
+    def _append(self, line: bytes) -> None:
         self._size += len(line)
         if self._max_bytes is not None and self._size > self._max_bytes + _CHUNK:
             self._parts.clear()  # too large already: only counted from here on

@@ -1,4 +1,6 @@
-"""Headers of a message that tell where its mail's row is, and when a message was published: what anybody may have sent is believed where it makes sense."""
+"""Headers of a message that tell where its mail's row is, and when a message was published: what
+anybody may have sent is believed where it makes sense.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def headers_of(place: Place | None) -> dict[str, object]:
 
 
 def place_in(headers: Mapping[str, Any]) -> Place | None:
-    """Where the mail's row is, by the headers; None for a message of James, and for values that no row can have."""
+    """Where the mail's row is, by the headers; None for a message of James, and for values that no
+    row can have.
+    """
     start, bucket = headers.get(HEADER_SLICE), headers.get(HEADER_BUCKET)
     if not isinstance(start, int) or not isinstance(bucket, int) or not 0 <= bucket <= _HIGHEST_INT:
         return None
@@ -60,7 +64,9 @@ def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:
 
 
 def failures_in(headers: Mapping[str, Any]) -> int:
-    """How many attempts at the mail failed before this message was published; 0 for what was never retried, and for what is no such number."""
+    """How many attempts at the mail failed before this message was published; 0 for what was never
+    retried, and for what is no such number.
+    """
     return count_in(headers, HEADER_FAILURES)
 
 
@@ -71,7 +77,10 @@ def count_in(headers: Mapping[str, Any], name: str) -> int:
 
 
 def moment(stamp: object) -> datetime | None:
-    """The AMQP property `timestamp`, seconds since the epoch. None without one, and for one that is no time (milliseconds, which some clients send)."""
+    """The AMQP property `timestamp`, seconds since the epoch.
+
+    None without one, and for one that is no time (milliseconds, which some clients send).
+    """
     try:
         return datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
     except (ValueError, OverflowError, OSError):

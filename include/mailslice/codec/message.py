@@ -1,7 +1,9 @@
-r"""A message of the work queue: James' JSON, in James' field order and number form (tests/golden holds what a real James writes).
+r"""A message of the work queue: James' JSON, in James' field order and number form (tests/golden
+holds what a real James writes).
 
-`encode` is stable to the byte. Jackson writes characters beyond the BMP as two `\uXXXX` escapes and hex digits in upper case; orjson does neither, so
-its output is touched up where such characters occur.
+`encode` is stable to the byte. Jackson writes characters beyond the BMP as two `\uXXXX` escapes and
+hex digits in upper case; orjson does neither, so its output is touched up where such characters
+occur.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _FIELDS = tuple(
 )
 _KEYS = tuple(f'"{field}"'.encode() for field in _FIELDS)
 _LONGEST_KEY = 1024
-"""Bytes of UTF-8: S3 answers to a longer one as if it were a fault of its own, and not that there is no such object."""
+"""Bytes of UTF-8: S3 answers to a longer one as if it were a fault of its own, and not that there
+is no such object.
+"""
 _NULL = orjson.Fragment(b"null")
 _NANOS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +45,10 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.A
 
 
 def encode(item: QueuedMail) -> bytes:
-    """The body of the message, as James writes it. Raises Undecodable when a text holds a lone surrogate or an attribute is not UTF-8."""
+    """The body of the message, as James writes it.
+
+    Raises Undecodable when a text holds a lone surrogate or an attribute is not UTF-8.
+    """
     mail = item.mail
     try:
         body = orjson.dumps(
@@ -85,7 +92,7 @@ def decode(body: bytes) -> QueuedMail:
     if not isinstance(fields, dict):
         raise Undecodable("not a JSON object")
     if any(body.count(key) > 1 for key in _KEYS):
-        _refuse_twice(body)
+        _refuse_duplicate_keys(body)
     mail = Mail(
         name=_required(fields, "name"),
         sender=_sender(fields),
@@ -136,22 +143,26 @@ def _surrogates(match: re.Match[bytes]) -> bytes:
     return b"\\u%04X\\u%04X" % (0xD800 + (offset >> 10), 0xDC00 + (offset & 0x3FF))
 
 
-def _refuse_twice(body: bytes) -> None:
-    """Two parsers may choose differently between two values of one field, so neither is taken. (An attribute may well be called `name`.)"""
+def _refuse_duplicate_keys(body: bytes) -> None:
+    """Two parsers may choose differently between two values of one field, so neither is taken. (An
+    attribute may well be called `name`.)
+    """
     for key, times in _top_level_counts(body).items():
         if times > 1 and key in _FIELDS:
             raise Undecodable(f"field {key} is given {times} times")
 
 
 def _top_level_counts(body: bytes) -> dict[str, int]:
-    """How often each key of the outermost object is written: the hook sees inner objects first, the outermost one last."""
+    """How often each key of the outermost object is written: the hook sees inner objects first, the
+    outermost one last.
+    """
     last: list[tuple[str, Any]] = []
 
-    def keep(pairs: list[tuple[str, Any]]) -> None:
+    def check_pairs(pairs: list[tuple[str, Any]]) -> None:
         nonlocal last
         last = pairs
 
-    _loads_slowly(body, object_pairs_hook=keep)
+    _loads_slowly(body, object_pairs_hook=check_pairs)
     counts: dict[str, int] = {}
     for key, _ in last:
         counts[key] = counts.get(key, 0) + 1
@@ -159,7 +170,9 @@ def _top_level_counts(body: bytes) -> dict[str, int]:
 
 
 def _loads_slowly(body: bytes, **hooks: Any) -> Any:
-    """By the standard library, which tells more than orjson and bears less: fewer levels, and fewer digits."""
+    """By the standard library, which tells more than orjson and bears less: fewer levels, and fewer
+    digits.
+    """
     try:
         return json.loads(body, **hooks)
     except (RecursionError, ValueError, ArithmeticError) as error:
@@ -241,7 +254,9 @@ def _flat(recipients: Mapping[str, Any]) -> tuple[RecipientHeader, ...]:
 
 
 def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
-    """Nanoseconds, exact: read from the digits themselves, because a float keeps only about 16 of them."""
+    """Nanoseconds, exact: read from the digits themselves, because a float keeps only about 16 of
+    them.
+    """
     value = fields.get("lastUpdated")
     if value is None:
         return None
@@ -249,9 +264,9 @@ def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
         return _checked(_iso_nanos(value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Undecodable("field lastUpdated is not a number")
-    found = _LAST_UPDATED.findall(body)
-    if len(found) == 1 and float(found[0]) == value:
-        return _checked(_digits_nanos(found[0].decode()))
+    matches = _LAST_UPDATED.findall(body)
+    if len(matches) == 1 and float(matches[0]) == value:
+        return _checked(_digits_nanos(matches[0].decode()))
     # An inner field of this name, an exponent, or escapes in the key.
     exact = _loads_slowly(body, parse_float=Decimal)["lastUpdated"]
     try:
@@ -261,8 +276,8 @@ def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
 
 
 def _digits_nanos(digits: str) -> int:
-    whole, _, fraction = digits.partition(".")
-    nanos = abs(int(whole)) * _NANOS + int((fraction + "000000000")[:9])
+    seconds, _, fraction = digits.partition(".")
+    nanos = abs(int(seconds)) * _NANOS + int((fraction + "000000000")[:9])
     return -nanos if digits.startswith("-") else nanos
 
 

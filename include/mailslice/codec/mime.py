@@ -17,7 +17,7 @@ __all__ = ["Envelope", "FoundMail", "envelope", "read_mails"]
 _SENDER_FIELDS = ("return-path", "sender", "from")
 _RECIPIENT_FIELDS = ("to", "cc", "bcc")
 _RESENT_FIELDS = ("resent-to", "resent-cc", "resent-bcc")
-_WANTED = {*_SENDER_FIELDS, *_RECIPIENT_FIELDS, *_RESENT_FIELDS, "message-id"}
+_FIELDS_READ = {*_SENDER_FIELDS, *_RECIPIENT_FIELDS, *_RESENT_FIELDS, "message-id"}
 
 _PARSER = email.parser.BytesHeaderParser(policy=email.policy.compat32)
 _FOLD = re.compile(r"[\r\n]+[ \t]*")
@@ -26,12 +26,16 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _FIELD_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:|From ")
 _ODD_LINE = re.compile(rb"(?:\A|[\r\n])(?!From (?![ \t]*:)|[!-9;-~]*:|[ \t\r\n]|\Z)")
 _MOST_MENDED = 8 << 20
-"""Bytes of a header with odd lines that are looked at: what has no empty line for so long is no mail."""
+"""Bytes of a header with odd lines that are looked at: what has no empty line for so long is no
+mail.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Sender (None: null sender, or none found), recipients in order and once each, and the Message-ID as written."""
+    """Sender (None: null sender, or none found), recipients in order and once each, and the
+    Message-ID as written.
+    """
 
     sender: str | None
     recipients: tuple[str, ...]
@@ -39,7 +43,9 @@ class Envelope:
 
 
 def envelope(content: bytes) -> Envelope:
-    """The envelope by the headers: sender of Return-Path, Sender or From; recipients of To, Cc and Bcc, or of their Resent- forms when those give none."""
+    """The envelope by the headers: sender of Return-Path, Sender or From; recipients of To, Cc and
+    Bcc, or of their Resent- forms when those give none.
+    """
     fields = _fields(bytes(content[: header_end(content)]))
     to, resent = (_addresses(fields, names) for names in (_RECIPIENT_FIELDS, _RESENT_FIELDS))
     message_id = next(iter(fields.get("message-id", ())), "").strip()
@@ -47,42 +53,46 @@ def envelope(content: bytes) -> Envelope:
 
 
 def _fields(header: bytes) -> dict[str, list[str]]:
-    """Lower-case name -> unfolded values, as UTF-8 where they are (SMTPUTF8), of the fields that matter here."""
+    """Lower-case name -> unfolded values, as UTF-8 where they are (SMTPUTF8), of the fields that
+    matter here.
+    """
     fields: dict[str, list[str]] = {}
     for name, value in _PARSER.parsebytes(_mended(header)).raw_items():
         key = str(name).lower()
-        if key in _WANTED:
+        if key in _FIELDS_READ:
             text = str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             fields.setdefault(key, []).append(_FOLD.sub(" ", text))
     return fields
 
 
 def _mended(header: bytes) -> bytes:
-    """The header without what is no field in it, and without blanks before colons: at the first such line the parser takes the header to be over.
+    """The header without what is no field in it, and without blanks before colons: at the first
+    such line the parser takes the header to be over.
 
-    Real mail has all of it: `>From ` lines of old spools, byte order marks, `To :` (RFC 5322 4.5), a line that a filter broke. Two lines
-    without a colon in sequence are text that begins without an empty line before it: what it quotes names no recipient.
+    Real mail has all of it: `>From ` lines of old spools, byte order marks, `To :` (RFC 5322 4.5),
+    a line that a filter broke. Two lines without a colon in sequence are text that begins without
+    an empty line before it: what it quotes names no recipient.
     """
     header = header.removeprefix(_BOM)
     if _ODD_LINE.search(header) is None:
         return header
-    kept = []
+    retained = []
     inside = odd = False
     for line in _LINE.findall(header[:_MOST_MENDED]):
         if line[:1] in (b" ", b"\t"):
             if inside:
-                kept.append(line)
+                retained.append(line)
             continue
         field = _FIELD_LINE.match(line)
         inside = field is not None
         if field is not None:
-            kept.append(line if field[1] is None else field[1] + b":" + line[field.end() :])
+            retained.append(line if field[1] is None else field[1] + b":" + line[field.end() :])
             odd = False
         elif b":" not in line and not line.startswith(b">From "):
             if odd:
                 break
             odd = True
-    return b"".join(kept)
+    return b"".join(retained)
 
 
 def _sender(fields: dict[str, list[str]]) -> str | None:
@@ -90,9 +100,9 @@ def _sender(fields: dict[str, list[str]]) -> str | None:
         for value in fields.get(name, []):
             if name == "return-path" and value.replace(" ", "") == "<>":
                 return None
-            found = next(iter(parse_addresses(value)), None)
-            if found:
-                return found
+            address = next(iter(parse_addresses(value)), None)
+            if address:
+                return address
     return None
 
 

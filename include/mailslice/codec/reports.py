@@ -1,6 +1,8 @@
-"""The report that a sender gets of recipients who will not have the mail (RFC 3464, in a multipart/report of RFC 6522). Pure: it is enqueued by others.
+"""The report that a sender gets of recipients who will not have the mail (RFC 3464, in a
+multipart/report of RFC 6522). Pure: it is enqueued by others.
 
-It carries the header of the mail and not its body: a report is not to be larger than its cause, nor to bring back what somebody refused.
+It carries the header of the mail and not its body: a report is not to be larger than its cause, nor
+to bring back what somebody refused.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _STATUS = re.compile(r"[245](?:\.\d{1,3}){2}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One recipient: its status (RFC 3463; what is none is told as 5.0.0), the reason in plain words, and the words of the server that refused, if any."""
+    """One recipient: its status (RFC 3463; what is none is told as 5.0.0), the reason in plain
+    words, and the words of the server that refused, if any.
+    """
 
     recipient: str
     status: str
@@ -39,16 +43,19 @@ def in_doubt(recipient: str) -> Failure:
     return Failure(
         recipient,
         "4.4.2",
-        "it is not known whether the mail arrived: the system that was sending it stopped before it could write down the answer, and it is not sent twice",
+        "it is not known whether the mail arrived: the system that was sending it stopped before "
+        "it could write down the answer, and it is not sent twice",
     )
 
 
 def report_of(
     mail: Mail, failures: Iterable[Failure], content: bytes | None, *, reporter: str, now: datetime
 ) -> tuple[Mail, bytes] | None:
-    """The report to the mail's sender, to be enqueued: envelope and content. None for the null sender: no report is ever answered by another.
+    """The report to the mail's sender, to be enqueued: envelope and content. None for the null
+    sender: no report is ever answered by another.
 
-    Raises BadInput when none can be made: James' JSON may name a sender that cannot stand in a header.
+    Raises BadInput when none can be made: James' JSON may name a sender that cannot stand in a
+    header.
     """
     if not mail.sender:
         return None
@@ -61,7 +68,8 @@ def report_of(
     # The email package has no common one: AttributeError, IndexError, ValueError...
     except Exception as error:
         raise BadInput(
-            f"sender of mail {mail.name!r}: no report can be made for it ({type(error).__name__}); allowed: local@domain"
+            f"sender of mail {mail.name!r}: no report can be made for it ({type(error).__name__}); "
+            "allowed: local@domain"
         ) from error
 
 
@@ -74,7 +82,10 @@ def failure_report(
     report_id: str,
     now: datetime,
 ) -> bytes:
-    """The whole report, CRLF line ends. `reporter` is the name of this host, `report_id` makes its Message-ID; content None: it is lost."""
+    """The whole report, CRLF line ends.
+
+    `reporter` is the name of this host, `report_id` makes its Message-ID; content None: it is lost.
+    """
     failures = tuple(failures)
     report = EmailMessage(_POLICY)
     report["MIME-Version"] = "1.0"
@@ -101,7 +112,9 @@ def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
 
 
 def _status(failures: tuple[Failure, ...], reporter: str, *, utf8: bool) -> EmailMessage:
-    """The part for machines: ASCII (RFC 3464 2.1.1), but for addresses, and for a sender that speaks SMTPUTF8 (`utf8`)."""
+    """The part for machines: ASCII (RFC 3464 2.1.1), but for addresses, and for a sender that
+    speaks SMTPUTF8 (`utf8`).
+    """
     status = EmailMessage(_POLICY)
     status["Content-Type"] = "message/delivery-status"
     blocks: list[Message[str, str] | str] = [_block({"Reporting-MTA": f"dns; {_line(reporter)}"})]

@@ -1,7 +1,7 @@
 """A row of enqueuedMailsV3 or V4: the same columns in both, so the same code.
 
-V3's collections are not frozen: an empty one reads back as null, which here means empty, as in James.
-Cassandra's timestamps are milliseconds: `lastUpdated` loses what is below.
+V3's collections are not frozen: an empty one reads back as null, which here means empty, as in
+James. Cassandra's timestamps are milliseconds: `lastUpdated` loses what is below.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def instant(value: datetime | int) -> datetime:
 
 
 def to_row(row: ViewRow) -> dict[str, object]:
-    """Column -> driver value, in the order of COLUMNS. Timestamps go as integers, which the driver writes unchanged."""
+    """Column -> driver value, in the order of COLUMNS.
+
+    Timestamps go as integers, which the driver writes unchanged.
+    """
     item, mail = row.item, row.item.mail
     return {
         "queuename": row.queue,

@@ -1,15 +1,21 @@
-"""Text from mails, made safe to show: a subject or an address may carry terminal escapes or turn the reading direction."""
+"""Text from mails, made safe to show: a subject or an address may carry terminal escapes or turn
+the reading direction.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Unicode categories that are escaped: controls, format characters (bidi marks, zero width), surrogates, private use, unassigned, line and paragraph ends."""
+"""Unicode categories that are escaped: controls, format characters (bidi marks, zero width),
+surrogates, private use, unassigned, line and paragraph ends.
+"""
 
 
 def shown(text: str) -> str:
-    r"""`text` with every control, escape, bidi and otherwise invisible character as `\x1b`, `\u202e`...; a backslash is kept as it is."""
+    r"""`text` with every control, escape, bidi and otherwise invisible character as `\x1b`,
+    `\u202e`...; a backslash is kept as it is.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,6 @@
-"""The configuration of the queue view, which James keeps as events, and the rule by which it may change."""
+"""The configuration of the queue view, which James keeps as events, and the rule by which it may
+change.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from mailslice.model.slices import whole_seconds
 
 @dataclass(frozen=True, slots=True)
 class ViewConfiguration:
-    """Slice window, buckets a slice, and one browse start update in how many deletes (James' updateBrowseStartPace)."""
+    """Slice window, buckets a slice, and one browse start update in how many deletes (James'
+    updateBrowseStartPace).
+    """
 
     slice_window: timedelta = timedelta(hours=1)
     bucket_count: int = 1
@@ -26,12 +30,12 @@ class ViewConfiguration:
         return f"sliceWindow={format_duration(self.slice_window)} bucketCount={self.bucket_count} updateBrowseStartPace={self.browse_start_pace}"
 
 
-def why_refused(stored: ViewConfiguration, wanted: ViewConfiguration) -> str | None:
-    """Why James would refuse `wanted` after `stored`: it would hide rows. None: it would not."""
-    if wanted.bucket_count < stored.bucket_count:
-        return f"bucketCount may not decrease: stored {stored.bucket_count}, wanted {wanted.bucket_count}"
-    if wanted.slice_window > stored.slice_window:
-        return f"sliceWindow may not grow: stored {format_duration(stored.slice_window)}, wanted {format_duration(wanted.slice_window)}"
-    if whole_seconds(stored.slice_window) % whole_seconds(wanted.slice_window):
-        return f"sliceWindow must divide the stored one: stored {format_duration(stored.slice_window)}, wanted {format_duration(wanted.slice_window)}"
+def why_refused(stored: ViewConfiguration, requested: ViewConfiguration) -> str | None:
+    """Why James would refuse `requested` after `stored`: it would hide rows. None: it would not."""
+    if requested.bucket_count < stored.bucket_count:
+        return f"bucketCount may not decrease: stored {stored.bucket_count}, wanted {requested.bucket_count}"
+    if requested.slice_window > stored.slice_window:
+        return f"sliceWindow may not grow: stored {format_duration(stored.slice_window)}, wanted {format_duration(requested.slice_window)}"
+    if whole_seconds(stored.slice_window) % whole_seconds(requested.slice_window):
+        return f"sliceWindow must divide the stored one: stored {format_duration(stored.slice_window)}, wanted {format_duration(requested.slice_window)}"
     return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 MOST_HELD = 200_000
-"""Messages of a dead letter queue that are held at once, at most: each costs the broker 5 KB meanwhile, so 1 GB (reference/rabbitmq.md)."""
+"""Messages of a dead letter queue that are held at once, at most: each costs the broker 5 KB
+meanwhile, so 1 GB (reference/rabbitmq.md).
+"""
 
 
 class Cause(StrEnum):

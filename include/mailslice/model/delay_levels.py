@@ -1,7 +1,8 @@
 """The delay levels, and which of them a mail takes. Pure.
 
-A delay is read as a number of three digits: steps of two days, of four hours, of a quarter of an hour. Each digit is
-a level, so three hops reach every due time of 30 days but for its last quarter of an hour, which a worker waits out.
+A delay is read as a number of three digits: steps of two days, of four hours, of a quarter of an
+hour. Each digit is a level, so three hops reach every due time of 30 days but for its last quarter
+of an hour, which a worker waits out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from datetime import timedelta
 
 _DAY, _HOUR, _QUARTER = 24 * 3600, 3600, 900
 _SHORT = (1, 5, 30, 60, 120, 240, 480, 600, 6 * _HOUR)
-"""With a quarter of an hour and its multiples: the default back-off, and what earlier versions had."""
+"""With a quarter of an hour and its multiples: the default back-off, and what earlier
+versions had.
+"""
 DELAY_LEVELS: tuple[int, ...] = tuple(
     sorted(
         {
@@ -22,19 +25,21 @@ DELAY_LEVELS: tuple[int, ...] = tuple(
         }
     )
 )
-"""Seconds that the delay levels hold a message. A queue's TTL cannot change once it is declared: levels may be added,
-and none may go."""
+"""Seconds that the delay levels hold a message. A queue's TTL cannot change once it is declared:
+levels may be added, and none may go."""
 LONGEST_WAIT = timedelta(seconds=_QUARTER)
 """A worker holds a copy that is due within this time: half of RabbitMQ's `consumer_timeout`."""
 SLACK = 0.5
-"""Seconds by which a level may be longer than what remains. A due time is fixed before the row is written, so a delay
-of an hour is a few milliseconds short of an hour when its level is chosen."""
+"""Seconds by which a level may be longer than what remains. A due time is fixed before the row is
+written, so a delay of an hour is a few milliseconds short of an hour when its level is chosen."""
 _SNAP = 0.125
 """The share of a pause by which levels may miss it."""
 
 
 def level_for(remaining: timedelta) -> int:
-    """Seconds of the longest level that `remaining` fills, but for `SLACK`; the shortest level for less than that."""
+    """Seconds of the longest level that `remaining` fills, but for `SLACK`; the shortest level for
+    less than that.
+    """
     seconds = remaining.total_seconds() + SLACK
     return DELAY_LEVELS[max(bisect(DELAY_LEVELS, seconds) - 1, 0)]
 

@@ -17,7 +17,10 @@ _ISO = re.compile(
 
 
 def parse_duration(text: str, place: str = "duration") -> timedelta:
-    """The duration that `text` names; `place` is where it was given and goes into the error. Never negative."""
+    """The duration that `text` names; `place` is where it was given and goes into the error.
+
+    Never negative.
+    """
     stripped = text.strip()
     short = _SHORT.fullmatch(stripped)
     try:

@@ -10,7 +10,10 @@ from uuid import UUID
 
 QueueName = NewType("QueueName", str)
 EnqueueId = NewType("EnqueueId", UUID)
-"""Identity of a queue entry: new for every enqueue. A mail's name may occur twice, an enqueue id never."""
+"""Identity of a queue entry: new for every enqueue.
+
+A mail's name may occur twice, an enqueue id never.
+"""
 BlobId = NewType("BlobId", str)
 
 

@@ -1,4 +1,6 @@
-"""Names on the wire, each spelled in this one file: RabbitMQ's as James declares them, Cassandra's as they are on disk (lower case)."""
+"""Names on the wire, each spelled in this one file: RabbitMQ's as James declares them, Cassandra's
+as they are on disk (lower case).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ WORK_QUEUE_PREFIX = f"{_PREFIX}-workqueue-"
 BENCH_NAMES = "mailslice-bench-"
 """Names of a benchmark's mails begin so: what else is in its queue is somebody's mail."""
 NO_QUEUE_NAME = "-"
-"""In place of a queue's name in run folders, the ledger and on command lines of jobs, for what is not about one queue; no queue may be named so."""
+"""In place of a queue's name in run folders, the ledger and on command lines of jobs, for what is
+not about one queue; no queue may be named so.
+"""
 ROUTING_KEY = ""
 OWN_PREFIX = "mailslice-"
 """Names of mailslice's own exchanges and queues begin so."""
@@ -32,16 +36,24 @@ HEADER_DELAY_TOKEN = "x-mailslice-token"  # noqa: S105 - a random id, not a secr
 HEADER_REDRIVE_COUNT = "x-redrive-count"
 HEADER_REASON = "x-mailslice-reason"
 HEADER_DIED = "x-mailslice-died"
-"""Of a dead letter that a worker published: when, in seconds since the epoch (AMQP long). RabbitMQ 4 does not believe an
-`x-death` that it has not written."""
+"""Of a dead letter that a worker published: when, in seconds since the epoch (AMQP long). RabbitMQ
+4 does not believe an `x-death` that it has not written."""
 HEADER_FAILURES = "x-mailslice-failures"
 """Attempts at the mail that failed so far: a retry that counts adds one."""
 HEADER_THROTTLED = "x-mailslice-throttled"
-"""1: the mail was put off because a destination takes no more, and has waited in that destination's line."""
+"""1: the mail was put off because a destination takes no more, and has waited in that destination's
+line.
+"""
 HEADER_DELIVERY_COUNT = "x-delivery-count"
-"""RabbitMQ's own, on messages of quorum queues: how often it came back. Past the limit it is dead-lettered, or dropped."""
+"""RabbitMQ's own, on messages of quorum queues: how often it came back.
+
+Past the limit it is dead-lettered, or dropped.
+"""
 HEADER_RENEWED = "x-mailslice-renewed"
-"""Of releases before the park queue: a copy that took the place of a message which waited. It counts as redelivered."""
+"""Of releases before the park queue: a copy that took the place of a message which waited.
+
+It counts as redelivered.
+"""
 HEADER_PARKED = "x-mailslice-parked"
 """How often the mail was parked since it was last published; 1 after a lease whose worker died.
 Such a message counts as redelivered."""
@@ -50,12 +62,18 @@ HEADER_FAULTS = "x-mailslice-faults"
 HEADER_DOUBT = "x-mailslice-doubt"
 """Since when (ms) which step of which other worker's stage marks keeps the mail waiting."""
 PARK_SECONDS = 60
-"""How long the park queue holds a message. Fixed: a queue's TTL cannot change once it is declared."""
+"""How long the park queue holds a message.
+
+Fixed: a queue's TTL cannot change once it is declared.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RabbitNames:
-    """RabbitMQ's names of one mail queue. James declares the first four; the delay names are mailslice's own."""
+    """RabbitMQ's names of one mail queue.
+
+    James declares the first four; the delay names are mailslice's own.
+    """
 
     queue: QueueName
 
@@ -122,11 +140,15 @@ CONFIGURATION_EVENT_TYPE = "cassandra-mail-queue-view-configuration"
 
 
 def queue_name(text: str) -> QueueName:
-    """A checked queue name. RabbitMQ's short strings hold 255 bytes, of which the longest prefix takes 36."""
+    """A checked queue name.
+
+    RabbitMQ's short strings hold 255 bytes, of which the longest prefix takes 36.
+    """
     if not is_queue_name(text):
         why = f", and {NO_QUEUE_NAME!r} alone stands for no queue" if text == NO_QUEUE_NAME else ""
         raise BadInput(
-            f"queue name {text!r}: allowed are 1 to 200 bytes of UTF-8 without '/' or control characters{why}"
+            f"queue name {text!r}: allowed are 1 to 200 bytes of UTF-8 without '/' or control "
+            f"characters{why}"
         )
     return QueueName(text)
 
@@ -139,7 +161,10 @@ def is_queue_name(text: str) -> bool:
 
 
 def file_name(queue: str) -> str:
-    """A queue's name as a part of file names: quoted, for it may hold any character. A long one ends in a digest: file systems take 255 bytes a name."""
+    """A queue's name as a part of file names: quoted, for it may hold any character.
+
+    A long one ends in a digest: file systems take 255 bytes a name.
+    """
     quoted = quote(queue, safe="").replace(".", "%2E")
     if len(quoted) <= _LONGEST_FILE_NAME:
         return quoted
@@ -148,5 +173,7 @@ def file_name(queue: str) -> str:
 
 
 def is_broken(text: str) -> bool:
-    """Whether `text` stands for bytes that are no UTF-8, as Python reads them from a command line: no store keeps it."""
+    """Whether `text` stands for bytes that are no UTF-8, as Python reads them from a command line:
+    no store keeps it.
+    """
     return any("\ud800" <= c <= "\udfff" for c in text)

@@ -1,4 +1,6 @@
-"""How long mails take to be handled, as counts in buckets that grow by a fifth: cheap to add to, to keep and to sum up. Pure."""
+"""How long mails take to be handled, as counts in buckets that grow by a fifth: cheap to add to, to
+keep and to sum up. Pure.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,13 @@ class ProcessingTimes:
         self._total += other.total
 
     def quantile(self, share: float) -> float | None:
-        """Seconds within which that share of the mails was handled, at most a fifth too long; None when nothing was counted."""
-        wanted = math.ceil(share * self._total)
-        seen = 0
+        """Seconds within which that share of the mails was handled, at most a fifth too long; None
+        when nothing was counted.
+        """
+        rank = math.ceil(share * self._total)
+        cumulative = 0
         for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
-            if seen >= wanted:
+            cumulative += self._counts[bucket]
+            if cumulative >= rank:
                 return 2 ** (bucket / _STEPS) / 1000
         return None

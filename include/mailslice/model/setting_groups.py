@@ -1,4 +1,6 @@
-"""The settings of each component: one frozen class each, a field a variable. docs/settings.md is generated from them (`make docs`)."""
+"""The settings of each component: one frozen class each, a field a variable. docs/settings.md is
+generated from them (`make docs`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.setting_types import Duration, Group, Host, Hosts, LimitRules, Time, Words
 from mailslice.model.throttling import Limits
 
-_LONGEST_KEPT = timedelta(days=3650)
+_MAX_RETENTION = timedelta(days=3650)
 _LARGEST_OBJECT = 5 * 1024**3
 """What S3 takes in one PUT."""
 
@@ -113,7 +115,9 @@ class BlobIdKind(StrEnum):
 
 
 class HashEncoding(StrEnum):
-    """How the hash of a deduplicated blob is spelled: James' JVM property `james.blob.id.hash.encoding`."""
+    """How the hash of a deduplicated blob is spelled: James' JVM property
+    `james.blob.id.hash.encoding`.
+    """
 
     BASE64 = "base64"
     BASE64URL = "base64url"
@@ -154,19 +158,19 @@ class S3Settings(Group):
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_of_url(cls, given: object) -> object:
+    def _keys_of_url(cls, values: object) -> object:
         """The keys leave the URL here, before anything shows it."""
-        if not isinstance(given, dict) or "@" not in str(given.get("endpoint", "")):
-            return given
-        head, _, place = str(given["endpoint"]).rpartition("@")
-        scheme, there, userinfo = head.partition("://")
+        if not isinstance(values, dict) or "@" not in str(values.get("endpoint", "")):
+            return values
+        head, _, place = str(values["endpoint"]).rpartition("@")
+        scheme, separator, userinfo = head.partition("://")
         # What is before the @ may be a key: only what is behind it is refused, and shown.
-        if not there:
-            return {**given, "endpoint": place.rpartition("://")[2]}
+        if not separator:
+            return {**values, "endpoint": place.rpartition("://")[2]}
         user, _, password = userinfo.partition(":")
         words = {"access_key": user, "secret_key": password}
         keys = {name: unquote(word) for name, word in words.items() if word}
-        return {**keys, **given, "endpoint": f"{scheme}://{place}"}
+        return {**keys, **values, "endpoint": f"{scheme}://{place}"}
 
     @field_validator("endpoint")
     @classmethod
@@ -183,7 +187,9 @@ class S3Settings(Group):
 
 
 class QueueSettings(Group):
-    """The queue's shape, as James is configured; the stored configuration wins (see `config check`)."""
+    """The queue's shape, as James is configured; the stored configuration wins (see `config
+    check`).
+    """
 
     table: QueueTable = QueueTable.V4
     slice_window: Duration = timedelta(hours=1)
@@ -277,7 +283,8 @@ class DutySettings(Group):
     notify: str = "log"
     """notifiers of failed runs, comma-separated: log, email, webhook"""
     notify_email: Words = ()
-    """recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default
+    """recipients of the email notifier, comma-separated; sent by Airflow's connection
+    smtp_default
     """
     notify_webhook: SecretStr | None = None
     """URL of the webhook notifier: it gets one JSON object by POST; http or https"""
@@ -286,8 +293,8 @@ class DutySettings(Group):
     @classmethod
     def _within_ttl(cls, value: timedelta) -> timedelta:
         """Rows go by TTL, and Cassandra before 5.0 refuses one that ends after 2038."""
-        if value > _LONGEST_KEPT:
-            raise ValueError(f"allowed: at most {format_duration(_LONGEST_KEPT)}")
+        if value > _MAX_RETENTION:
+            raise ValueError(f"allowed: at most {format_duration(_MAX_RETENTION)}")
         return value
 
     @field_validator("nodetool")
@@ -327,7 +334,9 @@ class GcSettings(Group):
 
 
 class AlertSettings(Group):
-    """From where on a person is told, by the notifiers of MAILSLICE_DUTY_NOTIFY; every report says it, too."""
+    """From where on a person is told, by the notifiers of MAILSLICE_DUTY_NOTIFY; every report says
+    it, too.
+    """
 
     browse_lag: Duration = timedelta(days=3)
     """now less browseStart; 0s = never"""
@@ -373,7 +382,8 @@ class SmtpInSettings(Group):
     max_connections: int = Field(100, ge=1)
     """clients at once: outside of the allowed networks, and as many within them"""
     connections_per_client: int = Field(10, ge=1)
-    """connections at once from one address (of IPv6 from one /64) outside of the allowed networks
+    """connections at once from one address (of IPv6 from one /64) outside of the
+    allowed networks
     """
     timeout: Time = timedelta(minutes=5)
     """of one command, and of each 64 KiB of a mail; a whole mail has 10 minutes, and a second for

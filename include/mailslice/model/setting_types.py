@@ -58,7 +58,8 @@ def _rules(value: object) -> object:
         valid = equals and _PATTERN.fullmatch(pattern) and _NUMBER.fullmatch(number)
         if not valid or named in rules:
             raise ValueError(
-                f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: example.com, *.example.com, or * for all others"
+                f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: "
+                "example.com, *.example.com, or * for all others"
             )
         rules[named] = int(number)
     return tuple(rules.items())

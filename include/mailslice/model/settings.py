@@ -1,8 +1,10 @@
-"""Settings, by environment (`MAILSLICE_*`) or by the one file that `make run` writes; one frozen object a component.
+"""Settings, by environment (`MAILSLICE_*`) or by the one file that `make run` writes; one frozen
+object a component.
 
-Nothing is read at import. `load_settings` is called by entry points alone. Secrets are `SecretStr`: masked in repr and logs.
-The fields are in `setting_groups`, whose classes and kinds are imported from here, too;
-docs/settings.md is generated from them (`make docs`), and a test holds the two together.
+Nothing is read at import. `load_settings` is called by entry points alone. Secrets are `SecretStr`:
+masked in repr and logs. The fields are in `setting_groups`, whose classes and kinds are imported
+from here, too; docs/settings.md is generated from them (`make docs`), and a test holds the two
+together.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class Settings(Group):
 
 
 def clone_root() -> Path:
-    """The folder above include/: of an installed package without a clone, one that has no state file."""
+    """The folder above include/: of an installed package without a clone, one that has no state
+    file.
+    """
     return Path(__file__).resolve().parents[3]
 
 
@@ -106,15 +110,17 @@ def load_settings(
 ) -> Settings:
     """Settings of the environment, or of the state file where it names no store, too."""
     environ = os.environ if environ is None else environ
-    given = {name: value for name, value in environ.items() if name.startswith(PREFIX) and value}
+    variables_set = {
+        name: value for name, value in environ.items() if name.startswith(PREFIX) and value
+    }
     source = "environment"
     state_file = state_file or clone_root() / STATE_FILE
-    if not any(given.get(name) for name in _STORES) and state_file.is_file():
-        given = {**read_env_file(state_file), **given}
+    if not any(variables_set.get(name) for name in _STORES) and state_file.is_file():
+        variables_set = {**read_env_file(state_file), **variables_set}
         source = str(state_file)
     known = variables()
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in variables_set.items():
         if name in known:
             group, field = known[name]
             values.setdefault(group, {})[field] = value
@@ -122,7 +128,8 @@ def load_settings(
             (PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")
         ):
             raise BadSetting(
-                f"{name} (in the {source}) is not a setting of mailslice; all are listed in docs/settings.md{_nearest(name, known)}"
+                f"{name} (in the {source}) is not a setting of mailslice; all are listed in "
+                f"docs/settings.md{_nearest(name, known)}"
             )
     try:
         return Settings(**values, source=source)
@@ -133,7 +140,9 @@ def load_settings(
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """NAME=value lines; blank lines and those that start with # are left out, quotes around a value too."""
+    """NAME=value lines; blank lines and those that start with # are left out, quotes around a value
+    too.
+    """
     pairs = (
         line.strip().removeprefix("export ").partition("=")
         for line in path.read_text(encoding="utf-8").splitlines()
@@ -157,7 +166,9 @@ def _sentence(problem: Any, source: str) -> str:
 
 
 def _without_user(value: object) -> object:
-    """What is before an @ may be a user and a password, given to a variable that has no place for them."""
+    """What is before an @ may be a user and a password, given to a variable that has no place for
+    them.
+    """
     return "***@" + value.rpartition("@")[2] if isinstance(value, str) and "@" in value else value
 
 

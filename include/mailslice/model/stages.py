@@ -1,8 +1,11 @@
-"""How far a mail has come, for each recipient, and what that decides. Pure: asked by the worker at each delivery, by a duty for mails whose holder hangs.
+"""How far a mail has come, for each recipient, and what that decides. Pure: asked by the worker at
+each delivery, by a duty for mails whose holder hangs.
 
-A mail without a record was never begun. `received` and `loaded` are not worth a write of their own: they ride on the worker's periodic record, and mean
-the same as no record. `sending` is written before the first step that cannot be taken back, `sent` right after it. Who died in between leaves a
-recipient of whom nobody can say whether they have the mail: such a recipient is failed and told, never tried again.
+A mail without a record was never begun. `received` and `loaded` are not worth a write of their own:
+they ride on the worker's periodic record, and mean the same as no record. `sending` is written
+before the first step that cannot be taken back, `sent` right after it. Who died in between leaves a
+recipient of whom nobody can say whether they have the mail: such a recipient is failed and told,
+never tried again.
 """
 
 from __future__ import annotations
@@ -31,18 +34,25 @@ class Verdict(StrEnum):
     HANDLE = "handle"
     """Some recipients were not begun, and nobody is in doubt: to them."""
     FAIL = "fail"
-    """Some were being sent to by one who is gone: tell, write `after`, and only then handle those that were not begun, if any."""
+    """Some were being sent to by one who is gone: tell, write `after`, and only then handle those
+    that were not begun, if any.
+    """
     COMPLETE = "complete"
-    """Each recipient was served or has failed. A mail that never had one is the handler's business."""
+    """Each recipient was served or has failed.
+
+    A mail that never had one is the handler's business.
+    """
     WAIT = "wait"
     """The one who is sending may be alive: look again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailStage:
-    """A record of mail_stages. `remaining` are the recipients that were not begun; the others are in `recipients`, as sending, sent or failed.
+    """A record of mail_stages. `remaining` are the recipients that were not begun; the others are
+    in `recipients`, as sending, sent or failed.
 
-    `owner` is the worker (or the run of a duty) that wrote it; `attempt` counts from 1; `step` counts the writes, so that no state comes back unseen.
+    `owner` is the worker (or the run of a duty) that wrote it; `attempt` counts from 1; `step`
+    counts the writes, so that no state comes back unseen.
     """
 
     enqueue_id: EnqueueId
@@ -72,9 +82,9 @@ class MailStage:
     ) -> MailStage:
         """The next record: these recipients at this stage, written by `by`."""
         states = {**self.recipients, **dict.fromkeys(recipients, stage)}
-        left = tuple(recipient for recipient in self.remaining if recipient not in states)
+        remaining = tuple(recipient for recipient in self.remaining if recipient not in states)
         return replace(
-            self, owner=by, step=self.step + 1, remaining=left, recipients=states, updated=now
+            self, owner=by, step=self.step + 1, remaining=remaining, recipients=states, updated=now
         )
 
 
@@ -82,9 +92,10 @@ class MailStage:
 class Decision:
     """What a delivery finds.
 
-    `record` is what was read, made to fit the message (step 0: there was none); `left` are the recipients that were not begun, `failed` those in doubt,
-    which fail by this. `after` is what to write, conditionally on `record`, for FAIL, or when the mail is taken from a holder that hangs: it is one attempt
-    more, so that the old holder is refused.
+    `record` is what was read, made to fit the message (step 0: there was none); `left` are the
+    recipients that were not begun, `failed` those in doubt, which fail by this. `after` is what to
+    write, conditionally on `record`, for FAIL, or when the mail is taken from a holder that hangs:
+    it is one attempt more, so that the old holder is refused.
     """
 
     verdict: Verdict
@@ -103,13 +114,17 @@ def decide(
     now: datetime,
     holder_lives: bool = False,
 ) -> Decision:
-    """What the record that was `read` says of a mail that is delivered (or held too long) with these `recipients`, to `by`.
+    """What the record that was `read` says of a mail that is delivered (or held too long) with
+    these `recipients`, to `by`.
 
-    The recipients are the message's: an older copy may name some who were served since, a younger one leaves out who was served while nothing was
-    recorded. `holder_lives`: whoever wrote `sending` may still be at it.
+    The recipients are the message's: an older copy may name some who were served since, a younger
+    one leaves out who was served while nothing was recorded. `holder_lives`: whoever wrote
+    `sending` may still be at it.
     """
-    wanted = tuple(dict.fromkeys(recipients))
-    record = MailStage(enqueue_id, "", 1, 0, wanted) if read is None else _fitted(read, wanted)
+    requested = tuple(dict.fromkeys(recipients))
+    record = (
+        MailStage(enqueue_id, "", 1, 0, requested) if read is None else _fitted(read, requested)
+    )
     failed = record.those(Stage.SENDING)
     after = next_attempt(record, record.remaining, failed, by=by, now=now)
     verdict = _verdict(record, failed, holder_lives=holder_lives)
@@ -119,7 +134,10 @@ def decide(
 def next_attempt(
     record: MailStage, left: Iterable[str], failed: Iterable[str] = (), *, by: str, now: datetime
 ) -> MailStage:
-    """The record with which a retry begins: one attempt more, for those who are `left`. Who is neither left nor failed was served."""
+    """The record with which a retry begins: one attempt more, for those who are `left`.
+
+    Who is neither left nor failed was served.
+    """
     left = tuple(dict.fromkeys(left))
     states = {
         recipient: Stage.FAILED if at is Stage.FAILED else Stage.SENT
@@ -138,10 +156,10 @@ def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) 
     return Verdict.HANDLE if record.remaining or not record.recipients else Verdict.COMPLETE
 
 
-def _fitted(read: MailStage, wanted: tuple[str, ...]) -> MailStage:
-    served = (recipient for recipient in read.remaining if recipient not in wanted)
+def _fitted(read: MailStage, requested: tuple[str, ...]) -> MailStage:
+    served = (recipient for recipient in read.remaining if recipient not in requested)
     states = {**read.recipients, **dict.fromkeys(served, Stage.SENT)}
-    remaining = tuple(recipient for recipient in wanted if recipient not in states)
+    remaining = tuple(recipient for recipient in requested if recipient not in states)
     return replace(read, remaining=remaining, recipients=states)
 
 

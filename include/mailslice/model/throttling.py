@@ -1,9 +1,12 @@
-"""How much a destination is given, and when who comes too early may come again. Pure: no clock, no store.
+"""How much a destination is given, and when who comes too early may come again. Pure: no clock, no
+store.
 
-A destination is a recipient domain. Its book is shared by all workers of a queue, which change it by compare-and-set: what is granted by it is granted
-once, wherever the workers are. Two sums do it: when the next message is due at the agreed pace (GCRA, the virtual scheduling of ATM), which grants,
-and the last place in the line of those that were put off, which only says when to come again. Places are a pace apart, so that those who come back
-find what they need; a place that nobody comes for is lost, and no message more is granted for it.
+A destination is a recipient domain. Its book is shared by all workers of a queue, which change it
+by compare-and-set: what is granted by it is granted once, wherever the workers are. Two sums do it:
+when the next message is due at the agreed pace (GCRA, the virtual scheduling of ATM), which grants,
+and the last place in the line of those that were put off, which only says when to come again.
+Places are a pace apart, so that those who come back find what they need; a place that nobody comes
+for is lost, and no message more is granted for it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from datetime import timedelta
 
 ANY = "*"
 SLACK_US = 3_000_000
-"""So much of the pace may be made up for: by what comes late, and by the first messages after a rest. A minute has at most 5 % and one message more."""
+"""So much of the pace may be made up for: by what comes late, and by the first messages after a
+rest. A minute has at most 5 % and one message more.
+"""
 _AHEAD_US = 250_000
 """A mail that waited may be so early by this worker's clock."""
 LEASE = timedelta(seconds=60)
@@ -23,14 +28,16 @@ LONGEST_LINE = timedelta(minutes=15)
 _LEASE_US = int(LEASE.total_seconds() * 1e6)
 _LINE_US = int(LONGEST_LINE.total_seconds() * 1e6)
 _MINUTE_US = 60_000_000
-_FIRST_HOLD_US = 1_000_000
+_INITIAL_CONNECTION_US = 1_000_000
 """How long a connection is thought to be kept before one was."""
 
 Rules = tuple[tuple[str, int], ...]
 
 
 def destination(domain: str) -> str:
-    """The one form under which a domain has its limit and its book: lower case, no dot at the end, A-labels where IDNA has them."""
+    """The one form under which a domain has its limit and its book: lower case, no dot at the end,
+    A-labels where IDNA has them.
+    """
     plain = domain.lower().removesuffix(".") or domain
     if plain.isascii():
         return plain
@@ -42,7 +49,10 @@ def destination(domain: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What holds for one domain: messages a minute, connections at once (None: no limit). `rule` is the pattern that says so, for figures."""
+    """What holds for one domain: messages a minute, connections at once (None: no limit).
+
+    `rule` is the pattern that says so, for figures.
+    """
 
     rule: str
     per_minute: int | None = None
@@ -60,8 +70,8 @@ class Limits:
         """What holds for a domain, in any of its forms (`destination`); None without a limit."""
         domain = destination(domain)
         rate, connections = _closest(self.rates, domain), _closest(self.connections, domain)
-        found = [rule for rule, number in (rate, connections) if number]
-        return Limit(found[0], rate[1] or None, connections[1] or None) if found else None
+        applied = [rule for rule, number in (rate, connections) if number]
+        return Limit(applied[0], rate[1] or None, connections[1] or None) if applied else None
 
     def __bool__(self) -> bool:
         return any(number for _, number in (*self.rates, *self.connections))
@@ -69,7 +79,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is known of a destination; times in microseconds since the epoch. `turn` counts its changes, 0: nobody wrote one yet."""
+    """What is known of a destination; times in microseconds since the epoch.
+
+    `turn` counts its changes, 0: nobody wrote one yet.
+    """
 
     turn: int = 0
     next_us: int = 0
@@ -82,7 +95,11 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One mail for the destination. `connection` names the connection that it would use; `waited`: it was put off before, and comes back in its turn."""
+    """One mail for the destination.
+
+    `connection` names the connection that it would use; `waited`: it was put off before, and comes
+    back in its turn.
+    """
 
     connection: str
     waited: bool = False
@@ -106,12 +123,15 @@ def decide(
     kept: Iterable[str] = (),
     chance: float = 1.0,
 ) -> tuple[Book, list[int | None]]:
-    """The next book, and for each ask None (granted) or the microseconds after which to come again. `kept`: connections still in use.
+    """The next book, and for each ask None (granted) or the microseconds after which to come again.
+    `kept`: connections still in use.
 
-    `chance` from 0 to 1 spreads those for whom the line is too long: they get no place, and come back at about its end.
+    `chance` from 0 to 1 spreads those for whom the line is too long: they get no place, and come
+    back at about its end.
     """
     pace_us = _MINUTE_US // limit.per_minute if limit.per_minute else 0
-    # What lies further ahead than these was written by a clock that is: it must not keep the mail of others waiting until theirs have caught up.
+    # What lies further ahead than these was written by a clock that is: it must not keep the mail
+    # of others waiting until theirs have caught up.
     holders = {
         connection: min(lapses, now_us + 2 * _LEASE_US)
         for connection, lapses in book.holders.items()
@@ -120,12 +140,16 @@ def decide(
     next_us = min(book.next_us, now_us + pace_us + SLACK_US + _LEASE_US)
     line_us = min(book.line_us, now_us + _LINE_US + _LEASE_US)
     hold_us = book.hold_us
-    for each in freed:
-        holders.pop(each.connection, None)
-        hold_us = each.held_us if hold_us == 0 else (4 * hold_us + each.held_us) // 5
+    for connection_end in freed:
+        holders.pop(connection_end.connection, None)
+        hold_us = (
+            connection_end.held_us if hold_us == 0 else (4 * hold_us + connection_end.held_us) // 5
+        )
     holders |= dict.fromkeys(kept, now_us + _LEASE_US)
     step_us = max(
-        pace_us, (hold_us or _FIRST_HOLD_US) // limit.connections if limit.connections else 0, 1
+        pace_us,
+        (hold_us or _INITIAL_CONNECTION_US) // limit.connections if limit.connections else 0,
+        1,
     )
     answers: list[int | None] = []
     for ask in asks:

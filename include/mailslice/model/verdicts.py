@@ -21,7 +21,9 @@ class Verdict(StrEnum):
     LOST = "lost"
     """No message anywhere, on a queue that is mailslice's alone."""
     LOST_OR_GHOST = "lost or ghost"
-    """No message anywhere, on a queue that James shares: it may have been delivered by a James that died before its mark."""
+    """No message anywhere, on a queue that James shares: it may have been delivered by a James that
+    died before its mark.
+    """
     GHOST = "ghost"
     """A worker's own record says that it was handed out and done, and its mark is missing."""
     BARE = "bare"

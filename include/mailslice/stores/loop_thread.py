@@ -34,28 +34,41 @@ class LoopThread:
         self._begun.wait()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begins `work` on the loop. Raises BadInput where nothing can run it, or where waiting for it would be for ever."""
+        """Begins `work` on the loop.
+
+        Raises BadInput where nothing can run it, or where waiting for it would be for ever.
+        """
         loop = self._usable(work)
         return asyncio.run_coroutine_threadsafe(self._watched(work), loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives, or raises. When the waiting is interrupted (Ctrl-C) the work is cancelled, and `stop` waits for its end."""
-        told = self.submit(work)
+        """What `work` gives, or raises.
+
+        When the waiting is interrupted (Ctrl-C) the work is cancelled, and `stop` waits for its
+        end.
+        """
+        future = self.submit(work)
         try:
-            return told.result()
+            return future.result()
         except BaseException:
-            told.cancel()
+            future.cancel()
             raise
 
     def end(self, last: Coroutine[Any, Any, object]) -> None:
-        """Runs `last` when everything else has ended, work that was cancelled too. In a fork there is nothing to end."""
+        """Runs `last` when everything else has ended, work that was cancelled too.
+
+        In a fork there is nothing to end.
+        """
         if self._pid == os.getpid():
             self.call(self._after_all(last))
         else:
             last.close()
 
     def soon(self, callback: Callable[[], object]) -> None:
-        """Calls it on the loop; from any thread, and from signal handlers. Nothing happens once the loop has ended."""
+        """Calls it on the loop; from any thread, and from signal handlers.
+
+        Nothing happens once the loop has ended.
+        """
         if self._loop is not None and not self._loop.is_closed() and self._pid == os.getpid():
             self._loop.call_soon_threadsafe(callback)
 

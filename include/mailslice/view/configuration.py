@@ -1,6 +1,8 @@
-"""The configuration guard: James' rule that all who work on a queue view agree on its slices and buckets.
+"""The configuration guard: James' rule that all who work on a queue view agree on its slices and
+buckets.
 
-The stored configuration is the last event of James' aggregate. It wins: a setting that was given and differs is refused, one that was not given follows it.
+The stored configuration is the last event of James' aggregate. It wins: a setting that was given
+and differs is refused, one that was not given follows it.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ _MOST_RACES = 10
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the guard sees. `why_refused` says why `wanted` could not be applied; None when it could, or need not.
+    """What the guard sees. `why_refused` says why `wanted` could not be applied; None when it
+    could, or need not.
 
-    `recorded_strategy` is the storage strategy that James wrote down, None when it did not; `strategy` is the settings'.
+    `recorded_strategy` is the storage strategy that James wrote down, None when it did not;
+    `strategy` is the settings'.
     """
 
     stored: ViewConfiguration | None
@@ -62,56 +66,62 @@ class ConfigurationGuard:
         return [events.decode(text) for _, text in self._events()]
 
     def wanted(self) -> ViewConfiguration:
-        """The stored configuration with the settings that were given in its place; before the first start, the settings with their defaults."""
+        """The stored configuration with the settings that were given in its place; before the first
+        start, the settings with their defaults.
+        """
         return self._over(self.stored())
 
     def recorded_strategy(self) -> BlobStrategy | None:
         """James' own record of its storage strategy."""
         if EVENT_STORE in self._tables.missing():
             return None
-        found = self._tables.event_store.events(events.STORAGE_STRATEGY_AGGREGATE)
-        return events.decode_strategy(found[-1][1]) if found else None
+        recorded = self._tables.event_store.events(events.STORAGE_STRATEGY_AGGREGATE)
+        return events.decode_strategy(recorded[-1][1]) if recorded else None
 
     def check(self) -> Verdict:
         """Stored and wanted side by side. Changes nothing."""
         stored = self.stored()
-        wanted = self._over(stored)
-        why = why_refused(stored, wanted) if stored is not None and stored != wanted else None
-        return Verdict(stored, wanted, why, self.recorded_strategy(), self._settings.blob.strategy)
+        target = self._over(stored)
+        why = why_refused(stored, target) if stored is not None and stored != target else None
+        return Verdict(stored, target, why, self.recorded_strategy(), self._settings.blob.strategy)
 
     def ensure(self) -> ViewConfiguration:
-        """The configuration to work by. As James does, the first start creates missing tables and stores the settings' configuration.
+        """The configuration to work by. As James does, the first start creates missing tables and
+        stores the settings' configuration.
 
-        Raises ConfigurationDiffers showing both when a given setting differs from what is stored, BadSetting when there is no keyspace.
+        Raises ConfigurationDiffers showing both when a given setting differs from what is stored,
+        BadSetting when there is no keyspace.
         """
         self._create_missing()
         self._refuse_shared_blobs()
         _, stored = self._last()
         if stored is None:
-            wanted = self._settings.queue.configuration
-            if self._append(0, wanted):
-                return wanted
+            target = self._settings.queue.configuration
+            if self._append(0, target):
+                return target
             _, stored = self._last()  # another process was first: its configuration counts
-        wanted = self._over(stored)
-        if stored is not None and stored != wanted:
-            why = why_refused(stored, wanted)
+        target = self._over(stored)
+        if stored is not None and stored != target:
+            why = why_refused(stored, target)
             remedy = f"would refuse it: {why}" if why else "stores the wanted one"
             raise ConfigurationDiffers(
                 f"the stored configuration of the queue view is {stored}; "
-                f"the settings ({self._settings.source}) want {wanted}; "
+                f"the settings ({self._settings.source}) want {target}; "
                 f"`mailslice config apply` {remedy}"
             )
-        return wanted
+        return target
 
-    def apply(self, wanted: ViewConfiguration | None = None) -> bool:
-        """Store `wanted`, by default what the settings want; whether an event was appended. Raises Refused where James would refuse.
+    def apply(self, requested: ViewConfiguration | None = None) -> bool:
+        """Store `requested`, by default what the settings want; whether an event was appended.
+        Raises Refused where James would refuse.
 
-        Another writer's event between reading and appending makes the append fail; then all is decided anew.
+        Another writer's event between reading and appending makes the append fail; then all is
+        decided anew.
         """
         self._create_missing()
         for _ in range(_MOST_RACES):
             event_id, stored = self._last()
-            target = wanted if wanted is not None else self._over(stored)
+            target = requested if requested is not None else self._over(stored)
             if stored == target:
                 return False
             why = why_refused(stored, target) if stored is not None else None
@@ -129,7 +139,8 @@ class ConfigurationGuard:
             self._tables.create()
 
     def _refuse_shared_blobs(self) -> None:
-        """A James that recorded passthrough really deletes the blobs of a mail that is done: where mails share one, that is the others' content.
+        """A James that recorded passthrough really deletes the blobs of a mail that is done: where
+        mails share one, that is the others' content.
 
         The other way round is safe: our ids are random then, and James deletes none.
         """
@@ -138,8 +149,10 @@ class ConfigurationGuard:
             and self.recorded_strategy() is BlobStrategy.PASSTHROUGH
         ):
             raise ConfigurationDiffers(
-                f"MAILSLICE_BLOB_STRATEGY=deduplication (in the {self._settings.source}), and James recorded PASSTHROUGH in its event store: at completion it "
-                "deletes blobs that other mails would share; allowed is passthrough, until a James that deduplicates was started "
+                f"MAILSLICE_BLOB_STRATEGY=deduplication (in the {self._settings.source}), and "
+                "James recorded PASSTHROUGH in its event store: at completion it "
+                "deletes blobs that other mails would share; allowed is passthrough, until a "
+                "James that deduplicates was started "
                 "(`mailslice config apply` stores slices and buckets, not this)"
             )
 
@@ -162,12 +175,12 @@ class ConfigurationGuard:
         settings = self._settings.queue
         if stored is None:
             return settings.configuration
-        given = {
+        overrides = {
             field: getattr(settings, field)
             for field in ("slice_window", "bucket_count", "browse_start_pace")
             if field in settings.model_fields_set
         }
-        return replace(stored, **given)
+        return replace(stored, **overrides)
 
 
 @dataclass(frozen=True, slots=True)

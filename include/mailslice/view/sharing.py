@@ -23,7 +23,9 @@ NAME = "queue shared"
 """The row of the table `locks` that keeps the answer."""
 VARIABLE = "MAILSLICE_QUEUE_SHARED"
 _RUNNING = timedelta(seconds=150)
-"""A worker that said something so lately may still run: an idle one writes its record once a minute."""
+"""A worker that said something so lately may still run: an idle one writes its record once a
+minute.
+"""
 _SHOWN = 3
 
 
@@ -48,17 +50,19 @@ def agree(stores: Stores) -> Settings:
     The first process that says `false` stores it. Raises ConfigurationDiffers where the settings
     say something else than what is stored, or than a worker that runs.
     """
-    said, kept = given(stores.settings), stored(stores)
-    if said is False and kept is None:
+    setting, recorded = given(stores.settings), stored(stores)
+    if setting is False and recorded is None:
         require_nobody_else(stores, shared=False)
-        kept = _first(stores)
-    answer = kept is not False
-    if said is not None and said is not answer:
+        recorded = _first(stores)
+    answer = recorded is not False
+    if setting is not None and setting is not answer:
         raise ConfigurationDiffers(
-            f"{VARIABLE}={_text(said)} (in the {stores.settings.source}), and {_text(answer)} is "
-            f"stored in keyspace {stores.settings.own.keyspace}: a cleanup and a worker that differ "
+            f"{VARIABLE}={_text(setting)} (in the {stores.settings.source}), and {_text(answer)} "
+            "is "
+            f"stored in keyspace {stores.settings.own.keyspace}: a cleanup and a worker that "
+            "differ "
             f"hand out deleted mails. Say {_text(answer)} here or unset it; `mailslice config "
-            f"shared {_text(said)}` changes what is stored while no worker runs"
+            f"shared {_text(setting)}` changes what is stored while no worker runs"
         )
     queue = stores.settings.queue.model_copy(update={"shared": answer})
     stores.settings = stores.settings.model_copy(update={"queue": queue})
@@ -83,15 +87,16 @@ def change(stores: Stores, *, shared: bool) -> bool:
 
 def require_nobody_else(stores: Stores, *, shared: bool) -> None:
     """Raises ConfigurationDiffers while a worker of any queue runs that goes by the other answer."""
-    found = [
+    running = [
         (queue, record)
         for queue, record in dissenters(stores, shared=shared)
         if record.shared is not None and record.silence < _RUNNING
     ]
-    if found:
-        who = ", ".join(f"{record.worker} (queue {queue!r})" for queue, record in found[:_SHOWN])
+    if running:
+        who = ", ".join(f"{record.worker} (queue {queue!r})" for queue, record in running[:_SHOWN])
         raise ConfigurationDiffers(
-            f"{VARIABLE}={_text(shared)} (in the {stores.settings.source}), and {len(found)} workers "
+            f"{VARIABLE}={_text(shared)} (in the {stores.settings.source}), and {len(running)} "
+            "workers "
             f"go by {_text(not shared)} or did {_RUNNING.seconds} s ago: {who}. Stop them first, "
             f"then start all with the same value"
         )

@@ -10,7 +10,7 @@ import pytest
 
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.bulk import BulkBlobs, QuickObjects
+from mailslice.stores.blobs.bulk import BulkBlobs, ObstoreObjects
 from tests.services.blobs.s3_server import Server, answer, say, serving
 
 KEY = BlobId("1_600_ab+c/de=")
@@ -56,7 +56,7 @@ def server():
 
 def test_a_copy_names_both_buckets_and_an_error_in_a_good_status_is_no_copy(server):
     settings, asked, answers = server
-    quick = QuickObjects(settings, "own")
+    quick = ObstoreObjects(settings, "own")
     answers += [(200, COPIED), (200, ERROR), (503, ERROR), (404, ERROR)]
     assert [quick.copy("james", KEY, BlobId(f"kept/{KEY}")) for _ in range(4)] == [
         True,
@@ -77,7 +77,7 @@ def client(request, monkeypatch):
 
 @contextmanager
 def opened(settings):
-    quick = QuickObjects(settings, "james")
+    quick = ObstoreObjects(settings, "james")
     yield quick
     quick.close()
 

@@ -13,7 +13,7 @@ from typing import Any
 from cassandra import ConsistencyLevel, WriteTimeout, WriteType
 from cassandra.cluster import Session
 
-from mailslice.stores.cassandra.again import text_of
+from mailslice.stores.cassandra.coordinator_retry import text_of
 
 
 class Unanswered:

@@ -36,7 +36,10 @@ patient = settings(
         ("(Empty list)(start)Hidden recipients  :(nobody(that I know))  ;", []),
         ("Pete(A nice \\) chap) <pete(his account)@silly.test(his host)>", ["pete@silly.test"]),
         (
-            "A Group(Some people) :Chris Jones <c@(Chris's host.)public.example>, joe@example.org, John <jdoe@one.test> (my friend); (the end)",
+            (
+                "A Group(Some people) :Chris Jones <c@(Chris's host.)public.example>, "
+                "joe@example.org, John <jdoe@one.test> (my friend); (the end)"
+            ),
             ["c@public.example", "joe@example.org", "jdoe@one.test"],
         ),
         (

@@ -1,4 +1,6 @@
-"""Headers that tell where a row is, and times of messages: whatever a client sends, reading them raises nothing."""
+"""Headers that tell where a row is, and times of messages: whatever a client sends, reading them
+raises nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The histogram of processing times: quantiles at most a fifth too long, sums, and no end of counting."""
+"""The histogram of processing times: quantiles at most a fifth too long, sums, and no end of
+counting.
+"""
 
 import random
 

@@ -1,4 +1,6 @@
-"""What a destination is given: rules, and the arithmetic of its book, also as a whole in simulated time."""
+"""What a destination is given: rules, and the arithmetic of its book, also as a whole in simulated
+time.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,8 @@ def test_no_minute_has_more_than_its_number_a_twentieth_and_one(
 def test_ten_minutes_of_more_mail_than_it_takes_are_used_to_within_a_twentieth(
     rate: int, at_once: int, late: float
 ) -> None:
-    """`at_once` minutes of mail come first: eight find a place in the line, forty do not. More comes all the time, half as much as the destination takes.
+    """`at_once` minutes of mail come first: eight find a place in the line, forty do not. More
+    comes all the time, half as much as the destination takes.
 
     Mails that are put off come back up to `late` seconds after their place.
     """

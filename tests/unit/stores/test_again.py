@@ -1,4 +1,6 @@
-"""A page that one node did not give is asked of another, once for each that failed, and what may not be sent twice never is."""
+"""A page that one node did not give is asked of another, once for each that failed, and what may
+not be sent twice never is.
+"""
 
 import threading
 import time
@@ -13,7 +15,7 @@ from cassandra.query import PreparedStatement
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
-from mailslice.stores.cassandra import again, connecting
+from mailslice.stores.cassandra import connecting, coordinator_retry
 from mailslice.stores.cassandra.session import CassandraSession
 
 READ, WRITE = "SELECT a FROM ks.t WHERE b = ?", "INSERT INTO ks.t (a) VALUES (?)"
@@ -56,13 +58,15 @@ class SlowButThere(OperationTimedOut):
 
 
 class Driver:
-    """A session of the driver over nodes by name; `answers` are given one after the other, and what was asked is in `asked`."""
+    """A session of the driver over nodes by name; `answers` are given one after the other, and what
+    was asked is in `asked`.
+    """
 
     def __init__(self, nodes="abc", *answers):
         self.nodes, self.answers, self.asked, self.pinged = list(nodes), list(answers), [], []
         self.cluster = SimpleNamespace(
             metadata=SimpleNamespace(all_hosts=lambda: list(nodes)),
-            timestamp_generator=again.Timestamps(),
+            timestamp_generator=coordinator_retry.Timestamps(),
             connect=lambda: self,
         )
         self.tables = [("t",)]
@@ -177,7 +181,7 @@ def test_a_node_that_said_nothing_is_not_asked_for_a_while(opened):
 def test_what_is_sent_to_one_node_is_not_sent_there_again_by_the_driver(opened):
     session, driver = opened(SLOW, [(7,)])
     session.execute(session.prepare(READ), [1])
-    assert [asked[4] for asked in driver.asked] == [None, again.PINNED]
+    assert [asked[4] for asked in driver.asked] == [None, coordinator_retry.PINNED]
 
 
 def test_pages_as_bytes_are_asked_again_too(opened):
@@ -193,18 +197,18 @@ def test_too_few_nodes_are_believed_after_a_few_tries(opened, naps):
     session, driver = opened(*[FEW] * 10)
     with pytest.raises(StoreUnavailable, match="few"):
         session.execute(session.prepare(READ), [1])
-    assert len(driver.asked) == again.REFUSALS + 1
+    assert len(driver.asked) == coordinator_retry.REFUSALS + 1
     assert 1 < sum(naps) < 5
 
 
 def test_who_is_slow_is_tried_until_the_patience_is_over(opened, monkeypatch):
-    monkeypatch.setattr(again, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(coordinator_retry, "PATIENCE_SECONDS", 0.2)
     session, driver = opened(*[SLOW] * 10_000)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="OperationTimedOut"):
         list(session.map(session.prepare(READ), [[1]]))
     assert time.monotonic() - began >= 0.2
-    assert len(driver.asked) > again.REFUSALS + 1
+    assert len(driver.asked) > coordinator_retry.REFUSALS + 1
 
 
 def test_nobody_waits_for_nodes_of_which_none_answers(opened):
@@ -212,7 +216,7 @@ def test_nobody_waits_for_nodes_of_which_none_answers(opened):
     with pytest.raises(StoreUnavailable, match="no node answers"):
         session.execute(session.prepare(READ), [1])
     assert len(driver.asked) == 1
-    assert len(driver.pinged) == 3 * (again.REFUSALS + 1)
+    assert len(driver.pinged) == 3 * (coordinator_retry.REFUSALS + 1)
     assert {timeout for _, timeout in driver.pinged} == {2.0}
 
 
@@ -248,7 +252,7 @@ def test_a_write_that_is_repeated_has_the_time_of_its_first_try(opened):
 
 
 def test_write_times_are_held_for_one_thread_only():
-    times = again.Timestamps()
+    times = coordinator_retry.Timestamps()
     others = []
     with times.held(5):
         assert times() == 5
@@ -277,7 +281,7 @@ def test_a_table_that_is_not_there_is_not(opened, naps):
 
 
 def test_a_table_that_never_comes_is_waited_for_so_long(opened, monkeypatch):
-    monkeypatch.setattr(again, "LATE_SECONDS", 0.1)
+    monkeypatch.setattr(coordinator_retry, "LATE_SECONDS", 0.1)
     session, driver = opened(*[NOT_YET] * 10_000, nodes="a")
     with pytest.raises(StoreUnavailable, match="Unknown CF"):
         session.execute(session.prepare(READ), [1])
@@ -298,7 +302,7 @@ def test_a_table_that_never_comes_is_waited_for_so_long(opened, monkeypatch):
 def test_the_table_that_a_statement_names(cql, named):
     asked = []
     driver = SimpleNamespace(execute=lambda _, params: asked.append(params) or [("t",)])
-    assert again.Again(driver)._shows(cql) is (named is not None)
+    assert coordinator_retry.CoordinatorRetry(driver)._shows(cql) is (named is not None)
     assert asked == ([named] if named else [])
 
 
@@ -307,5 +311,7 @@ def test_making_a_table_waits_for_its_keyspace():
     driver = SimpleNamespace(
         execute=lambda query, params: asked.append((query.split()[3], params)) or [("ks",)]
     )
-    assert again.Again(driver)._shows("CREATE TABLE IF NOT EXISTS Ks.t (a text PRIMARY KEY)")
+    assert coordinator_retry.CoordinatorRetry(driver)._shows(
+        "CREATE TABLE IF NOT EXISTS Ks.t (a text PRIMARY KEY)"
+    )
     assert asked == [("system_schema.keyspaces", ["ks"])]

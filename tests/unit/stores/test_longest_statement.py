@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.model.settings import CassandraSettings
-from mailslice.stores.cassandra.again import PATIENCE_SECONDS
+from mailslice.stores.cassandra.coordinator_retry import PATIENCE_SECONDS
 from mailslice.stores.cassandra.session import CassandraSession
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST
-from mailslice.stores.cassandra.repairs import Repair, TableRepair, copies, whole_since
+from mailslice.stores.cassandra.repairs import Repair, TableRepair, complete_since, copies
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 TABLES = frozenset({"a"})
@@ -32,7 +32,7 @@ def repair(hours_ago, *ranges):
 def test_the_ring_counts_as_repaired_since_the_oldest_repair_that_is_needed_to_cover_it(
     repairs, hours
 ):
-    since = whole_since(repairs)
+    since = complete_since(repairs)
     assert since == (None if hours is None else NOW - timedelta(hours=hours))
 
 
@@ -58,7 +58,10 @@ def test_a_repair_is_recent_when_it_began_within_gc_grace_of_the_purge(hours, ah
     [
         ("{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3'}", 3),
         (
-            "{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}",
+            (
+                "{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', "
+                "'dc2': '2'}"
+            ),
             5,
         ),
         (

@@ -75,7 +75,8 @@ class Copies:
         """The bytes. Raises ContentMissing when there is no copy."""
         if mail.content is not Content.KEPT:
             raise ContentMissing(
-                f"the quarantine of {self._queue} has no content of {mail.enqueue_id}: {mail.content}"
+                f"the quarantine of {self._queue} has no content of {mail.enqueue_id}: "
+                f"{mail.content}"
             )
         header, body = self._keys(mail)
         return self._own.get(header) + self._own.get(body)
@@ -96,29 +97,34 @@ class Copies:
         """
         if not self._own.bucket_exists():
             return 0
-        found = {blob.key: blob.modified for blob in self._own.list(f"quarantine/{self._queue}/")}
-        if not found:
+        modified = {
+            blob.key: blob.modified for blob in self._own.list(f"quarantine/{self._queue}/")
+        }
+        if not modified:
             return 0
         known = {key for mail in rows() for key in self._keys(mail)}
-        unnamed = [key for key in found if key not in known]
-        ours = [key for key in unnamed if f"/{self._deployment}/" in key]
+        unnamed = [key for key in modified if key not in known]
+        own_keys = [key for key in unnamed if f"/{self._deployment}/" in key]
         earlier = [
             key
             for key in unnamed
-            if len(key.split("/")) <= _EARLIER_DEPTH and self._clock() - found[key] > _EARLIER_AGE
+            if len(key.split("/")) <= _EARLIER_DEPTH
+            and self._clock() - modified[key] > _EARLIER_AGE
         ]
-        if earlier and (said := self._said()) != {self._deployment}:
-            self._own.delete_many(ours)
+        if earlier and (owners := self._owners()) != {self._deployment}:
+            self._own.delete_many(own_keys)
             raise Refused(
-                f"{len(earlier)} objects of an earlier version below quarantine/{self._queue}/ in the own bucket "
-                f"{self._own.bucket!r} have no row here and are left: by deployments/{self._queue}/ "
-                f"they may be of {', '.join(sorted(said - {self._deployment})) or 'nobody'}; "
+                f"{len(earlier)} objects of an earlier version below quarantine/{self._queue}/ in "
+                "the own bucket "
+                f"{self._own.bucket!r} have no row here and are left: by "
+                f"deployments/{self._queue}/ "
+                f"they may be of {', '.join(sorted(owners - {self._deployment})) or 'nobody'}; "
                 "each deployment needs a MAILSLICE_OWN_BUCKET of its own"
             )
-        going = [*ours, *earlier]
+        going = [*own_keys, *earlier]
         return len(going) - len(self._own.delete_many(going))
 
-    def _said(self) -> set[str]:
+    def _owners(self) -> set[str]:
         """Which deployments of an earlier version have kept mail of this queue in the bucket."""
         prefix = f"deployments/{self._queue}/"
         return {blob.key.removeprefix(prefix) for blob in self._own.list(prefix)}

@@ -78,46 +78,48 @@ class Quarantine:
         """Set the mail aside: the row, which may be an earlier one of this enqueue id and attempt.
 
         One that waits for a person names these recipients then, too, where `state` is KEPT; what is
-        only being decided may come to nothing (see `name`). A content that is gone is said in the row
-        (`lost`); what is known of the mail is kept. Raises StoreUnavailable: nothing was set aside.
+        only being decided may come to nothing (see `name`). A content that is gone is said in the
+        row (`lost`); what is known of the mail is kept. Raises StoreUnavailable: nothing was set
+        aside.
         """
         while True:
-            there = self._table.read(self._queue, item.enqueue_id, holder.attempt)
-            if there is None or there.state is State.NOTED:
-                there = self._set_aside(there, item, self._row(item, holder, decided), state)
-            if there is not None:
-                return self._naming(there, item, holder, decided, state)
+            existing = self._table.read(self._queue, item.enqueue_id, holder.attempt)
+            if existing is None or existing.state is State.NOTED:
+                existing = self._add_row(existing, item, self._row(item, holder, decided), state)
+            if existing is not None:
+                return self._naming(existing, item, holder, decided, state)
 
     def name(
         self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False
     ) -> QuarantinedMail | None:
         """A row that waits for a person, or is to, once it names the recipients of `item`, too.
 
-        None when it is not as `mail` any more. A mail has one row an attempt, and each decision about
-        it its own recipients: those in doubt first, then the others, when it is closed. With `take`
-        the row is this decision's from then on: its action, its run.
+        None when it is not as `mail` any more. A mail has one row an attempt, and each decision
+        about it its own recipients: those in doubt first, then the others, when it is closed. With
+        `take` the row is this decision's from then on: its action, its run.
         """
-        kept = codec.decode(mail.message)
+        stored = codec.decode(mail.message)
         taken = {"action": decided.action, "run": decided.run, "who": decided.who} if take else {}
-        if set(item.mail.recipients) <= set(kept.mail.recipients) and all(
+        if set(item.mail.recipients) <= set(stored.mail.recipients) and all(
             getattr(mail, name) == value for name, value in taken.items()
         ):
             return mail
-        every = tuple(dict.fromkeys((*kept.mail.recipients, *item.mail.recipients)))
-        message = codec.encode(replace(kept, mail=replace(kept.mail, recipients=every)))
+        every = tuple(dict.fromkeys((*stored.mail.recipients, *item.mail.recipients)))
+        message = codec.encode(replace(stored, mail=replace(stored.mail, recipients=every)))
         why = f"{mail.why}; {decided.why}"
         at = self._later(mail)
         return self._table.move(self._queue, mail, message=message, why=why, decided=at, **taken)
 
     def keep_for_good(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
-        """`keep`, for a person. A row that is on its way out is forgotten first, whoever claimed it:
+        """`keep`, for a person. A row that is on its way out is forgotten first, whoever claimed
+        it:
         a kill may have left it, and no duty come to finish it.
         """
-        kept = self.keep(item, holder, decided, State.KEPT)
-        if kept.state is State.DISCARDING:
-            self._forget(kept)
-            kept = self.keep(item, holder, decided, State.KEPT)
-        return kept
+        row = self.keep(item, holder, decided, State.KEPT)
+        if row.state is State.DISCARDING:
+            self._forget(row)
+            row = self.keep(item, holder, decided, State.KEPT)
+        return row
 
     def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Keep recipients in doubt for good, for a worker: a row that no duty withdraws names them
@@ -125,34 +127,36 @@ class Quarantine:
 
         Raises StoreUnavailable: somebody closes the mail; ask again.
         """
-        kept = self.keep_for_good(item, holder, decided)
-        if kept.state is State.CLOSING and self.tidy(kept):
+        row = self.keep_for_good(item, holder, decided)
+        if row.state is State.CLOSING and self.tidy(row):
             # A kill cut that off long ago, and no duty may come to finish it.
-            kept = self.keep_for_good(item, holder, decided)
-        if kept.state is State.RECOVERING:
-            # Its run withdraws it when it cannot take the mail. In doubt to it, too: the row is kept
-            # from it. Else it decided before these were begun, and surely cannot take it any more.
-            if kept.action == decided.action:
-                self.settle(kept)
+            row = self.keep_for_good(item, holder, decided)
+        if row.state is State.RECOVERING:
+            # Its run withdraws it when it cannot take the mail. In doubt to it, too: the row is
+            # kept from it. Else it decided before these were begun, and surely cannot take it any
+            # more.
+            if row.action == decided.action:
+                self.settle(row)
             else:
-                self.withdraw(kept)
-            kept = self.keep_for_good(item, holder, decided)
-        named = set(codec.decode(kept.message).mail.recipients)
-        if kept.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(
+                self.withdraw(row)
+            row = self.keep_for_good(item, holder, decided)
+        named = set(codec.decode(row.message).mail.recipients)
+        if row.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(
             item.mail.recipients
         ):
             raise StoreUnavailable(
-                f"{item.enqueue_id} of {self._queue} is {kept.state} in quarantine "
-                f"(run {kept.run or '-'}): its recipients wait for that"
+                f"{item.enqueue_id} of {self._queue} is {row.state} in quarantine "
+                f"(run {row.run or '-'}): its recipients wait for that"
             )
-        return kept
+        return row
 
     def settle(self, mail: QuarantinedMail) -> QuarantinedMail:
         """The mail waits here for a person from now on. The row as it is now, or `mail`."""
         return self._moved(mail, state=State.KEPT)
 
     def renew(self, mail: QuarantinedMail) -> QuarantinedMail | None:
-        """The mail is being set aside from now on, whenever that was begun. Ask right before its mark.
+        """The mail is being set aside from now on, whenever that was begun. Ask right before its
+        mark.
 
         Who has read the row before withdraws it no more. None when somebody has, or does already.
         """
@@ -193,7 +197,8 @@ class Quarantine:
         return self._releases.release(mail)
 
     def tidy(self, mail: QuarantinedMail, over: timedelta | None = OVER) -> bool:
-        """Finish what a kill cut off, where it needs no decision of a person; whether there was something.
+        """Finish what a kill cut off, where it needs no decision of a person; whether there was
+        something.
 
         For one caller at a time. A setting aside counts as cut off when it is older than `over`;
         None: whoever asks knows that nobody is at it. Who is at a note begins it anew.
@@ -217,7 +222,10 @@ class Quarantine:
         return True
 
     def sweep(self) -> int:
-        """Remove copies that no row names: a kill came between; how many objects. See `Copies.sweep`."""
+        """Remove copies that no row names: a kill came between; how many objects.
+
+        See `Copies.sweep`.
+        """
         return self._copies.sweep(lambda: self.mails(serial=True))
 
     def finished(self, mail: QuarantinedMail, at: datetime) -> QuarantinedMail:
@@ -236,37 +244,37 @@ class Quarantine:
         """The bytes. Raises ContentMissing when there is no copy."""
         return self._copies.read(mail)
 
-    def _set_aside(
-        self, there: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
+    def _add_row(
+        self, existing: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
     ) -> QuarantinedMail | None:
         """Note (another's is gone on with), content, row in `state`; None: another changed it."""
-        if there is None or not self._copies.names(there):
-            if there is not None:  # what an earlier version noted in shadow mode
-                self._table.remove(self._queue, there)
+        if existing is None or not self._copies.names(existing):
+            if existing is not None:  # what an earlier version noted in shadow mode
+                self._table.remove(self._queue, existing)
             row = replace(row, copy_id=self._copies.new_id())
-            there = self._table.add(self._queue, row)
-            if there.copy_id != row.copy_id:
+            existing = self._table.add(self._queue, row)
+            if existing.copy_id != row.copy_id:
                 return None
         crash.point("quarantine:noted")
-        content, size = self._copies.make(there, item)
+        content, size = self._copies.make(existing, item)
         crash.point("quarantine:copied")
-        kept = replace(row, state=state, copy_id=there.copy_id, content=content, size=size)
-        moved = self._table.put(self._queue, there, kept)
+        stored = replace(row, state=state, copy_id=existing.copy_id, content=content, size=size)
+        moved = self._table.put(self._queue, existing, stored)
         crash.point("quarantine:kept")
         return moved
 
     def _naming(
         self,
-        there: QuarantinedMail,
+        existing: QuarantinedMail,
         item: QueuedMail,
         holder: Holder,
         decided: Decided,
         state: State,
     ) -> QuarantinedMail:
         """What `keep` found or wrote, naming the recipients of `item`."""
-        if there.state is not State.KEPT or state is not State.KEPT:
-            return there
-        return self.name(there, item, decided) or self.keep(item, holder, decided, state)
+        if existing.state is not State.KEPT or state is not State.KEPT:
+            return existing
+        return self.name(existing, item, decided) or self.keep(item, holder, decided, state)
 
     def _row(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         return QuarantinedMail(
@@ -298,7 +306,8 @@ class Quarantine:
         return moved or self._table.read(self._queue, mail.enqueue_id, mail.attempt) or mail
 
     def _forget(self, mail: QuarantinedMail) -> None:
-        """The copy, then the row: a kill in between leaves a row without content, which the next one forgets.
+        """The copy, then the row: a kill in between leaves a row without content, which the next
+        one forgets.
 
         Two may do it at once, and after the mail was kept anew: both are this keeping's.
         """

@@ -1,9 +1,9 @@
 """A mail on its way from quarantine back into its queue: a new entry with fresh blobs, once.
 
-The new enqueue id is in the row before anything is published. A release that was cut off cannot know
-whether its message is out. The next one looks whether that mail was handled or is in a worker's
-hands. Else it marks it as deleted, so that its message, if there is one, is dropped, and begins again
-under another id.
+The new enqueue id is in the row before anything is published. A release that was cut off cannot
+know whether its message is out. The next one looks whether that mail was handled or is in a
+worker's hands. Else it marks it as deleted, so that its message, if there is one, is dropped, and
+begins again under another id.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Releases:
             self._stores.tables.deleted.mark_many(self._queue, mail.voided)
             if elapsed_seconds() > until:
                 raise StoreUnavailable(
-                    f"the release of {mail.enqueue_id} took too long: nothing was published; ask again"
+                    f"the release of {mail.enqueue_id} took too long: nothing was published; ask "
+                    "again"
                 )
             anew = replace(codec.decode(mail.message), enqueue_id=new_id)
             entered = partial(self._entered, mail)
@@ -120,12 +121,16 @@ class Releases:
         moved = self._table.move(self._queue, mail, **changes)
         if moved is None:
             raise Refused(
-                f"{mail.enqueue_id} of {self._queue}: somebody else releases or discards it at the same time"
+                f"{mail.enqueue_id} of {self._queue}: somebody else releases or discards it at the "
+                "same time"
             )
         return moved
 
     def _is_through(self, mail: QuarantinedMail) -> bool:
-        """Whether the new entry is done or deleted. Without a row that was written, only a mark says so."""
+        """Whether the new entry is done or deleted.
+
+        Without a row that was written, only a mark says so.
+        """
         if mail.released_as is None:
             return False
         if mail.entered == mail.released_as:
@@ -144,8 +149,8 @@ class Releases:
             return False
         # A worker that was handed it a moment ago says so in its next record.
         self._sleep(max(record.every for record in alive).total_seconds() + _TICK)
-        held = any(_has(record, new_id) for record in workers.list(self._queue))
-        return held or self._is_through(mail)
+        in_flight = any(_has(record, new_id) for record in workers.list(self._queue))
+        return in_flight or self._is_through(mail)
 
     @contextmanager
     def _leased(self, mail: QuarantinedMail) -> Iterator[float]:

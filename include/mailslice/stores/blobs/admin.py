@@ -25,7 +25,7 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import ContentMissing, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.keys import crate_changes, is_impossible, s3_place, wrong_key
+from mailslice.stores.blobs.keys import is_impossible, needs_boto3, s3_place, wrong_key
 
 _PIECE = 1024 * 1024
 _KEYS_A_DELETE = 1000
@@ -137,7 +137,10 @@ class AdminBlobs:
             self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content)
 
     def get(self, blob_id: BlobId) -> bytes:
-        """The object's bytes. Raises ContentMissing when the bucket exists and the object does not."""
+        """The object's bytes.
+
+        Raises ContentMissing when the bucket exists and the object does not.
+        """
         return b"".join(self.pieces(blob_id))
 
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
@@ -154,7 +157,7 @@ class AdminBlobs:
                 try:
                     self.client.head_object(Bucket=self.bucket, Key=blob_id)
                 except ClientError as error:
-                    if _code(error) not in NO_KEY and not _never_there(error, blob_id):
+                    if _code(error) not in NO_KEY and not _cannot_exist(error, blob_id):
                         raise
                 else:
                     return True
@@ -166,7 +169,7 @@ class AdminBlobs:
             try:
                 listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
             except ClientError as error:
-                if not _never_there(error, blob_id):
+                if not _cannot_exist(error, blob_id):
                     raise
             else:
                 return any(entry["Key"] == blob_id for entry in listed.get("Contents", ()))
@@ -194,7 +197,10 @@ class AdminBlobs:
                 request["ContinuationToken"] = answer["NextContinuationToken"]
 
     def delete_many(self, blob_ids: Iterable[BlobId]) -> Sequence[BlobId]:
-        """Deletes 1,000 keys a request; the keys that S3 could not delete. A missing one is deleted."""
+        """Deletes 1,000 keys a request; the keys that S3 could not delete.
+
+        A missing one is deleted.
+        """
         return list(self.delete(blob_ids))
 
     def delete(self, keys: Iterable[BlobId]) -> dict[BlobId, str]:
@@ -205,8 +211,8 @@ class AdminBlobs:
         return failed
 
     def _delete(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
-        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        ask = partial(self.client.delete_objects, Bucket=self.bucket, Delete=wanted)
+        request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        ask = partial(self.client.delete_objects, Bucket=self.bucket, Delete=request)
         return {
             BlobId(error["Key"]): str(error.get("Code", ""))
             for error in self._ask(ask).get("Errors", ())
@@ -255,12 +261,13 @@ class AdminBlobs:
             code = _code(error)
             if code in BUSY:
                 return SlowDown(
-                    f"S3 at {place}, bucket {self.bucket!r} is too busy: {' '.join(str(error).split())}"
+                    f"S3 at {place}, bucket {self.bucket!r} is too busy: "
+                    f"{' '.join(str(error).split())}"
                 )
             if code in _REFUSED:
                 return wrong_key(self.settings, f"{code}, bucket {self.bucket!r}")
             if blob_id is not None and (
-                code == "NoSuchKey" or (_never_there(error, blob_id) and not self.exists(blob_id))
+                code == "NoSuchKey" or (_cannot_exist(error, blob_id) and not self.exists(blob_id))
             ):
                 return self._missing(blob_id)
         return StoreUnavailable(
@@ -268,8 +275,8 @@ class AdminBlobs:
         )
 
 
-def _never_there(error: ClientError, blob_id: BlobId) -> bool:
-    return _code(error) in _INVALID_KEY and crate_changes(blob_id)
+def _cannot_exist(error: ClientError, blob_id: BlobId) -> bool:
+    return _code(error) in _INVALID_KEY and needs_boto3(blob_id)
 
 
 def _code(error: ClientError) -> str:

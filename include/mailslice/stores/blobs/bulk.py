@@ -23,7 +23,7 @@ from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.admin import BUSY, KEYS_A_PAGE, NO_KEY, AdminBlobs, StoredBlob
 from mailslice.stores.blobs.crate import CRATE_ERRORS, s3_store
 from mailslice.stores.blobs.key_ranges import before, inside, prefix_of
-from mailslice.stores.blobs.keys import crate_changes, is_impossible
+from mailslice.stores.blobs.keys import is_impossible, needs_boto3
 from mailslice.stores.blobs.small import SmallObjects, speaks_to
 from mailslice.stores.loop_thread import LoopThread
 
@@ -48,11 +48,12 @@ class _NoLimit:
         """At once."""
 
 
-class QuickObjects:
+class ObstoreObjects:
     """HEADs in one bucket by `small`, copies by obstore (Rust): less CPU than boto3 takes.
 
-    HEADs go by obstore, too, where `small` cannot speak to S3. Only success counts. For the rest boto3 is asked again, so that S3's answers (no such key, too
-    busy, denied) are understood in one place. Threads may share it.
+    HEADs go by obstore, too, where `small` cannot speak to S3. Only success counts. For the rest
+    boto3 is asked again, so that S3's answers (no such key, too busy, denied) are understood in one
+    place. Threads may share it.
     """
 
     def __init__(self, settings: S3Settings, bucket: str) -> None:
@@ -111,7 +112,9 @@ class QuickObjects:
             return self._loop
 
     def copy(self, source: str, key: BlobId, to: BlobId) -> bool:
-        """Copy an object of the bucket `source` into this one, within S3; False: perhaps not copied."""
+        """Copy an object of the bucket `source` into this one, within S3; False: perhaps not
+        copied.
+        """
         if not self._can(key) or not self._can(to):
             return False
         if source not in self._sources:
@@ -124,8 +127,8 @@ class QuickObjects:
 
     def _can(self, key: str) -> bool:
         """Not with credentials of the machine, nor keys that the crate would change."""
-        given = (self._settings.access_key, self._settings.secret_key)
-        return None not in given and not is_impossible(key) and not crate_changes(key)
+        credentials = (self._settings.access_key, self._settings.secret_key)
+        return None not in credentials and not is_impossible(key) and not needs_boto3(key)
 
     @cached_property
     def _store(self) -> S3Store:
@@ -150,13 +153,13 @@ class BulkBlobs(AdminBlobs):
         super().__init__(settings, bucket)
         self._turns = turns or _NoLimit()
         self._sleep = sleep
-        self._quick = QuickObjects(settings, bucket)
+        self._obstore = ObstoreObjects(settings, bucket)
 
     def close(self) -> None:
         """End the threads."""
         if pool := self.__dict__.pop("_pool", None):
             pool.shutdown()
-        self._quick.close()
+        self._obstore.close()
 
     def __enter__(self) -> BulkBlobs:
         return self
@@ -195,16 +198,19 @@ class BulkBlobs(AdminBlobs):
                 return
 
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
-        """The state of each object now; None where there is none. `modified` is in whole seconds."""
-        blobs = self._quick.heads(keys)
+        """The state of each object now; None where there is none.
+
+        `modified` is in whole seconds.
+        """
+        blobs = self._obstore.heads(keys)
         rest = [key for key in keys if key not in blobs]
         asked = dict(zip(rest, self._concurrently(self._head, rest), strict=True))
         return {key: blobs.get(key) or asked[key] for key in keys}
 
-    def copies(self, source: str, wanted: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
+    def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
         """Copy objects (key there -> key here) within S3. Those that failed, with the reason."""
-        keys = list(wanted)
-        answers = self._concurrently(lambda key: self._copy(source, key, wanted[key]), keys)
+        keys = list(targets)
+        answers = self._concurrently(lambda key: self._copy(source, key, targets[key]), keys)
         return {key: why for key, why in zip(keys, answers, strict=True) if why is not None}
 
     def _head(self, key: BlobId) -> StoredBlob | None:
@@ -214,7 +220,7 @@ class BulkBlobs(AdminBlobs):
 
     def _copy(self, source: str, key: BlobId, to: BlobId) -> str | None:
         self._turns.take()
-        if self._quick.copy(source, key, to):
+        if self._obstore.copy(source, key, to):
             return None
         origin = {"Bucket": source, "Key": key}
         copy = partial(self.client.copy_object, Bucket=self.bucket, Key=to, CopySource=origin)

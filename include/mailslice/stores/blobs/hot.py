@@ -22,7 +22,7 @@ from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavaila
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.crate import CRATE_ERRORS, s3_store
-from mailslice.stores.blobs.keys import crate_changes, is_impossible, s3_place, wrong_key
+from mailslice.stores.blobs.keys import is_impossible, needs_boto3, s3_place, wrong_key
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
 from mailslice.stores.blobs.window import Window
 
@@ -131,8 +131,8 @@ class HotBlobs:
         except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
             raise
         except BaseError:  # an empty object has no part, and some server may give none
-            whole = await (await obstore.get_async(self._store, blob_id)).bytes_async()
-            return OpenBlob(self, blob_id, whole, memoryview(whole).nbytes)
+            content = await (await obstore.get_async(self._store, blob_id)).bytes_async()
+            return OpenBlob(self, blob_id, content, memoryview(content).nbytes)
         size = len(first)
         if size == SMALL:
             size = int((await obstore.head_async(self._store, blob_id))["size"])
@@ -157,14 +157,17 @@ class HotBlobs:
             return None
 
         try:
-            found = {each for each in await asyncio.gather(*map(one, blob_ids)) if each is not None}
+            missing_ids = {
+                answer for answer in await asyncio.gather(*map(one, blob_ids)) if answer is not None
+            }
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
-        if found and not await self.bucket_is_there():
+        if missing_ids and not await self.bucket_is_there():
             raise StoreUnavailable(
-                f"S3 at {s3_place(self._settings)}: there is no bucket {self._bucket!r}, or it may not be read"
+                f"S3 at {s3_place(self._settings)}: there is no bucket {self._bucket!r}, or it may "
+                "not be read"
             )
-        return found
+        return missing_ids
 
     async def delete_many(self, blob_ids: Sequence[BlobId]) -> None:
         """Deletes them in one request (up to 1,000); what is not there counts as deleted."""
@@ -203,7 +206,10 @@ class HotBlobs:
 
 
 class OpenBlob:
-    """An object whose size and first bytes, up to 64 KiB, are here. The rest is asked for when it is read."""
+    """An object whose size and first bytes, up to 64 KiB, are here.
+
+    The rest is asked for when it is read.
+    """
 
     def __init__(self, blobs: HotBlobs, blob_id: BlobId, first: Buffer, size: int) -> None:
         self._blobs = blobs
@@ -240,7 +246,7 @@ class OpenBlob:
 
 def _needs_boto(blob_id: str) -> bool:
     """Whether only boto3 can ask for this key, or say that nobody can."""
-    return crate_changes(blob_id) or is_impossible(blob_id)
+    return needs_boto3(blob_id) or is_impossible(blob_id)
 
 
 def _first_words(error: Exception) -> str:

@@ -58,7 +58,10 @@ class HttpPool:
         return answer
 
     def close(self) -> None:
-        """Closes what is unused. Requests under way end, and theirs are closed after its idle time."""
+        """Closes what is unused.
+
+        Requests under way end, and theirs are closed after its idle time.
+        """
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None

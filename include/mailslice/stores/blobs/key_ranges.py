@@ -1,7 +1,9 @@
-"""Ranges of keys, [low, high), as S3 can be asked for them: by a prefix wherever all keys of the range have one.
+"""Ranges of keys, [low, high), as S3 can be asked for them: by a prefix wherever all keys of the
+range have one.
 
-A server that keeps files walks the whole bucket for each page; with a prefix it looks into those objects alone that begin with it. Keys are compared by
-code points, which is S3's order of UTF-8. An empty bound is no bound.
+A server that keeps files walks the whole bucket for each page; with a prefix it looks into those
+objects alone that begin with it. Keys are compared by code points, which is S3's order of UTF-8. An
+empty bound is no bound.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ _BEFORE_SURROGATES, _BEHIND_SURROGATES = "\ud7ff", "\ue000"
 
 def behind(prefix: str) -> str:
     """The least text greater than every text that begins with `prefix`; empty when there is none."""
-    whole = prefix.rstrip(HIGHEST)
-    if not whole:
+    trimmed = prefix.rstrip(HIGHEST)
+    if not trimmed:
         return ""
-    last = whole[-1]
-    return whole[:-1] + (_BEHIND_SURROGATES if last == _BEFORE_SURROGATES else chr(ord(last) + 1))
+    last = trimmed[-1]
+    return trimmed[:-1] + (_BEHIND_SURROGATES if last == _BEFORE_SURROGATES else chr(ord(last) + 1))
 
 
 def before(key: str) -> str:
-    """A text less than `key` with no key of use between them: what `StartAfter` must be for a page that begins with `key`. `key` is not empty."""
+    """A text less than `key` with no key of use between them: what `StartAfter` must be for a page
+    that begins with `key`. `key` is not empty.
+    """
     head, last = key[:-1], key[-1]
     if last == "\0":
         return head
@@ -54,7 +58,9 @@ def inside(key: str, low: str, high: str) -> bool:
 
 
 def uncovered(ranges: Sequence[KeyRange]) -> int:
-    """How many neighbours do not meet, or ends are missing: 0 when every key is in exactly one range."""
+    """How many neighbours do not meet, or ends are missing: 0 when every key is in exactly one
+    range.
+    """
     ordered = sorted(ranges)
     ends = ["", *(high for _, high in ordered)]
     starts = [*(low for low, _ in ordered), ""]

@@ -16,8 +16,9 @@ _LONGEST = 1024
 _CONTROLS = frozenset(map(chr, (*range(32), 127)))
 
 
-def crate_changes(key: str) -> bool:
-    """Whether the object_store crate would change or refuse the key: it drops slashes at the ends, allows no empty or dotted segments, no control characters.
+def needs_boto3(key: str) -> bool:
+    """Whether the object_store crate would change or refuse the key: it drops slashes at the ends,
+    allows no empty or dotted segments, no control characters.
 
     Standard base64 has slashes, so about one deduplicated id in 40 is such a key.
     """
@@ -44,5 +45,6 @@ def s3_place(settings: S3Settings) -> str:
 def wrong_key(settings: S3Settings, why: str) -> BadSetting:
     """The error for credentials that S3 refuses."""
     return BadSetting(
-        f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}"
+        f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and "
+        f"MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}"
     )

@@ -34,7 +34,7 @@ _FAILURES = 5
 _REST_SECONDS = 5.0
 """After five failures in a row obstore alone is asked for 5 s, lest S3 is asked twice each time."""
 _BUSY = (429, 500, 502, 503, 504)
-_NOTHING_THERE = (404, 416)
+_NO_BYTES = (404, 416)
 """No such key; an empty object."""
 _RESTING = Answer()
 _BUSY_PAUSE = 0.1
@@ -89,7 +89,7 @@ class SmallObjects:
             f"Range: bytes=0-{SMALL - 1}\r\n\r\n"
         )
         answer = await self._answer(head.encode())
-        if answer.status in _NOTHING_THERE:
+        if answer.status in _NO_BYTES:
             return None
         size = _size(answer)
         return (answer.body, size) if self._is_well(answer, size > 0) else None
@@ -99,7 +99,7 @@ class SmallObjects:
         path = self._prefix + quote(key)
         head = f"HEAD {path} HTTP/1.1\r\n{self._signer.headers('HEAD', path, EMPTY)}\r\n"
         answer = await self._answer(head.encode(), has_body=False)
-        if answer.status in _NOTHING_THERE:
+        if answer.status in _NO_BYTES:
             return None
         size = answer.headers.get(b"content-length", b"")
         modified = _time(answer.headers.get(b"last-modified", b""))

@@ -21,7 +21,7 @@ from time import monotonic
 
 PROBE = 3
 """Requests at once while the least latency is measured."""
-LEAST, MOST = 8, 256
+MIN_LIMIT, MAX_LIMIT = 8, 256
 """Fewer requests would lose to other programs where those want the same cores."""
 _FIRST = 16
 """The limit at first. A probe comes before it."""
@@ -54,13 +54,13 @@ class Window:
         self._probe_at = 0.0
         self._was_full = False
         self._times_at_least = 0
-        self._is_held = False
+        self._is_pinned = False
         self.on_enter: Callable[[], None] | None = None
         """Called when a request enters: for measurements."""
 
     def hold(self, limit: int) -> None:
         """The limit stays this one: for measurements."""
-        self.limit, self._is_held, self._probing = limit, True, False
+        self.limit, self._is_pinned, self._probing = limit, True, False
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
@@ -75,7 +75,7 @@ class Window:
         try:
             yield
         finally:
-            self._left(began)
+            self._finished(began)
 
     @property
     def _room(self) -> int:
@@ -97,12 +97,12 @@ class Window:
         finally:
             overdue.cancel()
 
-    def _left(self, began: float) -> None:
+    def _finished(self, began: float) -> None:
         self._under_way -= 1
         now = self._clock()
         if began >= self._probe_began:  # what began before the probe says nothing
             self._samples.append(now - began)
-        if self._is_held:
+        if self._is_pinned:
             self._samples.clear()
         elif len(self._samples) >= _SAMPLES and now - self._since >= _EVERY:
             self._update(now)
@@ -129,10 +129,10 @@ class Window:
         self._least = min(self._least, latency)
         low, high = _STEEPEST
         gradient = min(max(_BUFFER * self._least / latency, low), high)
-        wanted = gradient * self.limit + math.sqrt(self.limit)
-        if wanted < self.limit or self._was_full:  # nobody needs more of what is not used up
-            self.limit = min(max(wanted, LEAST), MOST)
+        target = gradient * self.limit + math.sqrt(self.limit)
+        if target < self.limit or self._was_full:  # nobody needs more of what is not used up
+            self.limit = min(max(target, MIN_LIMIT), MAX_LIMIT)
         self._was_full = bool(self._waiting)
-        self._times_at_least = self._times_at_least + 1 if self.limit <= LEAST else 0
+        self._times_at_least = self._times_at_least + 1 if self.limit <= MIN_LIMIT else 0
         if now >= self._probe_at or self._times_at_least >= _AT_LEAST:
             self._probing, self._probe_began, self._times_at_least = True, now, 0

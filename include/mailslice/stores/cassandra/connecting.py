@@ -30,7 +30,7 @@ from cassandra.query import tuple_factory
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
-from mailslice.stores.cassandra.again import PINNED, Timestamps, has_several_nodes
+from mailslice.stores.cassandra.coordinator_retry import PINNED, Timestamps, has_several_nodes
 from mailslice.stores.cassandra.failures import translated
 from mailslice.stores.tls import client_tls
 
@@ -40,21 +40,24 @@ LONGEST_PAUSE = 5.0
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
-    """(host, port) of each contact point; `host:port` and `[v6]:port` override the port setting. Raises BadSetting."""
+    """(host, port) of each contact point; `host:port` and `[v6]:port` override the port setting.
+
+    Raises BadSetting.
+    """
     if not settings.contact_points:
         raise BadSetting("MAILSLICE_CASSANDRA_CONTACT_POINTS is empty: at least one host")
     return [_point(text, settings.port) for text in settings.contact_points]
 
 
 def _point(text: str, port: int) -> tuple[str, int]:
-    host, separator, given = text.rpartition(":")
+    host, separator, digits = text.rpartition(":")
     if not separator or (text.count(":") > 1 and not text.startswith("[")):
         return text.strip("[]"), port  # a name, an IPv4 address, or a bare IPv6 address
     if text.endswith("]"):
         return text[1:-1], port
-    if not host or not given.isdecimal() or not 1 <= int(given) <= 65535:
+    if not host or not digits.isdecimal() or not 1 <= int(digits) <= 65535:
         raise BadSetting(f"MAILSLICE_CASSANDRA_CONTACT_POINTS: {text!r} is not host or host:port")
-    return host.strip("[]"), int(given)
+    return host.strip("[]"), int(digits)
 
 
 def address(settings: CassandraSettings) -> str:
@@ -71,7 +74,8 @@ def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:
         return None
     if settings.username is None or settings.password is None:
         raise BadSetting(
-            "MAILSLICE_CASSANDRA_USERNAME and MAILSLICE_CASSANDRA_PASSWORD go together: one of them is not set"
+            "MAILSLICE_CASSANDRA_USERNAME and MAILSLICE_CASSANDRA_PASSWORD go together: one of "
+            "them is not set"
         )
     return PlainTextAuthProvider(settings.username, settings.password.get_secret_value())
 
@@ -83,7 +87,8 @@ def connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
         )
     except UnresolvableContactPoints:
         raise StoreUnavailable(
-            f"Cassandra at {address(settings)}: none of these hosts (MAILSLICE_CASSANDRA_CONTACT_POINTS) has an address"
+            f"Cassandra at {address(settings)}: none of these hosts "
+            "(MAILSLICE_CASSANDRA_CONTACT_POINTS) has an address"
         ) from None
     try:
         return cluster, _session(cluster)
@@ -93,7 +98,8 @@ def connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
         if settings.datacenter and known and settings.datacenter not in known:
             names = ", ".join(sorted(known))
             raise BadSetting(
-                f"MAILSLICE_CASSANDRA_DATACENTER={settings.datacenter!r}: Cassandra at {address(settings)} knows: {names}"
+                f"MAILSLICE_CASSANDRA_DATACENTER={settings.datacenter!r}: Cassandra at "
+                f"{address(settings)} knows: {names}"
             ) from None
         raise translated(error, address(settings)) from error
     except Exception as error:
@@ -118,7 +124,8 @@ def _session(cluster: Cluster) -> Session:
 def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluster:
     points = contact_points(settings)
     patience = max(1.5, min(5.0, 12.0 / len(points)))
-    # A node that hangs, its connections open, is left after 20 s in place of 60, where there are others; one alone may take its time.
+    # A node that hangs, its connections open, is left after 20 s in place of 60, where there are
+    # others; one alone may take its time.
     heartbeat = (
         {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if len(points) > 1 else {}
     )

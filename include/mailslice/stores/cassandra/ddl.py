@@ -91,7 +91,10 @@ def replication_of(session: CassandraSession, keyspace: str) -> str | None:
 
 
 def tables_of(session: CassandraSession, keyspace: str) -> set[str]:
-    """The tables of a keyspace, as they are now. One that is being made is among them a moment before it can be read (`again`)."""
+    """The tables of a keyspace, as they are now.
+
+    One that is being made is among them a moment before it can be read (`again`).
+    """
     return set(_changed(session, keyspace))
 
 
@@ -102,20 +105,26 @@ def gc_grace_of(session: CassandraSession, keyspace: str) -> dict[str, int]:
 
 
 def create_keyspace(session: CassandraSession, keyspace: str, replication: str) -> None:
-    """Create `keyspace` when missing. `replication` empty: one copy on a one-node cluster, BadSetting on a larger one, where nobody should guess."""
+    """Create `keyspace` when missing.
+
+    `replication` empty: one copy on a one-node cluster, BadSetting on a larger one, where nobody
+    should guess.
+    """
     if replication_of(session, keyspace) is not None:
         return
     if not replication:
         nodes = len(session.cluster.metadata.all_hosts())
         if nodes > 1:
             raise BadSetting(
-                f"keyspace {keyspace} is missing on {nodes} nodes of Cassandra: create it, or say MAILSLICE_OWN_REPLICATION, "
+                f"keyspace {keyspace} is missing on {nodes} nodes of Cassandra: create it, or say "
+                "MAILSLICE_OWN_REPLICATION, "
                 "such as {'class': 'NetworkTopologyStrategy', 'dc1': 3}"
             )
         replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     if not _REPLICATION.fullmatch(replication.strip()):
         raise BadSetting(
-            f"MAILSLICE_OWN_REPLICATION={replication!r} is not a CQL map, such as {{'class': 'NetworkTopologyStrategy', 'dc1': 3}}"
+            f"MAILSLICE_OWN_REPLICATION={replication!r} is not a CQL map, such as "
+            f"{{'class': 'NetworkTopologyStrategy', 'dc1': 3}}"
         )
     _ignore_existing(
         session, f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}"
@@ -123,19 +132,21 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
 
 
 def create_tables(
-    session: CassandraSession, keyspace: str, wanted: Mapping[str, str]
+    session: CassandraSession, keyspace: str, required: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Create those of `wanted` (name -> columns and options) that are missing; their names. All of `wanted` can be read and written afterwards.
+    """Create those of `required` (name -> columns and options) that are missing; their names. All
+    of `required` can be read and written afterwards.
 
-    Of several that create at once one does it, and Cassandra shows the table to the others, and tells them that it exists, before it can be used: a write
-    in that moment would be confirmed and forgotten. So whoever finds a young table waits until it answers.
+    Of several that create at once one does it, and Cassandra shows the table to the others, and
+    tells them that it exists, before it can be used: a write in that moment would be confirmed and
+    forgotten. So whoever finds a young table waits until it answers.
     """
-    there = _changed(session, keyspace)
-    missing = tuple(name for name in wanted if name not in there)
+    existing = _changed(session, keyspace)
+    missing = tuple(name for name in required if name not in existing)
     for name in missing:
-        _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {wanted[name]}")
+        _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {required[name]}")
     _await_readable(
-        session, keyspace, [name for name in wanted if there.get(name, timedelta(0)) < _YOUNG]
+        session, keyspace, [name for name in required if existing.get(name, timedelta(0)) < _YOUNG]
     )
     return missing
 
@@ -143,14 +154,18 @@ def create_tables(
 def create_queue_tables(
     session: CassandraSession, table: QueueTable, replication: str = ""
 ) -> tuple[str, ...]:
-    """Create James' keyspace (of the session's settings) and its tables of the queue view, those that are missing; the names of the created tables."""
+    """Create James' keyspace (of the session's settings) and its tables of the queue view, those
+    that are missing; the names of the created tables.
+    """
     keyspace = session.settings.keyspace
     create_keyspace(session, keyspace, replication)
     return create_tables(session, keyspace, {name: _TABLES[name] for name in queue_tables(table)})
 
 
 def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
-    """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's own clock."""
+    """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's own
+    clock.
+    """
     query = "SELECT table_name, WRITETIME(id), toUnixTimestamp(now()) FROM system_schema.tables WHERE keyspace_name = ?"
     rows = session.execute(session.prepare(query), [keyspace.lower()])
     return {
@@ -159,7 +174,9 @@ def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
 
 
 def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[str]) -> None:
-    """Read one token of each, which costs nothing where a table is large: the session waits for a table that the schema shows."""
+    """Read one token of each, which costs nothing where a table is large: the session waits for a
+    table that the schema shows.
+    """
     columns = columns_of(session, keyspace.lower()) if names else {}
     for name in names:
         if key := partition_key(columns.get(name, ())):  # another node may not have heard of it

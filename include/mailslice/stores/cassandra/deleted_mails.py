@@ -27,12 +27,12 @@ Marked = frozenset[bytes] | None
 class DeletedMails(Table):
     """The deleted marks."""
 
-    ON_EVENT_LOOP = ("_mark", "_one", "_some")
+    ON_EVENT_LOOP = ("_mark", "_one", "_by_ids")
 
     _mark = Statement(insert(("queuename", "enqueueid")))
     _one = Statement(select(("enqueueid",), "queuename = ? AND enqueueid = ?"))
-    _some = Statement(select(("enqueueid",), "queuename = ? AND enqueueid IN ?"), paged=False)
-    _drop_some = Statement("DELETE FROM {table} WHERE queuename = ? AND enqueueid IN ?")
+    _by_ids = Statement(select(("enqueueid",), "queuename = ? AND enqueueid IN ?"), paged=False)
+    _drop_by_ids = Statement("DELETE FROM {table} WHERE queuename = ? AND enqueueid IN ?")
     _in_range = Statement(
         f"SELECT enqueueid FROM {{table}} WHERE queuename = ? AND {_TOKEN} > ? AND {_TOKEN} <= ? "
         "ALLOW FILTERING"
@@ -57,14 +57,15 @@ class DeletedMails(Table):
 
     def are_marked_future(self, queue: QueueName, ids: Sequence[EnqueueId]) -> ResponseFuture:
         """A future whose rows begin with the ids of those that are marked; up to 100."""
-        return self._session.submit(self._some, [queue, ids])
+        return self._session.submit(self._by_ids, [queue, ids])
 
     def is_marked(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
         """Whether the mail is marked."""
         return bool(self._session.execute(self._one, [queue, enqueue_id]))
 
     def is_marked_on_any_replica(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
-        """As `is_marked`, by all replicas: a mark that was not answered may be on one of them alone.
+        """As `is_marked`, by all replicas: a mark that was not answered may be on one of them
+        alone.
 
         Raises StoreUnavailable when one is away.
         """
@@ -77,7 +78,7 @@ class DeletedMails(Table):
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
     ) -> set[EnqueueId]:
         """Those of `ids` that are marked."""
-        pages = self._session.map(self._some, self._chunks(queue, ids), in_flight)
+        pages = self._session.map(self._by_ids, self._chunks(queue, ids), in_flight)
         return {row[0] for _, rows in pages for row in rows}
 
     def look_up(
@@ -90,30 +91,33 @@ class DeletedMails(Table):
     ) -> Iterator[tuple[T, bytes, Marked]]:
         """Of each (what, packed ids; at most IDS_A_REQUEST): these two, and the marked ones."""
         name, pages = queue.encode(), self._session.packed.pages
-        wanted = (_Asked(name, what, packed) for what, packed in asked)
-        for asked_for, page in pages(self._some, wanted, in_flight, ordered=ordered, raw=True):
+        requests = (_Asked(name, tag, packed) for tag, packed in asked)
+        for asked_for, page in pages(self._by_ids, requests, in_flight, ordered=ordered, raw=True):
             packed = asked_for.packed
             is_all = page.rows * WIDTH == len(packed)
-            yield asked_for.what, packed, ALL if is_all else each_of(page.data)
+            yield asked_for.tag, packed, ALL if is_all else each_of(page.data)
 
     def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> None:
         """Delete the marks, 100 a request: ten times faster (reference/spark-cassandra.md).
 
         Only for mails that cannot be handled again (design, I5).
         """
-        self._session.run_many(self._drop_some, self._chunks(queue, ids), in_flight=8)
+        self._session.run_many(self._drop_by_ids, self._chunks(queue, ids), in_flight=8)
 
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:
         """As `drop_many`, of packed ids, at most IDS_A_REQUEST in a list; how many requests."""
         name = queue.encode()
         params = ([name, as_list(packed)] for packed in lists)
-        pages = self._session.packed.pages(self._drop_some, params, in_flight, raw=True)
+        pages = self._session.packed.pages(self._drop_by_ids, params, in_flight, raw=True)
         return sum(1 for _ in pages)
 
     def packed_ids_of(
         self, queue: QueueName, ranges: Iterable[TokenRange], in_flight: int = 4
     ) -> Iterator[bytes]:
-        """Packed ids of the queue's marks in those ranges, by page. Marks of all queues are read."""
+        """Packed ids of the queue's marks in those ranges, by page.
+
+        Marks of all queues are read.
+        """
         asked = ([queue, low, high] for low, high in ranges)
         for _, page in self._session.packed.pages(self._in_range, asked, in_flight):
             if page.rows:
@@ -133,7 +137,7 @@ class DeletedMails(Table):
 class _Asked(list[bytes], Generic[T]):
     """The bound values of a request, which remember what they were asked for."""
 
-    def __init__(self, queue: bytes, what: T, packed: bytes) -> None:
+    def __init__(self, queue: bytes, tag: T, packed: bytes) -> None:
         super().__init__([queue, as_list(packed)])
-        self.what = what
+        self.tag = tag
         self.packed = packed

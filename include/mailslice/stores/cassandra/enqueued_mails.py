@@ -21,7 +21,7 @@ from mailslice.stores.cassandra.session import CassandraSession, Params, Pending
 from mailslice.stores.cassandra.table import Statement, Table, assignments, insert, select
 
 _PLACE = "queuename = ? AND timerangestart = ? AND bucketid = ?"
-_SOME = f"{_PLACE} AND enqueueid IN ?"
+_BY_IDS = f"{_PLACE} AND enqueueid IN ?"
 _KEY_COLUMNS = 4
 """The first of COLUMNS are the key."""
 _WRITTEN = "WRITETIME(enqueuedtime)"
@@ -105,9 +105,9 @@ class EnqueuedMails(Table):
         idempotent=False,
     )
     _read = Statement(select(COLUMNS, f"{_PLACE} AND enqueueid = ?"))
-    _some = Statement(select(COLUMNS, _SOME))
-    _some_written = Statement(select((*COLUMNS, _WRITTEN), _SOME))
-    _some_ids = Statement(select(_ROW_ID, _SOME))
+    _by_ids = Statement(select(COLUMNS, _BY_IDS))
+    _written_by_ids = Statement(select((*COLUMNS, _WRITTEN), _BY_IDS))
+    _row_ids_by_ids = Statement(select(_ROW_ID, _BY_IDS))
     _delete_partition = Statement(f"DELETE FROM {{table}} USING TIMESTAMP ? WHERE {_PLACE}")
     _places = Statement(
         "SELECT DISTINCT queuename, timerangestart, bucketid FROM {table} "
@@ -164,24 +164,33 @@ class EnqueuedMails(Table):
         for _, ids in self.ids_of(queue, [place], in_flight=1):
             yield from ids
 
-    def some(self, queue: QueueName, wanted: IdsByPlace, in_flight: int = 8) -> Iterator[ViewRow]:
+    def some(
+        self, queue: QueueName, ids_by_place: IdsByPlace, in_flight: int = 8
+    ) -> Iterator[ViewRow]:
         """The rows of these ids that are there, at most 100 ids a request, in no order."""
-        for _, rows in self._session.map(self._some, _hundreds(queue, wanted), in_flight):
+        for _, rows in self._session.map(self._by_ids, _hundreds(queue, ids_by_place), in_flight):
             yield from map(from_row, rows)
 
     def some_written(
-        self, queue: QueueName, wanted: IdsByPlace, in_flight: int = 8
+        self, queue: QueueName, ids_by_place: IdsByPlace, in_flight: int = 8
     ) -> Iterator[WrittenRow]:
         """As `some`, each row with its write time."""
-        for _, rows in self._session.map(self._some_written, _hundreds(queue, wanted), in_flight):
+        for _, rows in self._session.map(
+            self._written_by_ids, _hundreds(queue, ids_by_place), in_flight
+        ):
             yield from map(_written_row, rows)
 
     def some_ids(
-        self, queue: QueueName, wanted: IdsByPlace, in_flight: int = 8, *, ordered: bool = False
+        self,
+        queue: QueueName,
+        ids_by_place: IdsByPlace,
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
     ) -> Iterator[tuple[Place, list[RowId]]]:
         """As `some`, with `RowId`s: which of these ids have a row, without reading the others."""
-        keys = _hundreds(queue, wanted)
-        for key, rows in self._session.map(self._some_ids, keys, in_flight, ordered=ordered):
+        keys = _hundreds(queue, ids_by_place)
+        for key, rows in self._session.map(self._row_ids_by_ids, keys, in_flight, ordered=ordered):
             yield key.place, [_row_id(row) for row in rows]
 
     def delete_partition(self, queue: QueueName, place: Place, timestamp_us: int) -> None:
@@ -232,10 +241,10 @@ class _Key(list[object]):
         self.place = place
 
 
-def _hundreds(queue: QueueName, wanted: IdsByPlace) -> Iterator[_Key]:
+def _hundreds(queue: QueueName, ids_by_place: IdsByPlace) -> Iterator[_Key]:
     return (
         _Key(queue, place, list(ids[at : at + IDS_A_REQUEST]))
-        for place, ids in wanted
+        for place, ids in ids_by_place
         for at in range(0, len(ids), IDS_A_REQUEST)
     )
 

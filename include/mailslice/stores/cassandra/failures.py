@@ -19,7 +19,9 @@ _UNAVAILABLE = (DriverException, ConnectionException, ErrorMessage, NoHostAvaila
 
 
 def translated(error: BaseException, address: str) -> BaseException:
-    """StoreUnavailable or BadSetting for a driver's error, naming the address; another error as it is."""
+    """StoreUnavailable or BadSetting for a driver's error, naming the address; another error as it
+    is.
+    """
     for cause in causes(error):
         if "AuthenticationFailed" in type(cause).__name__:
             return BadSetting(
@@ -32,11 +34,13 @@ def translated(error: BaseException, address: str) -> BaseException:
         # The driver wraps a refused certificate in an OSError of the same text.
         if isinstance(cause, ssl.SSLError) or "[SSL" in str(cause):
             return BadSetting(
-                f"Cassandra at {address}: TLS failed, see MAILSLICE_CASSANDRA_TLS_*: {_short(cause)}"
+                f"Cassandra at {address}: TLS failed, see MAILSLICE_CASSANDRA_TLS_*: "
+                f"{_short(cause)}"
             )
     if isinstance(error, cassandra.InvalidRequest):
         return BadSetting(
-            f"Cassandra at {address} refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right? {_short(error)}"
+            f"Cassandra at {address} refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right? "
+            f"{_short(error)}"
         )
     if isinstance(error, _UNAVAILABLE) and not isinstance(error, RequestValidationException):
         # The last cause is the most telling one: of a host, else the error itself.

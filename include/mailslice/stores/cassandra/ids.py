@@ -1,6 +1,8 @@
-"""Enqueue ids as the native protocol has them: 4 bytes of length and 16 of the id, in a page of rows as in a list that is bound.
+"""Enqueue ids as the native protocol has them: 4 bytes of length and 16 of the id, in a page of
+rows as in a list that is bound.
 
-Looking up the marks of a million rows need not make a million UUIDs: what came in a page goes into the next request as it is.
+Looking up the marks of a million rows need not make a million UUIDs: what came in a page goes into
+the next request as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _TIMED = WIDTH + _TIME
 
 def pack(ids: Iterable[UUID]) -> bytes:
     """Packed ids, one after the other."""
-    return b"".join(_HEAD + each.bytes for each in ids)
+    return b"".join(_HEAD + enqueue_id.bytes for enqueue_id in ids)
 
 
 def unpack(packed: bytes) -> list[EnqueueId]:
@@ -61,7 +63,9 @@ def each_of(packed: bytes) -> frozenset[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class TimedIds:
-    """Rows of (enqueueid, enqueuedtime) of one page: `packed` ids, and the bytes that `time_of` decodes for those rows that matter."""
+    """Rows of (enqueueid, enqueuedtime) of one page: `packed` ids, and the bytes that `time_of`
+    decodes for those rows that matter.
+    """
 
     packed: bytes
     _rows: bytes

@@ -8,9 +8,11 @@ from types import ModuleType
 
 
 def without_numpy() -> None:
-    """Keeps the driver from importing numpy, for row parsers that nothing here uses: 12 MiB and a tenth of a second in each process.
+    """Keeps the driver from importing numpy, for row parsers that nothing here uses: 12 MiB and a
+    tenth of a second in each process.
 
-    For processes that are mailslice's own, before their first import of the driver (later it does nothing): another program may want those parsers.
+    For processes that are mailslice's own, before their first import of the driver (later it does
+    nothing): another program may want those parsers.
     """
     if "numpy" in sys.modules or "cassandra.cython_deps" in sys.modules:
         return

@@ -56,7 +56,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message's row in the truth or in the projection: the columns that both have, and when the newest of its cells was written (microseconds; 0: nobody
+    """A message's row in the truth or in the projection: the columns that both have, and when the
+    newest of its cells was written (microseconds; 0: nobody
     knows). Cells of collections tell no time.
     """
 
@@ -66,8 +67,8 @@ class MessageRow:
     @property
     def message(self) -> UUID | None:
         """The message's id; None for a row of the projection of which only later flags are left."""
-        found: UUID | None = self.values["messageid"]
-        return found
+        message_id: UUID | None = self.values["messageid"]
+        return message_id
 
     @property
     def state(self) -> dict[str, object]:
@@ -99,18 +100,27 @@ class MailboxTables(Table):
         super().__init__(session, session.settings.keyspace, MESSAGE_ID_TABLE)
 
     def require(self, *, truth: bool = True) -> None:
-        """Raises Refused naming the tables or columns that are missing; without `truth`, imapUidTable need not be there."""
-        wanted = [MAILBOX, MESSAGE_ID_TABLE, MAILBOX_COUNTERS, *([IMAP_UID_TABLE] if truth else [])]
-        there = tables_of(self._session, self._keyspace)
-        if missing := sorted(set(wanted) - there):
+        """Raises Refused naming the tables or columns that are missing; without `truth`,
+        imapUidTable need not be there.
+        """
+        required = [
+            MAILBOX,
+            MESSAGE_ID_TABLE,
+            MAILBOX_COUNTERS,
+            *([IMAP_UID_TABLE] if truth else []),
+        ]
+        existing = tables_of(self._session, self._keyspace)
+        if missing := sorted(set(required) - existing):
             raise Refused(
-                f"keyspace {self._keyspace} of Cassandra at {self._session.address} has no table {', '.join(missing)}: James' mailbox tables are needed, "
+                f"keyspace {self._keyspace} of Cassandra at {self._session.address} has no table "
+                f"{', '.join(missing)}: James' mailbox tables are needed, "
                 "and mailslice never creates them; is MAILSLICE_CASSANDRA_KEYSPACE right?"
             )
         for table in (MESSAGE_ID_TABLE, *([IMAP_UID_TABLE] if truth else [])):
             if lacking := [name for name in _NEEDED if name not in self._columns(table)]:
                 raise Refused(
-                    f"{self._keyspace}.{table} has no column {', '.join(lacking)}: it is not the table that James makes"
+                    f"{self._keyspace}.{table} has no column {', '.join(lacking)}: it is not the "
+                    "table that James makes"
                 )
 
     @cached_property
@@ -131,7 +141,9 @@ class MailboxTables(Table):
 
     @cached_property
     def message_columns(self) -> tuple[str, ...]:
-        """What scans give of a message: message id, mailbox id, uid, modSeq, the flags, and the user flags, where there are any, last."""
+        """What scans give of a message: message id, mailbox id, uid, modSeq, the flags, and the
+        user flags, where there are any, last.
+        """
         user_flags = [USER_FLAGS] if self.has_user_flags else []
         return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *user_flags)
 
@@ -163,13 +175,15 @@ class MailboxTables(Table):
         )
 
     def of_users(self, users: Iterable[str]) -> set[UUID]:
-        """The mailboxes of these users, in any case (James keeps them in lower case): a scan of the table of mailboxes."""
-        wanted = {user.lower() for user in users}
+        """The mailboxes of these users, in any case (James keeps them in lower case): a scan of the
+        table of mailboxes.
+        """
+        names = {user.lower() for user in users}
         statement = self.prepare_statement(f"SELECT id, mailboxbase FROM {{keyspace}}.{MAILBOX}")
         return {
             mailbox
             for mailbox, base in self._session.stream(statement)
-            if base is not None and (_user(base) or "").lower() in wanted
+            if base is not None and (_user(base) or "").lower() in names
         }
 
     @cached_property
@@ -178,7 +192,9 @@ class MailboxTables(Table):
         return MODSEQ in tables_of(self._session, self._keyspace)
 
     def given_modseq(self, mailbox: UUID) -> int:
-        """The highest modSeq that James gave out in the mailbox, whether a message has it or not; 0 where it is not written, or has no table."""
+        """The highest modSeq that James gave out in the mailbox, whether a message has it or not; 0
+        where it is not written, or has no table.
+        """
         rows = self._session.execute(self._modseq, [mailbox]) if self.has_modseqs else []
         return int(rows[0][0] or 0) if rows else 0
 
@@ -191,7 +207,10 @@ class MailboxTables(Table):
         return _counters(self._session.execute(self._counters, [mailbox]))
 
     def counters_of_all_replicas(self, mailbox: UUID) -> Counters:
-        """The stored counters as all replicas together know them. Raises StoreUnavailable when one is away: only then nothing can come up later."""
+        """The stored counters as all replicas together know them.
+
+        Raises StoreUnavailable when one is away: only then nothing can come up later.
+        """
         bound = self._counters.bind([mailbox])
         bound.consistency_level = ConsistencyLevel.ALL
         bound.is_idempotent = False  # no other node could answer for the one that is away
@@ -202,7 +221,8 @@ class MailboxTables(Table):
         self._add  # noqa: B018 - a cached property
 
     def add(self, mailbox: UUID, count: int, unseen: int) -> None:
-        """Add to both counters, in one update that is sent once: no retry by the driver, on no other host, and never a second, speculative one.
+        """Add to both counters, in one update that is sent once: no retry by the driver, on no
+        other host, and never a second, speculative one.
 
         Whatever this raises, the update may have been done, or may still be.
         """
@@ -235,7 +255,7 @@ class MailboxTables(Table):
         values, times = rows[0][: len(columns)], rows[0][len(columns) :]
         return MessageRow(
             dict(zip(columns, values, strict=True)),
-            max((each for each in times if each is not None), default=0),
+            max((time for time in times if time is not None), default=0),
         )
 
     def _columns(self, table: str) -> set[str]:
@@ -245,7 +265,9 @@ class MailboxTables(Table):
         return columns_of(self._session, self._keyspace.lower()).get(table, ())
 
     def _written(self, table: str) -> list[str]:
-        """A row with the write times of all its cells that have one: a change may have written any of them alone."""
+        """A row with the write times of all its cells that have one: a change may have written any
+        of them alone.
+        """
         timed = [
             f"WRITETIME({column.name})"
             for column in self._schema(table)

@@ -1,4 +1,7 @@
-"""The nodes of the cluster, one by one: what each keeps on disk, and what it compacts now. Virtual tables speak only of the node that answers."""
+"""The nodes of the cluster, one by one: what each keeps on disk, and what it compacts now.
+
+Virtual tables speak only of the node that answers.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ from mailslice.stores.cassandra.session import CassandraSession
 COLLECTING = "remove deleted data"
 """The kind of a running garbagecollect in system_views.sstable_tasks."""
 _POOL = "CompactionExecutor"
-_CLOCKS_APART = timedelta(minutes=1)
+_MAX_CLOCK_SKEW = timedelta(minutes=1)
 """A node's own clock may be behind by that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node, by the address that clients know. `asked` False: of another data centre, or away: nobody here can ask it."""
+    """One node, by the address that clients know.
+
+    `asked` False: of another data centre, or away: nobody here can ask it.
+    """
 
     address: str
     datacenter: str
@@ -28,7 +34,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """What a node has to compact: tasks that run or wait, and whether a garbagecollect is among those that run."""
+    """What a node has to compact: tasks that run or wait, and whether a garbagecollect is among
+    those that run.
+    """
 
     pending: int
     collecting: bool
@@ -52,7 +60,9 @@ class Nodes:
         return tuple(sorted(nodes, key=lambda node: node.address))
 
     def disk_mib(self, address: str, keyspace: str, tables: Iterable[str]) -> dict[str, int]:
-        """MiB of each table on the node's disk, rounded up by Cassandra; what is still in memory counts as nothing."""
+        """MiB of each table on the node's disk, rounded up by Cassandra; what is still in memory
+        counts as nothing.
+        """
         rows = self._session.ask(
             self._host(address),
             "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage",
@@ -83,7 +93,7 @@ class Nodes:
         return frozenset(
             table
             for table, name, at in rows
-            if name == keyspace.lower() and at.replace(tzinfo=UTC) >= since - _CLOCKS_APART
+            if name == keyspace.lower() and at.replace(tzinfo=UTC) >= since - _MAX_CLOCK_SKEW
         )
 
     def _hosts(self) -> Iterable[Any]:

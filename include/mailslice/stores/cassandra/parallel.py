@@ -12,7 +12,7 @@ from cassandra import OperationTimedOut
 from cassandra.cluster import ResponseFuture, ResultSet
 
 Page = tuple[Sequence[object], list[tuple[Any, ...]]]
-Again: TypeAlias = Callable[
+RetryPage: TypeAlias = Callable[
     [BaseException, ResponseFuture, Callable[..., ResponseFuture]], ResultSet
 ]
 Answer: TypeAlias = "tuple[Job, int, Any, BaseException | None]"
@@ -21,18 +21,19 @@ Done: TypeAlias = Callable[[Answer], None]
 
 
 class Job:
-    """One request and its pages. The next page is asked for when the last one is taken, so that it comes while that one is worked on.
+    """One request and its pages.
 
-    `send(paging_state=..., host=...)` asks for a page; each is a request of its own, with its own time-out. `again(error, future, send)` gives a page whose
-    request failed, or raises.
+    The next page is asked for when the last one is taken: it comes while that one is worked on.
+    `send(paging_state=..., host=...)` asks for a page. Each page is a request of its own, with its
+    own time-out. `retry_page(error, future, send)` gives a page whose request failed, or raises.
     """
 
     def __init__(
-        self, params: Sequence[object], send: Callable[..., ResponseFuture], again: Again
+        self, params: Sequence[object], send: Callable[..., ResponseFuture], retry_page: RetryPage
     ) -> None:
         self.params = params
         self._send = send
-        self._again = again
+        self._retry_page = retry_page
         self._state: bytes | None = None
         self._future: ResponseFuture = None
         self._turn = 0
@@ -53,18 +54,25 @@ class Job:
         return True
 
     def takes(self, turn: int) -> bool:
-        """Whether this is the answer that is waited for. The driver can give two to one request: a time-out, and late what came after all."""
+        """Whether this is the answer that is waited for.
+
+        The driver can give two to one request: a time-out, and late what came after all.
+        """
         awaited, self._awaited = (
             self._awaited == turn,
             0 if self._awaited == turn else self._awaited,
         )
         return awaited
 
-    def ask_again(self, error: BaseException) -> Any:
-        """The rows of the page that ended with `error`, and of no other: those before it were given. Waits for them; raises when they do not come."""
-        found = self._again(error, self._future, partial(self._send, paging_state=self._state))
-        self._future = found.response_future
-        return found.current_rows
+    def retry(self, error: BaseException) -> Any:
+        """The rows of the page that ended with `error`, and of no other: those before it were
+        given. Waits for them; raises when they do not come.
+        """
+        result = self._retry_page(
+            error, self._future, partial(self._send, paging_state=self._state)
+        )
+        self._future = result.response_future
+        return result.current_rows
 
     def _ask(self) -> None:
         self._turn += 1
@@ -98,14 +106,16 @@ def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterat
             return
         job, rows, error = _take(answers, patience)
         if error is not None:
-            rows = job.ask_again(error)
+            rows = job.retry(error)
         if not job.ask_on():
             running -= 1
         yield job.params, rows or []
 
 
 def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:
-    """Pages in the order of the jobs: the first page of each waits until its turn, further pages are asked for only then."""
+    """Pages in the order of the jobs: the first page of each waits until its turn, further pages
+    are asked for only then.
+    """
     waiting = iter(jobs)
     started: deque[tuple[Job, queue.SimpleQueue[Answer]]] = deque()
 
@@ -122,7 +132,7 @@ def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[P
         while more:
             _, rows, error = _take(answers, patience)
             if error is not None:
-                rows = job.ask_again(error)
+                rows = job.retry(error)
             more = job.ask_on()
             if not more:
                 started.popleft()

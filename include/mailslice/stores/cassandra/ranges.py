@@ -16,27 +16,31 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 
 def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
-    """At least `least` ranges that tile the ring; none crosses a boundary between nodes, so that each is read from its own replicas.
+    """At least `least` ranges that tile the ring; none crosses a boundary between nodes, so that
+    each is read from its own replicas.
 
     Raises Refused for another partitioner than Murmur3Partitioner.
     """
     metadata = session.cluster.metadata
     if metadata.partitioner and not metadata.partitioner.endswith("Murmur3Partitioner"):
         raise Refused(
-            f"Cassandra at {session.address} uses {metadata.partitioner}: scans need Murmur3Partitioner"
+            f"Cassandra at {session.address} uses {metadata.partitioner}: scans need "
+            "Murmur3Partitioner"
         )
     ring = [int(token.value) for token in metadata.token_map.ring] if metadata.token_map else []
     edges = sorted({LOWEST, HIGHEST, *ring})
-    wanted = (HIGHEST - LOWEST) // max(1, least)
+    width = (HIGHEST - LOWEST) // max(1, least)
     return [
         part
         for low, high in pairwise(edges)
-        for part in _split(low, high, max(1, -(-(high - low) // wanted)))
+        for part in _split(low, high, max(1, -(-(high - low) // width)))
     ]
 
 
 def holes(ranges: Iterable[TokenRange]) -> int:
-    """How often neighbours of these ranges do not meet, or the ring's ends are missing: 0 when they tile it, each token once."""
+    """How often neighbours of these ranges do not meet, or the ring's ends are missing: 0 when they
+    tile it, each token once.
+    """
     ordered = sorted(ranges)
     ends = [LOWEST, *(high for _, high in ordered)]
     starts = [*(low for low, _ in ordered), HIGHEST]

@@ -1,4 +1,6 @@
-"""Blob ids in the columns of any table: what a table's columns are, and a scan of some of them by token range."""
+"""Blob ids in the columns of any table: what a table's columns are, and a scan of some of them by
+token range.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +33,33 @@ class Column:
 
 
 def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Column, ...]]:
-    """The tables of a keyspace with their columns, as they are now; empty when there is no such keyspace."""
+    """The tables of a keyspace with their columns, as they are now; empty when there is no such
+    keyspace.
+    """
     statement = session.prepare(
-        "SELECT table_name, column_name, type, kind, position FROM system_schema.columns WHERE keyspace_name = ?"
+        "SELECT table_name, column_name, type, kind, position FROM system_schema.columns WHERE "
+        "keyspace_name = ?"
     )
-    found: dict[str, list[Column]] = {}
+    by_table: dict[str, list[Column]] = {}
     for table, name, kind_of_value, kind, position in session.execute(statement, [keyspace]):
-        found.setdefault(table, []).append(
+        by_table.setdefault(table, []).append(
             Column(name, kind_of_value, position if kind == "partition_key" else -1, kind)
         )
-    return {table: tuple(columns) for table, columns in found.items()}
+    return {table: tuple(columns) for table, columns in by_table.items()}
 
 
 def estimated_partitions(session: CassandraSession, keyspace: str) -> dict[str, int]:
-    """About how many partitions each table has, by what one node says of itself; a table without an estimate is left out."""
+    """About how many partitions each table has, by what one node says of itself; a table without an
+    estimate is left out.
+    """
     statement = session.prepare(
         "SELECT table_name, partitions_count FROM system.size_estimates WHERE keyspace_name = ?"
     )
-    found: dict[str, int] = {}
+    estimates: dict[str, int] = {}
     for table, partitions in session.execute(statement, [keyspace]):
-        found[table] = found.get(table, 0) + max(0, partitions)
+        estimates[table] = estimates.get(table, 0) + max(0, partitions)
     nodes = max(1, len(session.cluster.metadata.all_hosts()))
-    return {table: partitions * nodes for table, partitions in found.items()}
+    return {table: partitions * nodes for table, partitions in estimates.items()}
 
 
 def partition_key(columns: Iterable[Column]) -> tuple[str, ...]:
@@ -77,10 +84,11 @@ class ReferenceColumns:
         token = f"token({', '.join(map(_quoted, self.key))})"
         names = ", ".join(map(_quoted, self.columns))
         statement = session.prepare(
-            f"SELECT {names} FROM {_quoted(self.keyspace)}.{_quoted(self.table)} WHERE {token} > ? AND {token} <= ?"
+            f"SELECT {names} FROM {_quoted(self.keyspace)}.{_quoted(self.table)} WHERE {token} > ? "
+            f"AND {token} <= ?"
         )
-        for each, rows in session.map(statement, ranges, in_flight):
-            yield (int(str(each[0])), int(str(each[1]))), rows
+        for token_range, rows in session.map(statement, ranges, in_flight):
+            yield (int(str(token_range[0])), int(str(token_range[1]))), rows
 
 
 def texts(value: object) -> Iterator[str | bytes]:

@@ -80,19 +80,19 @@ def repaired(
         TableRepair(
             table,
             timedelta(seconds=seconds[table]),
-            whole_since(each for each in known if table in each.tables),
+            complete_since(one_repair for one_repair in known if table in one_repair.tables),
         )
         for table in tables
     )
 
 
-def whole_since(repairs: Iterable[Repair]) -> datetime | None:
+def complete_since(repairs: Iterable[Repair]) -> datetime | None:
     """The latest time from which on repairs cover the token ring; None when all do not."""
     ranges: list[TokenRange] = []
-    for each in sorted(repairs, key=lambda repair: repair.started, reverse=True):
-        ranges += each.ranges
+    for one_repair in sorted(repairs, key=lambda repair: repair.started, reverse=True):
+        ranges += one_repair.ranges
         if _cover_ring(ranges):
-            return each.started
+            return one_repair.started
     return None
 
 
@@ -116,19 +116,19 @@ def _repairs(session: CassandraSession, keyspace: str) -> list[Repair]:
 
 def _is_sound(options: Mapping[str, Any] | None) -> bool:
     """Whether a repair with these options brings all replicas together."""
-    told = dict(options or {})
-    return not any(str(told.get(name) or "").strip("[]{} ") for name in _PARTIAL) and not any(
-        str(told.get(name)).lower() == "true" for name in _UNSOUND
+    values = dict(options or {})
+    return not any(str(values.get(name) or "").strip("[]{} ") for name in _PARTIAL) and not any(
+        str(values.get(name)).lower() == "true" for name in _UNSOUND
     )
 
 
 def _ranges(texts: Iterable[str]) -> tuple[TokenRange, ...]:
     """Ranges as Cassandra writes them, `(low,high]`; one over the ring's end is cut there."""
-    found: list[TokenRange] = []
+    ranges: list[TokenRange] = []
     for match in filter(None, map(_RANGE.fullmatch, texts)):
         low, high = int(match[1]), int(match[2])
-        found += [(low, high)] if low < high else [(low, HIGHEST), (LOWEST, high)]
-    return tuple(found)
+        ranges += [(low, high)] if low < high else [(low, HIGHEST), (LOWEST, high)]
+    return tuple(ranges)
 
 
 def _cover_ring(ranges: Iterable[TokenRange]) -> bool:

@@ -22,7 +22,11 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting, parallel
-from mailslice.stores.cassandra.again import PATIENCE_SECONDS, Again, has_several_nodes
+from mailslice.stores.cassandra.coordinator_retry import (
+    PATIENCE_SECONDS,
+    CoordinatorRetry,
+    has_several_nodes,
+)
 from mailslice.stores.cassandra.failures import translated
 from mailslice.stores.cassandra.packed import PackedReader
 
@@ -37,7 +41,8 @@ Row = tuple[Any, ...]
 class CassandraSession:
     """A connected session; thread-safe; close it. Rows are plain tuples.
 
-    Raises StoreUnavailable naming host:port within 15 s, BadSetting for refused credentials, an unknown data centre or bad TLS files.
+    Raises StoreUnavailable naming host:port within 15 s, BadSetting for refused credentials, an
+    unknown data centre or bad TLS files.
     """
 
     def __init__(self, settings: CassandraSettings) -> None:
@@ -49,7 +54,7 @@ class CassandraSession:
         self._prepared: dict[tuple[str, bool, bool, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
         self._cluster, self._session = connecting.connect(settings)
-        self.again = Again(self._session)
+        self.retry = CoordinatorRetry(self._session)
 
     def __enter__(self) -> CassandraSession:
         return self
@@ -68,7 +73,9 @@ class CassandraSession:
 
     @property
     def longest_statement(self) -> timedelta:
-        """How long a statement that may be sent twice can be on its way: until it is done, or has failed."""
+        """How long a statement that may be sent twice can be on its way: until it is done, or has
+        failed.
+        """
         once, several = self.settings.timeout, has_several_nodes(self._cluster)
         return once + timedelta(seconds=PATIENCE_SECONDS) + once if several else once
 
@@ -80,10 +87,12 @@ class CassandraSession:
     def prepare(
         self, cql: str, *, idempotent: bool = True, paged: bool = True, serial: bool = False
     ) -> PreparedStatement:
-        """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT and counters: sent once, to one node.
+        """The prepared statement of `cql`, from the second time on without a request. `idempotent`
+        False for LWT and counters: sent once, to one node.
 
-        `paged` False for an IN of partition keys, whose answer is small: Cassandra reads the partitions of a paged one after each other, each by a pager of
-        its own, and those of an unpaged one beside each other.
+        `paged` False for an IN of partition keys, whose answer is small: Cassandra reads the
+        partitions of a paged one after each other, each by a pager of its own, and those of an
+        unpaged one beside each other.
 
         `serial` for a read of one partition that must see a conditional write (LWT) whose answer
         did not come: a plain read may miss it, and the next LWT then finishes it.
@@ -108,12 +117,16 @@ class CassandraSession:
             try:
                 return self._session.prepare(cql)
             except Exception as error:  # noqa: BLE001 - raised there, unless it mends
-                return self.again.answer(
+                return self.retry.answer(
                     error, cql, lambda _: self._session.prepare(cql), repeatable=True
                 )
 
     def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
-        """All rows; for small answers. What may be sent twice is asked again elsewhere (`again`). Raises StoreUnavailable and others of `error`."""
+        """All rows; for small answers.
+
+        What may be sent twice is sent again to another coordinator (`coordinator_retry`). Raises
+        StoreUnavailable and others of `error`.
+        """
         return self.begin(statement, params).result()
 
     def begin(self, statement: Statement | str, params: Params = ()) -> Pending:
@@ -124,7 +137,9 @@ class CassandraSession:
             )
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
-        """As `execute`, of this node (one of `cluster.metadata.all_hosts()`) and no other: virtual tables speak of the node that answers."""
+        """As `execute`, of this node (one of `cluster.metadata.all_hosts()`) and no other: virtual
+        tables speak of the node that answers.
+        """
         with self.translating():
             return list(self._session.execute(cql, params or None, host=host))
 
@@ -138,7 +153,10 @@ class CassandraSession:
             yield from rows
 
     def submit(self, statement: Statement, params: Params = ()) -> ResponseFuture:
-        """Send without waiting: for the hot path. What its future raises is the driver's; `error` turns it into mailslice's."""
+        """Send without waiting: for the hot path.
+
+        What its future raises is the driver's; `error` turns it into mailslice's.
+        """
         with self.translating():
             return self._session.execute_async(statement, params or None)
 
@@ -150,11 +168,13 @@ class CassandraSession:
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[Asked, list[Row]]]:
-        """Run the statement once for each of `params`, at most `in_flight` beside each other, and give (params, rows) a page at a time, as they come.
+        """Run the statement once for each of `params`, at most `in_flight` beside each other, and
+        give (params, rows) a page at a time, as they come.
 
-        An answer of several pages gives several pairs; one without rows gives one, empty. With `ordered`, in the order of `params`. Params are drawn
-        as they are needed, and no more than a page for each request in flight is held. A page that did not come is asked for again, as by `execute`,
-        and no page is given twice. The first error is raised, as by `execute`.
+        An answer of several pages gives several pairs; one without rows gives one, empty. With
+        `ordered`, in the order of `params`. Params are drawn as they are needed, and no more than a
+        page for each request in flight is held. A page that did not come is asked for again, as by
+        `execute`, and no page is given twice. The first error is raised, as by `execute`.
         """
         yield from self._pages(self._session, statement, params, in_flight, ordered=ordered)
 
@@ -169,10 +189,10 @@ class CassandraSession:
         bind: Callable[[Params], Sequence[object]] | None = None,
     ) -> Iterator[tuple[Asked, list[Any]]]:
         """As `map`, by this session of the driver; `bind` makes its arguments of the params."""
-        again = partial(self.again.page, statement)
+        retry = partial(self.retry.page, statement)
         arguments = bind or (lambda one: (statement, one or None))
         jobs = (
-            parallel.Job(one, partial(driver.execute_async, *arguments(one)), again)
+            parallel.Job(one, partial(driver.execute_async, *arguments(one)), retry)
             for one in params
         )
         run = parallel.in_order if ordered else parallel.as_they_come
@@ -184,13 +204,17 @@ class CassandraSession:
             return self._cluster.connect()
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
-        """Run a writing statement for each of `params`, at most `in_flight` at a time; how many were done. The first error is raised."""
+        """Run a writing statement for each of `params`, at most `in_flight` at a time; how many
+        were done. The first error is raised.
+        """
         return sum(1 for _ in self.map(statement, params, in_flight))
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """How far the clock of that Cassandra node is ahead whose clock differs most from this machine's; negative when behind.
+        """How far the clock of that Cassandra node is ahead whose clock differs most from this
+        machine's; negative when behind.
 
-        All nodes that can be asked are; one that goes away meanwhile has no say. Raises StoreUnavailable when none answers.
+        All nodes that can be asked are; one that goes away meanwhile has no say. Raises
+        StoreUnavailable when none answers.
         """
         skews: list[timedelta] = []
         problem: StoreUnavailable | None = None
@@ -212,13 +236,15 @@ class CassandraSession:
                 self._session.execute("SELECT toUnixTimestamp(now()) FROM system.local", host=host)
             )
         after = clock()
-        theirs = _EPOCH + timedelta(milliseconds=rows[0][0])
-        if before - timedelta(milliseconds=1) <= theirs <= after:
+        server_time = _EPOCH + timedelta(milliseconds=rows[0][0])
+        if before - timedelta(milliseconds=1) <= server_time <= after:
             return timedelta(0)
-        return theirs - (before + (after - before) / 2)
+        return server_time - (before + (after - before) / 2)
 
     def error(self, error: BaseException) -> BaseException:
-        """The error of mailslice for one of the driver's; the same object when it is none of the driver's."""
+        """The error of mailslice for one of the driver's; the same object when it is none of the
+        driver's.
+        """
         return translated(error, self.address)
 
     @contextmanager
@@ -254,5 +280,5 @@ class Pending:
                 return list(self._future.result())
             except Exception as error:  # noqa: BLE001 - raised there, unless it mends
                 return list(
-                    self._session.again.page(self._statement, error, self._future, self._send)
+                    self._session.retry.page(self._statement, error, self._future, self._send)
                 )

@@ -1,4 +1,6 @@
-"""What the classes of single tables share: their CQL is prepared at its first use, and names no keyspace."""
+"""What the classes of single tables share: their CQL is prepared at its first use, and names no
+keyspace.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts
 
 
 class QueueTables:
-    """The classes of James' tables over one session. `written` is the table that new rows go to, by MAILSLICE_QUEUE_TABLE."""
+    """The classes of James' tables over one session.
+
+    `written` is the table that new rows go to, by MAILSLICE_QUEUE_TABLE.
+    """
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
         self._session = session
@@ -42,20 +45,22 @@ class QueueTables:
     def existing_now(self) -> tuple[EnqueuedMails, ...]:
         """As `existing`, looked up again: a migration may have made V4 since."""
         names = tables_of(self._session, self._session.settings.keyspace)
-        found = tuple(rows for rows in (self.v3, self.v4) if rows.table.cql in names)
-        if not found:
+        tables = tuple(rows for rows in (self.v3, self.v4) if rows.table.cql in names)
+        if not tables:
             self.require_keyspace()
             raise BadSetting(
-                f"keyspace {self._session.settings.keyspace} of Cassandra at {self._session.address} has no table of a mail queue; "
+                f"keyspace {self._session.settings.keyspace} of Cassandra at "
+                f"{self._session.address} has no table of a mail queue; "
                 "is MAILSLICE_CASSANDRA_KEYSPACE right? `mailslice queue create` creates them"
             )
-        return found
+        return tables
 
     def require_keyspace(self) -> None:
         """Raises BadSetting when the keyspace is missing."""
         if replication_of(self._session, self._session.settings.keyspace) is None:
             raise BadSetting(
-                f"MAILSLICE_CASSANDRA_KEYSPACE={self._session.settings.keyspace}: no such keyspace on Cassandra at {self._session.address}; "
+                f"MAILSLICE_CASSANDRA_KEYSPACE={self._session.settings.keyspace}: no such keyspace "
+                f"on Cassandra at {self._session.address}; "
                 "`mailslice queue create` creates it"
             )
 

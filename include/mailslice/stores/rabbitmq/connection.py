@@ -1,4 +1,7 @@
-"""Where the broker is, how to connect to it, and what its errors mean to us. Passwords never leave this file."""
+"""Where the broker is, how to connect to it, and what its errors mean to us.
+
+Passwords never leave this file.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,11 @@ from mailslice.stores.tls import client_tls
 
 HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
-"""Of blocking connections, whose calls have no time-out: a broker that froze is given up when its heartbeats stay out, after two of them."""
+"""Of blocking connections, whose calls have no time-out: a broker that froze is given up when its
+heartbeats stay out, after two of them.
+"""
 _URL = "MAILSLICE_RABBITMQ_URL"
-_NOT_FOUND = 404
+_NO_QUEUE = 404
 _NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
 _SIZES = {b"T": 8, b"d": 8, b"f": 4}
 _decode_value: Callable[[bytes, int], tuple[Any, int]] = pika.data.decode_value
@@ -49,7 +54,10 @@ pika.data.decode_value = _tolerant_value  # arrays and tables look it up there
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The parts of MAILSLICE_RABBITMQ_URL. `str()` is host:port, which is all that messages and logs show."""
+    """The parts of MAILSLICE_RABBITMQ_URL.
+
+    `str()` is host:port, which is all that messages and logs show.
+    """
 
     host: str
     port: int
@@ -64,7 +72,10 @@ class BrokerAddress:
 
 
 def broker_address(settings: RabbitSettings) -> BrokerAddress:
-    """The address in the settings. Raises BadSetting, without the URL, which may hold a password."""
+    """The address in the settings.
+
+    Raises BadSetting, without the URL, which may hold a password.
+    """
     allowed = "amqp:// or amqps://user:password@host:port/vhost"
     parts = url_parts(_URL, settings.url.get_secret_value(), ("amqp", "amqps"), allowed)
     tls = parts.scheme == "amqps"
@@ -79,7 +90,10 @@ def broker_address(settings: RabbitSettings) -> BrokerAddress:
 
 
 def url_parts(name: str, url: str, schemes: Collection[str], allowed: str) -> SplitResult:
-    """The parts of the URL in the setting `name`. Raises BadSetting, which does not show the URL."""
+    """The parts of the URL in the setting `name`.
+
+    Raises BadSetting, which does not show the URL.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -121,45 +135,58 @@ def parameters(
 def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
     """The error of ours that a failure of pika or of the socket stands for."""
     address = broker_address(settings)
-    said = " ".join(_causes(error))
-    # Only what the broker said counts. pika calls every connection that breaks off in the handshake a "probable" authentication error.
-    if "ACCESS_REFUSED" in said or _NO_MECHANISM.search(said):
+    text = " ".join(_causes(error))
+    # Only what the broker said counts. pika calls every connection that breaks off in the handshake
+    # a "probable" authentication error.
+    if "ACCESS_REFUSED" in text or _NO_MECHANISM.search(text):
         return BadSetting(
-            f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost {address.vhost!r}): wrong password, or no permission"
+            f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost "
+            f"{address.vhost!r}): wrong password, or no permission"
         )
     if (
-        "NOT_ALLOWED" in said and "limit" not in said
+        "NOT_ALLOWED" in text and "limit" not in text
     ):  # "connection limit (N) is reached": others may leave
         return BadSetting(
-            f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost {address.vhost!r}, or it does not exist"
+            f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost "
+            f"{address.vhost!r}, or it does not exist"
         )
     if isinstance(error, pika.exceptions.ChannelClosedByBroker):
-        gone = error.reply_code == _NOT_FOUND
-        return (QueueMissing if gone else StoreUnavailable)(
+        missing = error.reply_code == _NO_QUEUE
+        return (QueueMissing if missing else StoreUnavailable)(
             f"RabbitMQ at {address} closed the channel: {error.reply_code} {error.reply_text}"
         )
     return StoreUnavailable(f"RabbitMQ at {address} does not answer: {_last_words(error)}")
 
 
 def _causes(error: BaseException) -> Iterator[str]:
-    """The names and texts of an error and of all it wraps: pika hides the broker's words two levels down."""
+    """The names and texts of an error and of all it wraps: pika hides the broker's words two levels
+    down.
+    """
     yield f"{type(error).__name__} {error}"
     for wrapped in [*_within(error), *([error.__cause__] if error.__cause__ is not None else [])]:
         yield from _causes(wrapped)
 
 
 def _last_words(error: BaseException) -> str:
-    """What the innermost error says: pika wraps the socket's in two or three of its own, by different names."""
+    """What the innermost error says: pika wraps the socket's in two or three of its own, by
+    different names.
+    """
     inner = error
     while wrapped := _within(inner):
         inner = wrapped[-1]
-    said = " ".join(f"{inner}".split())
-    return said if said and said != type(inner).__name__ else "cannot connect"
+    text = " ".join(f"{inner}".split())
+    return text if text and text != type(inner).__name__ else "cannot connect"
 
 
 def _within(error: BaseException) -> list[BaseException]:
-    found = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args]
-    return [each for each in found if isinstance(each, BaseException) and each is not error]
+    inner_errors = [
+        *getattr(error, "exceptions", ()),
+        getattr(error, "exception", None),
+        *error.args,
+    ]
+    return [
+        inner for inner in inner_errors if isinstance(inner, BaseException) and inner is not error
+    ]
 
 
 PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)

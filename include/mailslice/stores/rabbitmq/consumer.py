@@ -1,4 +1,6 @@
-"""Deliveries of one RabbitMQ queue, on a connection of their own that is opened anew, with back-off and jitter, whenever it is lost."""
+"""Deliveries of one RabbitMQ queue, on a connection of their own that is opened anew, with back-off
+and jitter, whenever it is lost.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,17 @@ log = logging.getLogger(__name__)
 _COPIES = frozenset({HEADER_PARKED, HEADER_RENEWED})
 """Headers of copies that took the place of a message: one may be under way beside them."""
 LONGEST_PAUSE = 5.0
-"""Seconds between two attempts to connect: a broker that is back is not to be without its consumers for longer."""
+"""Seconds between two attempts to connect: a broker that is back is not to be without its consumers
+for longer.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """One delivery. It keeps the link it came by: a tag means nothing, or a stranger, on another channel."""
+    """One delivery.
+
+    It keeps the link it came by: a tag means nothing, or a stranger, on another channel.
+    """
 
     link: Link
     tag: int
@@ -40,7 +47,9 @@ class Message:
     """By the loop's clock, seconds."""
 
     def ack(self) -> bool:
-        """Acknowledges; False when the link is gone, and the broker will hand the message out again."""
+        """Acknowledges; False when the link is gone, and the broker will hand the message out
+        again.
+        """
         return self._settle(lambda: self.link.channel.basic_ack(self.tag))
 
     def give_back(self) -> bool:
@@ -59,9 +68,11 @@ class Message:
 
 
 class Consumer:
-    """Consumes `queue` until stopped. Callbacks run on the loop: `on_message(message)`, `on_lost(link, why)`, `on_ready()`.
+    """Consumes `queue` until stopped. Callbacks run on the loop: `on_message(message)`,
+    `on_lost(link, why)`, `on_ready()`.
 
-    `prepare()` is awaited before each attempt to connect. A queue that is deleted under it, and comes back, is consumed again.
+    `prepare()` is awaited before each attempt to connect. A queue that is deleted under it, and
+    comes back, is consumed again.
     """
 
     def __init__(
@@ -111,7 +122,8 @@ class Consumer:
             return
         self._stopped = True  # a second cancel of the same tag is never answered
         if self._tag is None:
-            # It may have asked to consume and not been told the tag yet: nothing is in hand, but the broker would deliver from then on.
+            # It may have asked to consume and not been told the tag yet: nothing is in hand, but
+            # the broker would deliver from then on.
             await self._link.close()
             return
         with suppress(TryAgain):
@@ -159,7 +171,7 @@ class Consumer:
 
         def deliver(_channel: object, method: Any, properties: Any, body: bytes) -> None:
             headers = properties.headers or {}
-            again = method.redelivered or not _COPIES.isdisjoint(headers)
+            repeated = method.redelivered or not _COPIES.isdisjoint(headers)
             self._on_message(
                 Message(
                     link,
@@ -167,16 +179,18 @@ class Consumer:
                     body,
                     headers,
                     moment(properties.timestamp),
-                    again,
+                    repeated,
                     loop.time(),
                 )
             )
 
         def cancelled(_frame: object) -> None:
-            # The queue was deleted, or its leader moved: the channel stays open and silent for ever.
+            # The queue was deleted, or its leader moved: the channel stays open and silent for
+            # ever.
             link.end(
                 QueueMissing(
-                    f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer of {self._queue}: the queue was deleted, or has moved"
+                    f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer of "
+                    f"{self._queue}: the queue was deleted, or has moved"
                 )
             )
 

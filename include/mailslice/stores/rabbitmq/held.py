@@ -1,11 +1,15 @@
-"""Look through a RabbitMQ queue by holding its messages on one channel. Whatever is not acknowledged goes back when the channel closes, killed or not.
+"""Look through a RabbitMQ queue by holding its messages on one channel. Whatever is not
+acknowledged goes back when the channel closes, killed or not.
 
-A classic queue (James declares its dead letter queues so, always) takes them back in their old order and sets `redelivered`. A quorum queue puts them
-at its back, and counts each return: one with a delivery limit would drop what was looked at too often, so it is refused. Never nack one by one.
+A classic queue (James declares its dead letter queues so, always) takes them back in their old
+order and sets `redelivered`. A quorum queue puts them at its back, and counts each return: one with
+a delivery limit would drop what was looked at too often, so it is refused. Never nack one by one.
 
-Messages come a window at a time: a consumer with a prefetch count, cancelled once it was given that many, and followed by another on the same channel.
-Whatever the broker sends is taken in each time that the connection is served (a publish, a pause), so without windows all of a queue would come into
-memory while its first letters are worked on. A prefetch count is 16 bits wide; with windows that is no limit of what can be held.
+Messages come a window at a time: a consumer with a prefetch count, cancelled once it was given that
+many, and followed by another on the same channel. Whatever the broker sends is taken in each time
+that the connection is served (a publish, a pause), so without windows all of a queue would come
+into memory while its first letters are worked on. A prefetch count is 16 bits wide; with windows
+that is no limit of what can be held.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ _WINDOW_BYTES = 16 * 2**20
 QUIET_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0
 _DEAF_SECONDS = 1.0
-_NOT_FOUND, _IN_USE = 404, 403
+_NO_QUEUE, _IN_USE = 404, 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,11 @@ class Held:
         self._listened = time.monotonic()
 
     def messages(self, most: int = MOST, quiet: float = QUIET_SECONDS) -> Iterator[HeldMessage]:
-        """The messages from the head on, at most `most`, until nothing is ready and nothing came for `quiet` seconds.
+        """The messages from the head on, at most `most`, until nothing is ready and nothing came
+        for `quiet` seconds.
 
-        What arrives meanwhile may be among them. Ends too when something is ready and does not come for QUIET_SECONDS: `left` tells.
+        What arrives meanwhile may be among them. Ends too when something is ready and does not come
+        for QUIET_SECONDS: `left` tells.
         """
         given = 0
         while given < most:
@@ -126,8 +132,9 @@ class Held:
     ) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
-        Raises StoreUnavailable when it was refused or routed to no queue: an error is not "not sent". On this connection, not on one of its own:
-        a broker with an alarm then delays the acks, too, which come after publishes anyway.
+        Raises StoreUnavailable when it was refused or routed to no queue: an error is not "not
+        sent". On this connection, not on one of its own: a broker with an alarm then delays the
+        acks, too, which come after publishes anyway.
         """
         if self._publishing is None:
             self._publishing = self._connection.channel()
@@ -158,16 +165,19 @@ class Held:
         )
 
     def _next_window(self) -> None:
-        """The consumer has all that it may be given, and nothing is on its way: another one in its place, while the channel keeps what is held."""
+        """The consumer has all that it may be given, and nothing is on its way: another one in its
+        place, while the channel keeps what is held.
+        """
         self._channel.basic_cancel(self._consumer)
         self._first_tag, self._unsettled = self._seen + 1, 0
         try:
             self._consume()
         except ChannelClosedByBroker as closed:
-            if closed.reply_code not in {_NOT_FOUND, _IN_USE}:
+            if closed.reply_code not in {_NO_QUEUE, _IN_USE}:
                 raise
             raise StoreUnavailable(
-                f"queue {self._name} was taken or deleted while it was looked through ({closed.reply_text})"
+                f"queue {self._name} was taken or deleted while it was looked through "
+                f"({closed.reply_text})"
             ) from closed
 
     def _keep(self, _channel: object, method: Any, properties: Any, body: bytes) -> None:
@@ -185,7 +195,8 @@ class Held:
 def hold(
     settings: RabbitSettings, name: str, most: int = MOST, *, patience: float = _PATIENCE_SECONDS
 ) -> Iterator[Held | None]:
-    """Hold up to `most` messages of the queue `name`; None when there is no such queue. At the end the rest goes back.
+    """Hold up to `most` messages of the queue `name`; None when there is no such queue. At the end
+    the rest goes back.
 
     Costs 5 KB a message in the broker while it lasts. Raises StoreUnavailable when somebody else
     consumes the queue for `patience` seconds, and at the end when nobody knows whether the broker
@@ -202,14 +213,15 @@ def hold(
                 found._consume()  # noqa: SLF001 - of this module
                 break
             except ChannelClosedByBroker as closed:
-                if closed.reply_code == _NOT_FOUND:
+                if closed.reply_code == _NO_QUEUE:
                     yield None
                     return
                 if closed.reply_code != _IN_USE:
                     raise
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(
-                        f"queue {name} has a consumer: it cannot be looked through beside it ({closed.reply_text})"
+                        f"queue {name} has a consumer: it cannot be looked through beside it "
+                        f"({closed.reply_text})"
                     ) from closed
             connection.sleep(0.5)
         yield found
@@ -220,7 +232,8 @@ def _require_patient(settings: RabbitSettings, name: str) -> None:
     limit = Management(settings).delivery_limit(name)
     if limit is not None:
         raise Refused(
-            f"queue {name} is a quorum queue with delivery limit {limit}: each look through it counts as a delivery, and past the limit its messages are "
+            f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
+            "counts as a delivery, and past the limit its messages are "
             "dropped; give it a policy with delivery-limit -1 (or none, before RabbitMQ 4)"
         )
 
@@ -244,7 +257,8 @@ def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
             yield each.body
         if left := held.left():
             raise StoreUnavailable(
-                f"queue {name}: {left} messages could not be held for a census, which holds {MOST} at most; redrive or drop some first"
+                f"queue {name}: {left} messages could not be held for a census, which holds {MOST} "
+                "at most; redrive or drop some first"
             )
 
 

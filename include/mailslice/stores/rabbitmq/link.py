@@ -1,6 +1,7 @@
 """One connection with one channel, on the running asyncio loop: pika's callbacks made awaitable.
 
-A channel that the broker closes takes its connection with it here: whoever uses the link opens a new one, and never acks with a tag of the old.
+A channel that the broker closes takes its connection with it here: whoever uses the link opens a
+new one, and never acks with a tag of the old.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _LAST_WAIT = 2.0
 
 
 class Link:
-    """An open connection and its channel. `lost` is done, with the reason, when either is gone; `blocked` says why the broker takes no publishes now."""
+    """An open connection and its channel.
+
+    `lost` is done, with the reason, when either is gone; `blocked` says why the broker takes no
+    publishes now.
+    """
 
     def __init__(
         self,
@@ -46,9 +51,11 @@ class Link:
 
     @staticmethod
     async def open(settings: RabbitSettings) -> Link:
-        """Connects and opens the channel. Raises StoreUnavailable or BadSetting naming host:port, within the time-out of the settings.
+        """Connects and opens the channel. Raises StoreUnavailable or BadSetting naming host:port,
+        within the time-out of the settings.
 
-        Cancelled, it waits a little for the attempt to end: pika fails when a handshake is cut short. What comes of it, then or later, is closed.
+        Cancelled, it waits a little for the attempt to end: pika fails when a handshake is cut
+        short. What comes of it, then or later, is closed.
         """
         attempt = asyncio.create_task(_open(settings), name="amqp-connect")
         try:
@@ -66,7 +73,10 @@ class Link:
         return bool(self.channel.is_open and not self.lost.done())
 
     async def call(self, method: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
-        """A method of the channel that answers by `callback=`, awaited. Raises StoreUnavailable when the link is lost meanwhile, or time is up."""
+        """A method of the channel that answers by `callback=`, awaited.
+
+        Raises StoreUnavailable when the link is lost meanwhile, or time is up.
+        """
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             method(*args, callback=lambda frame: _set_result(answered, frame), **kwargs)
@@ -100,7 +110,9 @@ class Link:
         _abandon(self.connection)
 
     def fail(self, why: MailsliceError) -> None:
-        """The other side is gone, though nothing says so: the link is lost now, and no goodbye is waited for."""
+        """The other side is gone, though nothing says so: the link is lost now, and no goodbye is
+        waited for.
+        """
         _set_result(self.lost, why)
         self._abort()
 
@@ -113,7 +125,10 @@ class Link:
             await asyncio.sleep(0 if spin < _SPINS else 0.001)
 
     async def close(self) -> None:
-        """Closes the connection; what was not acknowledged goes back to the broker. A broker that does not answer is not waited for. May be called twice."""
+        """Closes the connection; what was not acknowledged goes back to the broker.
+
+        A broker that does not answer is not waited for. May be called twice.
+        """
         _abandon(self.connection)
         if not self.lost.done():
             await asyncio.wait({self.lost}, timeout=_LAST_WAIT)
@@ -158,12 +173,13 @@ async def _open(settings: RabbitSettings) -> Link:
         _set_exception(opened, meaning(error, settings))
         _set_result(lost, meaning(error, settings))
 
-    wanted = parameters(settings)
-    # A publisher waits out a block (Publisher): a new connection would be blocked as well, and what this one has written may still be taken.
-    wanted.blocked_connection_timeout = None
+    options = parameters(settings)
+    # A publisher waits out a block (Publisher): a new connection would be blocked as well, and what
+    # this one has written may still be taken.
+    options.blocked_connection_timeout = None
     try:
         AsyncioConnection(
-            wanted, lambda made: _set_result(opened, made), failed, failed, custom_ioloop=loop
+            options, lambda made: _set_result(opened, made), failed, failed, custom_ioloop=loop
         )
     except PIKA_ERRORS as error:
         raise meaning(error, settings) from error

@@ -40,7 +40,10 @@ class Depth:
 
 
 class Management:
-    """A client of the management API, for the vhost of the AMQP URL. Safe to share between threads."""
+    """A client of the management API, for the vhost of the AMQP URL.
+
+    Safe to share between threads.
+    """
 
     def __init__(self, settings: RabbitSettings) -> None:
         self._address = broker_address(settings)
@@ -64,33 +67,34 @@ class Management:
 
     def depth(self, name: str) -> Depth | None:
         """The figures of the RabbitMQ queue `name`; None: no such queue, or no figures yet."""
-        found = self._queue(name)
-        return depth_of(found) if found is not None else None
+        queue = self._queue(name)
+        return depth_of(queue) if queue is not None else None
 
     def arguments(self, name: str) -> dict[str, Any] | None:
         """The arguments of the RabbitMQ queue `name`; None when there is no such queue."""
-        found = self._queue(name)
-        return dict(found.get("arguments") or {}) if found is not None else None
+        queue = self._queue(name)
+        return dict(queue.get("arguments") or {}) if queue is not None else None
 
     def delivery_limit(self, name: str) -> int | None:
         """How often a message of the quorum queue may come back; None: without limit."""
-        found = self._queue(name)
-        if found is None or kind_of(found) != "quorum":
+        queue = self._queue(name)
+        if queue is None or kind_of(queue) != "quorum":
             return None
-        said = [
-            (found.get("arguments") or {}).get("x-delivery-limit"),
-            (found.get("effective_policy_definition") or {}).get("delivery-limit"),
+        values = [
+            (queue.get("arguments") or {}).get("x-delivery-limit"),
+            (queue.get("effective_policy_definition") or {}).get("delivery-limit"),
         ]
-        limits = [limit for limit in said if isinstance(limit, int)]
+        limits = [limit for limit in values if isinstance(limit, int)]
         if not limits:
             return self._default_delivery_limit()
-        # -1 is without limit; beside a number of the other place the number is believed, which is the careful reading.
+        # -1 is without limit; beside a number of the other place the number is believed, which is
+        # the careful reading.
         return min((limit for limit in limits if limit >= 0), default=None)
 
     def keeps_order(self, name: str) -> bool:
         """Whether messages that come back return to their place: a quorum queue appends them."""
-        found = self._queue(name)
-        return found is None or kind_of(found) != "quorum"
+        queue = self._queue(name)
+        return queue is None or kind_of(queue) != "quorum"
 
     def _default_delivery_limit(self) -> int | None:
         """Of quorum queues that name none: 20 from RabbitMQ 4 on (reference/rabbitmq.md)."""
@@ -101,36 +105,36 @@ class Management:
         """When the oldest message in memory of a classic queue was published; None is not empty."""
         return moment((self._queue(name) or {}).get("head_message_timestamp"))
 
-    def held_elsewhere(self, name: str, but: str) -> int | None:
+    def unacked_elsewhere(self, name: str, but: str) -> int | None:
         """Unacknowledged messages on channels that consume the queue `name`, or consume nothing.
 
         Without the channel of the consumer `but`. A channel that cancelled its consumer still holds
         what it was given. Up to 10 s late; None when figures are missing, such as those of `but`.
         """
         consumers = [
-            (found.get("consumer_tag"), _channel_of(found), (found.get("queue") or {}).get("name"))
-            for found in self._list(f"/api/consumers/{self._vhost}")
+            (row.get("consumer_tag"), _channel_of(row), (row.get("queue") or {}).get("name"))
+            for row in self._list(f"/api/consumers/{self._vhost}")
         ]
-        ours = {channel for tag, channel, _ in consumers if tag == but and channel}
-        if not ours:
+        own_channels = {channel for tag, channel, _ in consumers if tag == but and channel}
+        if not own_channels:
             return None
         concerned = {channel for _, channel, queue in consumers if queue == name}
         otherwise = {channel for _, channel, queue in consumers if queue != name} - concerned
         figures = [
-            found.get("messages_unacknowledged")
-            for found in self._list(
+            row.get("messages_unacknowledged")
+            for row in self._list(
                 f"/api/vhosts/{self._vhost}/channels?columns=name,messages_unacknowledged"
             )
-            if found.get("name") not in ours | otherwise
+            if row.get("name") not in own_channels | otherwise
         ]
         known = [figure for figure in figures if isinstance(figure, int)]
         return sum(known) if len(known) == len(figures) else None
 
     def default_queue_type(self) -> str:
         """Of queues of the vhost that are declared without a type."""
-        found = self._get(f"/api/vhosts/{self._vhost}") or {}
-        said = str(found.get("default_queue_type") or "undefined")
-        return "classic" if said == "undefined" else said
+        vhost = self._get(f"/api/vhosts/{self._vhost}") or {}
+        kind = str(vhost.get("default_queue_type") or "undefined")
+        return "classic" if kind == "undefined" else kind
 
     def queue_exists(self, name: str) -> bool:
         """Whether the vhost has the RabbitMQ queue `name`."""
@@ -146,7 +150,9 @@ class Management:
         )
 
     def dead_letter_queues(self) -> list[QueueName]:
-        """The mail queues that have a dead letter queue, sorted: it may have outlived its work queue."""
+        """The mail queues that have a dead letter queue, sorted: it may have outlived its work
+        queue.
+        """
         prefix = RabbitNames(QueueName("")).dead_letter_queue
         return sorted(map(QueueName, self._names("queues", prefix)))
 
@@ -182,9 +188,9 @@ class Management:
         down = [f"{node['name']} is down" for node in nodes if not node.get("running", True)]
         connections = self._list("/api/connections?columns=name,state")
         blocked = [
-            f"connection {found.get('name')} is {found['state']}"
-            for found in connections
-            if found.get("state") in ("blocked", "blocking")
+            f"connection {connection.get('name')} is {connection['state']}"
+            for connection in connections
+            if connection.get("state") in ("blocked", "blocking")
         ]
         return memory + disk + down + blocked
 
@@ -199,18 +205,18 @@ class Management:
                 yield str(entry["name"]).removeprefix(prefix)
 
     def _list(self, path: str) -> list[dict[str, Any]]:
-        found = self._get(path)
-        if found is None:
+        rows = self._get(path)
+        if rows is None:
             raise BadSetting(
                 f"RabbitMQ management at {self._place} ({_URL}): there is no vhost "
                 f"{self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names"
             )
-        if not isinstance(found, list):
+        if not isinstance(rows, list):
             raise StoreUnavailable(
                 f"RabbitMQ management at {self._place} gives no list for {path} "
                 f"(vhost {self._address.vhost!r})"
             )
-        return found
+        return rows
 
     def _get(self, path: str) -> Any:
         """The JSON at `path`; None for 404. Raises StoreUnavailable or BadSetting."""
@@ -249,16 +255,16 @@ def _reason(error: HTTPError) -> str:
     return " ".join(str(getattr(error, "reason", None) or error).split())
 
 
-def kind_of(found: Mapping[str, Any]) -> str:
+def kind_of(queue: Mapping[str, Any]) -> str:
     """A queue's type; `classic` where nothing is said."""
-    return str(found.get("type") or (found.get("arguments") or {}).get("x-queue-type") or "classic")
+    return str(queue.get("type") or (queue.get("arguments") or {}).get("x-queue-type") or "classic")
 
 
-def depth_of(found: Mapping[str, Any]) -> Depth | None:
+def depth_of(queue: Mapping[str, Any]) -> Depth | None:
     """The figures of one queue, all or nothing. A classic queue has no `messages_dlx`."""
-    dlx = found.get("messages_dlx", None if kind_of(found) == "quorum" else 0)
-    ready, unacknowledged = found.get("messages_ready"), found.get("messages_unacknowledged")
-    figures = [ready, unacknowledged, dlx, found.get("consumers")]
+    dlx = queue.get("messages_dlx", None if kind_of(queue) == "quorum" else 0)
+    ready, unacknowledged = queue.get("messages_ready"), queue.get("messages_unacknowledged")
+    figures = [ready, unacknowledged, dlx, queue.get("consumers")]
     known = [figure for figure in figures if isinstance(figure, int)]
     return Depth(*known) if len(known) == len(figures) else None
 
@@ -267,13 +273,13 @@ def seen_empty(management: Management, queue: QueueName) -> bool:
     """Whether this sample shows no message in the work queue and in all `waiting_queues`.
 
     None ready, unacknowledged or in dead-lettering. Unknown is not empty, nor is anything while the
-    broker has an alarm or a blocked connection: a publish that raised there is delivered later. Dead
-    letters are left out (see `held.dead_letter_ids`). One sample is of about 15 s before it.
+    broker has an alarm or a blocked connection: a publish that raised there is delivered later.
+    Dead letters are left out (see `held.dead_letter_ids`). One sample is of about 15 s before it.
     """
-    return not management.alarms() and all(_holds_nothing(management, queue))
+    return not management.alarms() and all(_emptiness(management, queue))
 
 
-def _holds_nothing(management: Management, queue: QueueName) -> Iterator[bool]:
+def _emptiness(management: Management, queue: QueueName) -> Iterator[bool]:
     names = RabbitNames(queue)
     work = management.depth(names.work_queue)
     yield work is not None and work.total == 0

@@ -1,10 +1,12 @@
 """Confirmed, mandatory, persistent publishes, many in flight on one connection of their own.
 
-An error here is not "not sent": a publish whose confirm is outstanding when the connection goes, or which waits behind a memory alarm,
-may still be delivered.
+An error here is not "not sent": a publish whose confirm is outstanding when the connection goes, or
+which waits behind a memory alarm, may still be delivered.
 
-A broker in alarm (memory, disk) reads nothing more of a connection that publishes: what has not been written then waits here, for as long as a
-publish may take. A broker that confirms nothing at all for so long is taken for dead, long before its heartbeats stay out. Attempts to connect back off.
+A broker in alarm (memory, disk) reads nothing more of a connection that publishes: what has not
+been written then waits here, for as long as a publish may take. A broker that confirms nothing at
+all for so long is taken for dead, long before its heartbeats stay out. Attempts to connect back
+off.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, me
 from mailslice.stores.rabbitmq.link import Link
 
 LONGEST_PAUSE = 3.0
-"""Seconds between two attempts to connect: shorter than a publish waits, so that it fails with the reason."""
-_SECOND_LOOK = 1.0
+"""Seconds between two attempts to connect: shorter than a publish waits, so that it fails with the
+reason.
+"""
+_RECHECK_SECONDS = 1.0
 """Seconds for confirms that have come and were not read, because this process stood still."""
 
 
@@ -84,7 +88,8 @@ class Publisher:
     ) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
-        Raises StoreUnavailable: it was not sent, was routed to no queue (QueueMissing), or nobody knows (Unconfirmed).
+        Raises StoreUnavailable: it was not sent, was routed to no queue (QueueMissing), or nobody
+        knows (Unconfirmed).
         """
         properties = james_properties(headers, timestamp)
         confirms, before = self._confirms, self._link
@@ -110,7 +115,10 @@ class Publisher:
         crash.point("publish:confirmed")
 
     def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
-        """Why a publish was not confirmed in time. `confirms`: how many there had been when it began, on the link that there was `before`."""
+        """Why a publish was not confirmed in time.
+
+        `confirms`: how many there had been when it began, on the link that there was `before`.
+        """
         link = self._open_link
         if link is None:
             unknown = f"{self._broker} does not answer within {self._seconds:g} s"
@@ -119,7 +127,7 @@ class Publisher:
             why = f"blocks publishers ({link.blocked}); not confirmed within {self._seconds:g} s"
             return StoreUnavailable(f"{self._broker} {why}")
         if confirms == self._confirms and link is before:
-            asyncio.get_running_loop().call_later(_SECOND_LOOK, self._give_up, link, confirms)
+            asyncio.get_running_loop().call_later(_RECHECK_SECONDS, self._give_up, link, confirms)
         return StoreUnavailable(
             f"{self._broker} did not confirm a message within {self._seconds:g} s"
         )
@@ -217,7 +225,9 @@ class Publisher:
                 pending.confirmed.set_result(None)
 
     def _returned(self, _channel: object, method: Any, _properties: object, body: bytes) -> None:
-        """A return names no delivery tag, and comes before the confirm: it is matched by exchange and body, which holds the enqueue id."""
+        """A return names no delivery tag, and comes before the confirm: it is matched by exchange
+        and body, which holds the enqueue id.
+        """
         for pending in self._pending.values():
             if pending.exchange == method.exchange and pending.body == body:
                 pending.returned = f"{method.reply_code} {method.reply_text}"

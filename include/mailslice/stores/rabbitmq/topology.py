@@ -1,7 +1,9 @@
-"""James' exchanges, queues and bindings of a mail queue, and mailslice's own for delays: declared only when they are missing.
+"""James' exchanges, queues and bindings of a mail queue, and mailslice's own for delays: declared
+only when they are missing.
 
-A declaration with other arguments than the existing queue's is refused by RabbitMQ (406) and would break a live James, so everything is
-declared passively first. A passive declare compares nothing: `check` reads the arguments by the management API.
+A declaration with other arguments than the existing queue's is refused by RabbitMQ (406) and would
+break a live James, so everything is declared passively first. A passive declare compares nothing:
+`check` reads the arguments by the management API.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management, kind_of
 
 Arguments = Mapping[str, Any]
-_NOT_FOUND = 404
+_NO_QUEUE = 404
 _DIFFERS = 406
 
 
@@ -47,8 +49,9 @@ def delay_queue_arguments(
 ) -> dict[str, Any]:
     """The arguments of one delay level.
 
-    Never `x-expires`, which deletes what is inside. A quorum level needs at-least-once dead-lettering: with the default strategy a broker
-    killed at the wrong moment lost up to all of it.
+    Never `x-expires`, which deletes what is inside. A quorum level needs at-least-once
+    dead-lettering: with the default strategy a broker killed at the wrong moment lost up to all of
+    it.
     """
     return {
         "x-message-ttl": seconds * 1000,
@@ -67,7 +70,9 @@ def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[st
 
 
 def own_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
-    """The type of a queue of our own, always said: else a vhost may have another default, and its quorum queues dead-letter at most once."""
+    """The type of a queue of our own, always said: else a vhost may have another default, and its
+    quorum queues dead-letter at most once.
+    """
     if not settings.quorum:
         return {"x-queue-type": "classic"}
     return {"x-queue-type": "quorum", "x-quorum-initial-group-size": settings.quorum_group_size}
@@ -102,7 +107,9 @@ class Topology:
         made.queue(names.dead_letter_queue, {}, names.dead_letter_exchange)
 
     def declare_delays(self, queue: QueueName, levels: Iterable[int]) -> None:
-        """What is mailslice's own: the hop exchange and queue, those delay levels, and the park queue."""
+        """What is mailslice's own: the hop exchange and queue, those delay levels, and the park
+        queue.
+        """
         names = RabbitNames(queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
@@ -130,42 +137,53 @@ class Topology:
         return self.management.mail_queues()
 
     def check(self, queue: QueueName) -> None:
-        """Raises TopologyDiffers, naming both, when the work queue has other arguments than the settings ask for."""
+        """Raises TopologyDiffers, naming both, when the work queue has other arguments than the
+        settings ask for.
+        """
         names = RabbitNames(queue)
         stored = self.management.arguments(names.work_queue)
-        wanted = work_queue_arguments(names, self._settings.queue)
-        if stored is not None and "x-queue-type" not in wanted:
-            wanted["x-queue-type"] = self.management.default_queue_type()
-        if stored is not None and _comparable(stored) != _comparable(wanted):
+        expected = work_queue_arguments(names, self._settings.queue)
+        if stored is not None and "x-queue-type" not in expected:
+            expected["x-queue-type"] = self.management.default_queue_type()
+        if stored is not None and _comparable(stored) != _comparable(expected):
             raise TopologyDiffers(
-                f"queue {names.work_queue} exists with arguments {_shown(stored)}; the settings ask for {_shown(wanted)} "
-                f"(MAILSLICE_QUEUE_QUORUM, _QUORUM_GROUP_SIZE, _DELIVERY_LIMIT). RabbitMQ cannot change a queue in place"
+                f"queue {names.work_queue} exists with arguments {_shown(stored)}; the settings "
+                f"ask for {_shown(expected)} "
+                "(MAILSLICE_QUEUE_QUORUM, _QUORUM_GROUP_SIZE, _DELIVERY_LIMIT). RabbitMQ cannot "
+                "change a queue in place"
             )
 
     def unsafe_own_queues(self) -> list[str]:
-        """What is wrong with the type of mailslice's own queues in the vhost, a sentence a queue. Raises StoreUnavailable."""
+        """What is wrong with the type of mailslice's own queues in the vhost, a sentence a queue.
+
+        Raises StoreUnavailable.
+        """
         kind = own_queue_arguments(self._settings.queue)["x-queue-type"]
-        found = self.management.queues(("name", "type", "arguments", "effective_policy_definition"))
+        queues = self.management.queues(
+            ("name", "type", "arguments", "effective_policy_definition")
+        )
         return [
             f"queue {queue['name']} {why}: workers declare it anew once it is empty and deleted"
-            for queue in sorted(found, key=lambda queue: str(queue["name"]))
+            for queue in sorted(queues, key=lambda queue: str(queue["name"]))
             if str(queue["name"]).startswith(OWN_PREFIX)
             if (why := _unsafe(queue, kind)) is not None
         ]
 
 
-def _unsafe(queue: Mapping[str, Any], wanted: str) -> str | None:
+def _unsafe(queue: Mapping[str, Any], expected: str) -> str | None:
     """What `own_queue_arguments` would have made otherwise. What a policy says counts, too."""
     arguments: Arguments = queue.get("arguments") or {}
     policy: Arguments = queue.get("effective_policy_definition") or {}
     kind = kind_of(queue)
-    if kind != wanted:
-        return f"is {kind}, and MAILSLICE_QUEUE_QUORUM asks for {wanted}"
+    if kind != expected:
+        return f"is {kind}, and MAILSLICE_QUEUE_QUORUM asks for {expected}"
     if kind == "quorum" and "x-message-ttl" in arguments:
         for name, value in AT_LEAST_ONCE.items():
-            said = arguments.get(name, policy.get(name.removeprefix("x-")))
-            if said != value:
-                return f"has {name}={said}, and not {value}: a broker that dies may lose its mails"
+            actual = arguments.get(name, policy.get(name.removeprefix("x-")))
+            if actual != value:
+                return (
+                    f"has {name}={actual}, and not {value}: a broker that dies may lose its mails"
+                )
     return None
 
 
@@ -183,16 +201,19 @@ def _shown(arguments: Arguments) -> str:
 
 
 class _Missing:
-    """Declares what a passive declare does not find. RabbitMQ closes the channel on a miss, so each try has its own."""
+    """Declares what a passive declare does not find.
+
+    RabbitMQ closes the channel on a miss, so each try has its own.
+    """
 
     def __init__(self, connection: BlockingConnection) -> None:
         self._connection = connection
 
     def has_exchange(self, name: str) -> bool:
-        return self._found(lambda channel: channel.exchange_declare(name, passive=True))
+        return self._is_declared(lambda channel: channel.exchange_declare(name, passive=True))
 
     def has_queue(self, name: str) -> bool:
-        return self._found(lambda channel: channel.queue_declare(name, passive=True))
+        return self._is_declared(lambda channel: channel.queue_declare(name, passive=True))
 
     def exchange(self, name: str) -> None:
         if not self.has_exchange(name):
@@ -201,17 +222,20 @@ class _Missing:
             )
 
     def queue(self, name: str, arguments: dict[str, Any], exchange: str | None) -> None:
-        """The queue, bound to `exchange` with James' routing key. Bound also when the queue was there: a declaration may have died half way."""
+        """The queue, bound to `exchange` with James' routing key.
+
+        Bound also when the queue was there: a declaration may have died half way.
+        """
         if not self.has_queue(name):
             self._do(lambda channel: channel.queue_declare(name, durable=True, arguments=arguments))
         if exchange is not None:
             self._do(lambda channel: channel.queue_bind(name, exchange, routing_key=ROUTING_KEY))
 
-    def _found(self, ask: Callable[[BlockingChannel], object]) -> bool:
+    def _is_declared(self, ask: Callable[[BlockingChannel], object]) -> bool:
         try:
             self._do(ask)
         except ChannelClosedByBroker as closed:
-            if closed.reply_code == _NOT_FOUND:
+            if closed.reply_code == _NO_QUEUE:
                 return False
             raise
         return True

@@ -1,4 +1,7 @@
-"""What moves through every queue of the vhost, by one request to the management API. Its figures are 3 to 10 s late; absent is unknown, never zero."""
+"""What moves through every queue of the vhost, by one request to the management API.
+
+Its figures are 3 to 10 s late; absent is unknown, never zero.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,11 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One RabbitMQ queue. Rates are messages a second, None where the broker gives none. `oldest`: when the first one in memory was published; a hint."""
+    """One RabbitMQ queue.
+
+    Rates are messages a second, None where the broker gives none. `oldest`: when the first one in
+    memory was published; a hint.
+    """
 
     depth: Depth | None
     published: float | None
@@ -34,15 +41,17 @@ class Traffic:
 
 def traffic(management: Management) -> dict[str, Traffic]:
     """By the name of the RabbitMQ queue. Raises StoreUnavailable, BadSetting."""
-    return {str(found["name"]): _traffic(found) for found in management.queues(_COLUMNS)}
+    return {str(queue["name"]): _traffic(queue) for queue in management.queues(_COLUMNS)}
 
 
 def delayed(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
-    """Messages of a mail queue in its delay levels and on the hop between them; None where one of them has no figures yet."""
+    """Messages of a mail queue in its delay levels and on the hop between them; None where one of
+    them has no figures yet.
+    """
     level = re.compile(re.escape(names.delay_queue(0)).replace("0s", r"\d+s", 1))
     depths = [
-        found.depth
-        for name, found in all_traffic.items()
+        entry.depth
+        for name, entry in all_traffic.items()
         if name == names.hop_queue or level.fullmatch(name)
     ]
     return None if None in depths else sum(depth.total for depth in depths if depth)
@@ -54,25 +63,27 @@ def parked(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None
     return 0 if queue is None else queue.depth.total if queue.depth is not None else None
 
 
-def _traffic(found: Mapping[str, Any]) -> Traffic:
-    depth = depth_of(found)
+def _traffic(queue: Mapping[str, Any]) -> Traffic:
+    depth = depth_of(queue)
     # A queue that is known and has no statistics has not moved a message since the broker started.
-    moved = found.get("message_stats") or ({} if depth is not None else None)
+    moved = queue.get("message_stats") or ({} if depth is not None else None)
     return Traffic(
         depth=depth,
         published=_rate(moved, "publish"),
         delivered=_rate(moved, "deliver_get"),
         acknowledged=_rate(moved, "ack"),
         redelivered=_rate(moved, "redeliver"),
-        oldest=moment(found.get("head_message_timestamp")),
+        oldest=moment(queue.get("head_message_timestamp")),
     )
 
 
-def _rate(moved: Mapping[str, Any] | None, what: str) -> float | None:
-    """Of statistics that are there, a kind of movement that is not mentioned never happened; one without its rate is not measured (`rates_mode = none`)."""
+def _rate(moved: Mapping[str, Any] | None, counter: str) -> float | None:
+    """Of statistics that are there, a kind of movement that is not mentioned never happened; one
+    without its rate is not measured (`rates_mode = none`).
+    """
     if moved is None:
         return None
-    if what not in moved:
+    if counter not in moved:
         return 0.0
-    rate = (moved.get(f"{what}_details") or {}).get("rate")
+    rate = (moved.get(f"{counter}_details") or {}).get("rate")
     return float(rate) if isinstance(rate, int | float) else None

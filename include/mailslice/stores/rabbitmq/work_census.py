@@ -1,9 +1,12 @@
-"""Which mails are in the work queue: a census by holding every ready message on one channel, beside its consumers, and then closing that.
+"""Which mails are in the work queue: a census by holding every ready message on one channel, beside
+its consumers, and then closing that.
 
-Nothing is acknowledged or returned one by one: whatever ends the hold, a kill too, the broker takes everything back. A classic queue puts it where it
-was and sets `redelivered`; a quorum queue puts it at its back (reference/rabbitmq.md). The hold has a higher priority than any consumer, so that
-what a consumer gives back meanwhile, and what a delay or a redrive puts in, comes here too: a message that is not seen here while the hold lasts is
-with a consumer that has held it since before, or it is in no work queue.
+Nothing is acknowledged or returned one by one: whatever ends the hold, a kill too, the broker takes
+everything back. A classic queue puts it where it was and sets `redelivered`; a quorum queue puts it
+at its back (reference/rabbitmq.md). The hold has a higher priority than any consumer, so that what
+a consumer gives back meanwhile, and what a delay or a redrive puts in, comes here too: a message
+that is not seen here while the hold lasts is with a consumer that has held it since before, or it
+is in no work queue.
 """
 
 from __future__ import annotations
@@ -27,19 +30,25 @@ from mailslice.stores.rabbitmq.connection import HEARTBEAT_SECONDS, blocking_con
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publishing import ready_messages
 
-MOST_HELD = 100_000
+MAX_CENSUS = 100_000
 """Messages: 5 s, and 480 MB in the broker while they are held."""
-MOST_HELD_QUORUM = 65_535
-"""The greatest prefetch AMQP can say; 0 is unlimited on classic queues, but 2,000 on quorum queues."""
+MAX_CENSUS_QUORUM = 65_535
+"""The greatest prefetch AMQP can say; 0 is unlimited on classic queues, but 2,000 on
+quorum queues.
+"""
 T = TypeVar("T")
 _PRIORITY = 1_000_000
 _DRAIN_SECONDS = 60.0
-_LOOKS_EMPTY = 10
-_NOT_FOUND = 404
+_EMPTY_READINGS = 10
+_NO_QUEUE = 404
 
 
 class WorkHold:
-    """The hold of one work queue. For one thread, which must come by every half minute, or the broker takes the connection for dead."""
+    """The hold of one work queue.
+
+    For one thread, which must come by every half minute, or the broker takes the connection for
+    dead.
+    """
 
     def __init__(
         self,
@@ -60,36 +69,42 @@ class WorkHold:
         self._tag = f"mailslice-census-{uuid4()}"
 
     def drain(self) -> None:
-        """Take what is ready, until nothing is. Raises StoreUnavailable when that does not come about: then nothing is proved.
+        """Take what is ready, until nothing is. Raises StoreUnavailable when that does not come
+        about: then nothing is proved.
 
-        On a busy queue some mail comes at every look. Then it is enough that nothing was ready at several looks in a row: the answer to each follows, on the
-        same channel, what was handed out before it was asked for.
+        On a busy queue some mail comes at every look. Then it is enough that nothing was ready at
+        several looks in a row: the answer to each follows, on the same channel, what was handed out
+        before it was asked for.
         """
         deadline = time.monotonic() + _DRAIN_SECONDS
-        looks_empty = 0
+        empty_readings = 0
         while True:
             before = self.messages
             self._connection.process_data_events(time_limit=0.2)
-            if self.messages > MOST_HELD:
+            if self.messages > MAX_CENSUS:
                 raise StoreUnavailable(
-                    f"queue {self._name}: more than {MOST_HELD} messages came while it was held; all are given back, nothing is proved"
+                    f"queue {self._name}: more than {MAX_CENSUS} messages came while it was held; "
+                    "all are given back, nothing is proved"
                 )
-            looks_empty = 0 if self._ready() else looks_empty + 1
-            if looks_empty and (self.messages == before or looks_empty >= _LOOKS_EMPTY):
+            empty_readings = 0 if self._ready() else empty_readings + 1
+            if empty_readings and (self.messages == before or empty_readings >= _EMPTY_READINGS):
                 return
             if time.monotonic() > deadline:
                 raise StoreUnavailable(
-                    f"queue {self._name}: {self._ready()} messages could not be held for a census (a single active consumer?)"
+                    f"queue {self._name}: {self._ready()} messages could not be held for a census "
+                    "(a single active consumer?)"
                 )
 
     def wait(self, seconds: float) -> None:
         """Keep holding, and take what is given back meanwhile."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self._connection.process_data_events(time_limit=min(left, 0.5))
+        while (remaining := end - time.monotonic()) > 0:
+            self._connection.process_data_events(time_limit=min(remaining, 0.5))
 
     def beside(self, work: Callable[[], T]) -> T:
-        """What `work` gives, which may take minutes: it is done on another thread, while the hold stays alive."""
+        """What `work` gives, which may take minutes: it is done on another thread, while the hold
+        stays alive.
+        """
         with ThreadPoolExecutor(1) as thread:
             doing = thread.submit(work)
             while not doing.done():
@@ -97,19 +112,24 @@ class WorkHold:
         return doing.result()
 
     def elsewhere(self) -> int | None:
-        """Messages that consumers beside us hold unacknowledged, by figures that are up to 10 s old; None when nobody can say."""
-        return self._management.held_elsewhere(self._name, self._tag)
+        """Messages that consumers beside us hold unacknowledged, by figures that are up to 10 s
+        old; None when nobody can say.
+        """
+        return self._management.unacked_elsewhere(self._name, self._tag)
 
     def parked(self) -> int | None:
-        """Messages that are parked, and come to the work queue within a minute; at least as many as there are now, None when nobody knows."""
+        """Messages that are parked, and come to the work queue within a minute; at least as many as
+        there are now, None when nobody knows.
+        """
         try:
             with self._connection.channel() as channel:
                 ready = ready_messages(channel, self._park_queue)
         except ChannelClosedByBroker as closed:
-            if closed.reply_code != _NOT_FOUND:
+            if closed.reply_code != _NO_QUEUE:
                 raise
             return 0
-        # What is on its way in at-least-once dead-lettering is not ready any more; the figures tell of it, late.
+        # What is on its way in at-least-once dead-lettering is not ready any more; the figures tell
+        # of it, late.
         figure = self._management.parked(self._queue)
         return None if figure is None else max(ready, figure)
 
@@ -119,10 +139,15 @@ class WorkHold:
     def _begin(self, prefetch: int) -> None:
         self._channel.basic_qos(prefetch_count=prefetch)
         self._channel.basic_consume(
-            self._name, self._keep, arguments={"x-priority": _PRIORITY}, consumer_tag=self._tag
+            self._name,
+            self._on_message,
+            arguments={"x-priority": _PRIORITY},
+            consumer_tag=self._tag,
         )
 
-    def _keep(self, _channel: object, _method: object, _properties: object, body: bytes) -> None:
+    def _on_message(
+        self, _channel: object, _method: object, _properties: object, body: bytes
+    ) -> None:
         self.messages += 1
         try:
             self.ids.add(message.decode(body).enqueue_id)
@@ -138,12 +163,12 @@ def hold_work_queue(
     names = RabbitNames(queue)
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
         channel = connection.channel()
-        hold = WorkHold(connection, channel, names, management)
+        census = WorkHold(connection, channel, names, management)
         is_quorum = not management.keeps_order(names.work_queue)
-        most = MOST_HELD_QUORUM if is_quorum else MOST_HELD
+        most = MAX_CENSUS_QUORUM if is_quorum else MAX_CENSUS
         _require_holdable(management, names.work_queue, _waiting(channel, names.work_queue), most)
-        hold._begin(most if is_quorum else 0)  # noqa: SLF001 - of this module
-        yield hold
+        census._begin(most if is_quorum else 0)  # noqa: SLF001 - of this module
+        yield census
 
 
 def _require_holdable(management: Management, name: str, waiting: int, most: int) -> None:
@@ -168,6 +193,6 @@ def _waiting(channel: BlockingChannel, name: str) -> int:
     try:
         return ready_messages(channel, name)
     except ChannelClosedByBroker as closed:
-        if closed.reply_code == _NOT_FOUND:
+        if closed.reply_code == _NO_QUEUE:
             raise UnknownQueue(f"RabbitMQ has no queue {name}") from closed
         raise

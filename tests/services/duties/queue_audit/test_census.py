@@ -448,7 +448,8 @@ def test_a_plan_that_was_edited_is_not_published(spool):
 
 def test_what_consumers_hold_is_unknown_until_the_broker_has_figures_of_the_hold_itself(spool):
     assert (
-        spool.stores.management.held_elsewhere(spool.names.work_queue, "no such consumer") is None
+        spool.stores.management.unacked_elsewhere(spool.names.work_queue, "no such consumer")
+        is None
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mailslice.stores.blobs.keys import crate_changes, is_impossible
+from mailslice.stores.blobs.keys import is_impossible, needs_boto3
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from mailslice.stores.blobs.keys import crate_changes, is_impossible
     ],
 )
 def test_only_keys_that_the_crate_would_change_take_the_slow_way(key: str, boto: bool) -> None:
-    assert crate_changes(key) is boto
+    assert needs_boto3(key) is boto
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mailslice.stores.blobs.window import MOST, PROBE, Window
+from mailslice.stores.blobs.window import MAX_LIMIT, PROBE, Window
 
 
 class Instantly(selectors.DefaultSelector):
@@ -144,7 +144,7 @@ def test_the_limit_has_a_least_and_a_most() -> None:
         window = Window(clock)
         return (await asked(window, Server(1000, 0.010), 512, 3, clock)).limit
 
-    assert simulated(work) == MOST
+    assert simulated(work) == MAX_LIMIT
 
 
 def test_who_is_cancelled_in_the_queue_or_in_the_request_leaves_no_gap() -> None:

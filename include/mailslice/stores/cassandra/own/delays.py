@@ -64,7 +64,10 @@ _KEY = f"{_PARTITION} AND enqueueid = ?"
 
 
 class DelayedMails(OwnTable):
-    """The table of delayed mails. Futures are the driver's: `row` reads what `read_future` gives."""
+    """The table of delayed mails.
+
+    Futures are the driver's: `row` reads what `read_future` gives.
+    """
 
     TABLE = "delayed_mails"
     ON_EVENT_LOOP = ("_read", "_write", "_close")
@@ -77,7 +80,7 @@ class DelayedMails(OwnTable):
 
     _read = Statement(select(_READ, _KEY))
     _all = Statement(select(_READ, _PARTITION))
-    _some = Statement(
+    _by_ids = Statement(
         select(("enqueueid", "due", "published", "throttled"), f"{_PARTITION} AND enqueueid IN ?")
     )
     _write = Statement(insert(_COLUMNS, "USING TIMESTAMP ?"))
@@ -155,7 +158,7 @@ class DelayedMails(OwnTable):
             for shard, of_shard in by_shard.items()
             for batch in batches(of_shard, IDS_A_REQUEST)
         )
-        for _, rows in self._session.map(self._some, params, in_flight=8):
+        for _, rows in self._session.map(self._by_ids, params, in_flight=8):
             for enqueue_id, due, published, throttled in rows:
                 if due is not None and not published:
                     yield EnqueueId(enqueue_id), instant(due), bool(throttled)

@@ -39,7 +39,7 @@ class DeadLetterNotes(OwnTable):
     _insert = Statement(
         insert(("queuename", "enqueueid", *_ROWS.columns), f"USING TTL {_TTL_SECONDS}")
     )
-    _some = Statement(
+    _by_ids = Statement(
         select(("enqueueid", *_ROWS.columns), "queuename = ? AND enqueueid IN ?"), paged=False
     )
 
@@ -54,6 +54,6 @@ class DeadLetterNotes(OwnTable):
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
     ) -> dict[EnqueueId, DeadLetterNote]:
         """The notes of those ids that have one."""
-        params = ([queue, some] for some in batches(dict.fromkeys(ids), IDS_A_REQUEST))
-        pages = self._session.map(self._some, params, in_flight)
+        params = ([queue, batch] for batch in batches(dict.fromkeys(ids), IDS_A_REQUEST))
+        pages = self._session.map(self._by_ids, params, in_flight)
         return {enqueue_id: _ROWS.record(note) for _, rows in pages for enqueue_id, *note in rows}

@@ -9,7 +9,10 @@ from mailslice.stores.cassandra.table import Statement
 
 
 class Locks(OwnTable):
-    """LWT rows, name -> owner. All calls are safe to repeat after an error whose outcome is unknown."""
+    """LWT rows, name -> owner.
+
+    All calls are safe to repeat after an error whose outcome is unknown.
+    """
 
     TABLE = "locks"
     SCHEMA = "name text, owner text, PRIMARY KEY (name)"

@@ -42,7 +42,7 @@ class MailStages(OwnTable):
 
     _read = Statement(select(_VALUES, "queuename = ? AND enqueueid = ?"))
     _read_serial = Statement(select(_VALUES, "queuename = ? AND enqueueid = ?"), serial=True)
-    _some = Statement(
+    _by_ids = Statement(
         select(("enqueueid", *_VALUES), "queuename = ? AND enqueueid IN ?"), paged=False
     )
     # UPDATE and not INSERT: a row marker would outlive the columns, by a longer TTL. A row that is
@@ -68,7 +68,7 @@ class MailStages(OwnTable):
     ) -> dict[EnqueueId, MailStage]:
         """The records of those of `ids` that have one, 100 a request."""
         params = ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
-        pages = self._session.map(self._some, params, in_flight)
+        pages = self._session.map(self._by_ids, params, in_flight)
         return {one: self.record(values, one) for _, rows in pages for one, *values in rows}
 
     @staticmethod

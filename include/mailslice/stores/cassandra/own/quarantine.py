@@ -51,11 +51,12 @@ class Content(StrEnum):
 class QuarantinedMail:
     """A mail that was set aside.
 
-    `message` is James' JSON of it, with the recipients that this is about. `since` and `age`: how long `worker` had held it. `voided` are enqueue ids of
-    releases that were cut off. `finished`: when it was seen that the worker completed the mail after all. `entered` is `released_as` once the row of
-    that new entry is in the view: if it has neither row nor deleted mark later, it was delivered or deleted, and then cleaned away. `copy_id`: which copy of
-    the content is this row's: the deployment's id and an id of its own. Earlier versions wrote the
-    latter alone, or nothing.
+    `message` is James' JSON of it, with the recipients that this is about. `since` and `age`: how
+    long `worker` had held it. `voided` are enqueue ids of releases that were cut off. `finished`:
+    when it was seen that the worker completed the mail after all. `entered` is `released_as` once
+    the row of that new entry is in the view: if it has neither row nor deleted mark later, it was
+    delivered or deleted, and then cleaned away. `copy_id`: which copy of the content is this row's:
+    the deployment's id and an id of its own. Earlier versions wrote the latter alone, or nothing.
     """
 
     enqueue_id: EnqueueId

@@ -33,7 +33,10 @@ class PublishState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Republished:
-    """The newest decision on a mail. `decision` names this very attempt, `run` the run it belongs to."""
+    """The newest decision on a mail.
+
+    `decision` names this very attempt, `run` the run it belongs to.
+    """
 
     enqueue_id: EnqueueId
     decision: str
@@ -63,25 +66,25 @@ class RepublishedMails(OwnTable):
         "WHERE queuename = ? AND enqueueid = ? IF decision = ?",
         idempotent=False,
     )
-    _some = Statement(select(_ROWS.columns, "queuename = ? AND enqueueid IN ?"), paged=False)
+    _by_ids = Statement(select(_ROWS.columns, "queuename = ? AND enqueueid IN ?"), paged=False)
 
     def claim(
-        self, queue: QueueName, wanted: Republished, instead_of: str, ttl: timedelta
+        self, queue: QueueName, requested: Republished, instead_of: str, ttl: timedelta
     ) -> Republished:
-        """Take the mail for `wanted`, in place of the decision `instead_of` (empty: of none).
+        """Take the mail for `requested`, in place of the decision `instead_of` (empty: of none).
 
-        The decision that stands now: `wanted` when it was taken.
+        The decision that stands now: `requested` when it was taken.
         """
         if instead_of:
-            taken = self._put(queue, wanted, instead_of, ttl)
+            taken = self._put(queue, requested, instead_of, ttl)
         else:
-            values = [queue, *_ROWS.values(wanted), ttl_seconds(ttl)]
+            values = [queue, *_ROWS.values(requested), ttl_seconds(ttl)]
             taken = self._apply(self._insert, values)
         if taken:
-            return wanted
+            return requested
         # A decision whose TTL ended in between leaves nothing to read: the next run decides anew.
-        return self.read(queue, wanted.enqueue_id) or Republished(
-            wanted.enqueue_id, "", "", PublishState.UNKNOWN, "", wanted.at
+        return self.read(queue, requested.enqueue_id) or Republished(
+            requested.enqueue_id, "", "", PublishState.UNKNOWN, "", requested.at
         )
 
     def settle(
@@ -97,7 +100,7 @@ class RepublishedMails(OwnTable):
 
     def read(self, queue: QueueName, enqueue_id: EnqueueId) -> Republished | None:
         """The newest decision on a mail, or None."""
-        rows = self._session.execute(self._some, [queue, [enqueue_id]])
+        rows = self._session.execute(self._by_ids, [queue, [enqueue_id]])
         return _ROWS.record(rows[0]) if rows else None
 
     def some(
@@ -105,7 +108,7 @@ class RepublishedMails(OwnTable):
     ) -> dict[EnqueueId, Republished]:
         """Those of `ids` on which something was decided."""
         params = ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
-        pages = self._session.map(self._some, params, in_flight)
+        pages = self._session.map(self._by_ids, params, in_flight)
         decisions = (_ROWS.record(row) for _, rows in pages for row in rows)
         return {decision.enqueue_id: decision for decision in decisions}
 

@@ -14,7 +14,10 @@ from mailslice.stores.cassandra.table import Statement, insert, select
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as the ledger has it. `report` is the whole report as JSON, `dag_run` Airflow's run id."""
+    """A run as the ledger has it.
+
+    `report` is the whole report as JSON, `dag_run` Airflow's run id.
+    """
 
     run: str
     duty: str

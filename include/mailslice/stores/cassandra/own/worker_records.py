@@ -36,8 +36,8 @@ class InFlightMail:
     """A mail that the broker delivered to a worker and that is not settled.
 
     `held`: since it was handed to a handler, or, before that (`begun` False), since the broker
-    delivered it; as of the record's heartbeat. `returned`: its connection is gone, so the broker has
-    given the mail back: this worker's handler may still run, but the mail is not its own.
+    delivered it; as of the record's heartbeat. `returned`: its connection is gone, so the broker
+    has given the mail back: this worker's handler may still run, but the mail is not its own.
     `message`: James' JSON as the broker delivered it, of mails that are held for long. `place` is
     where the row is, None for a message of James.
     """
@@ -74,8 +74,8 @@ class WorkerRecord:
     """A worker as it described itself last.
 
     `done` are ids that it was handed and completed, the newest last; `times` how long its mails
-    took. `heartbeat` and `read_at` are Cassandra's clock, the other times the worker's. `beat` grows
-    with every record; `written_us` is the write time.
+    took. `heartbeat` and `read_at` are Cassandra's clock, the other times the worker's. `beat`
+    grows with every record; `written_us` is the write time.
     """
 
     worker: str

@@ -1,11 +1,14 @@
 """What one node could not answer is asked of another: one node away must stop no duty.
 
-A coordinator chooses the replicas that it reads from, and goes on to choose one that has just died until its failure detector convicts it: 10 to 40 s. A
-scan of a token range has no speculative read to help it, so it runs out of time, and does so again at the next coordinator that has not convicted yet. So
-what may be sent twice is, at nodes that do answer, until the conviction must have come; a write with the timestamp of its first try. A refusal (too few
-replicas are alive) is believed much sooner: two nodes away stop whoever reads.
+A coordinator chooses the replicas that it reads from, and goes on to choose one that has just died
+until its failure detector convicts it: 10 to 40 s. A scan of a token range has no speculative read
+to help it, so it runs out of time, and does so again at the next coordinator that has not convicted
+yet. So what may be sent twice is, at nodes that do answer, until the conviction must have come; a
+write with the timestamp of its first try. A refusal (too few replicas are alive) is believed much
+sooner: two nodes away stop whoever reads.
 
-And a table is in the schema a moment before it can be read: whoever meets that moment waits, even where there is one node only.
+And a table is in the schema a moment before it can be read: whoever meets that moment waits, even
+where there is one node only.
 """
 
 from __future__ import annotations
@@ -31,9 +34,13 @@ Answer = TypeVar("Answer")
 AnyStatement: TypeAlias = Statement | PreparedStatement | str
 
 PINNED = "pinned"
-"""The profile for what is sent to one node: the driver would send to it, without a pause, for as long as it says that it has too much to do."""
+"""The profile for what is sent to one node: the driver would send to it, without a pause, for as
+long as it says that it has too much to do.
+"""
 PATIENCE_SECONDS = 60.0
-"""How long a node may be dead and unconvicted: phi grows to 8 in 18 s, to 12 (a usual setting in clouds) in 28 s, later where machines are slow."""
+"""How long a node may be dead and unconvicted: phi grows to 8 in 18 s, to 12 (a usual setting in
+clouds) in 28 s, later where machines are slow.
+"""
 REFUSALS = 4
 LATE_SECONDS = 10.0
 _PING_SECONDS = 2.0
@@ -44,7 +51,7 @@ _NAME = r'(?:"([^"]+)"|(\w+))'
 _NAMED = re.compile(rf"\b(?:FROM|INTO|UPDATE|EXISTS)\s+{_NAME}\.{_NAME}", re.IGNORECASE)
 
 
-class _Held(threading.local):
+class _PinnedTimestamp(threading.local):
     value: int | None = None
 
 
@@ -54,12 +61,12 @@ class Timestamps:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = 0
-        self._held = _Held()
+        self._pinned = _PinnedTimestamp()
 
     def __call__(self) -> int:
-        held = self._held.value
-        if held is not None:
-            return held
+        pinned = self._pinned.value
+        if pinned is not None:
+            return pinned
         now = time.time_ns() // 1000
         with self._lock:
             if now <= self._last:
@@ -68,13 +75,15 @@ class Timestamps:
         return now
 
     @contextmanager
-    def held(self, timestamp_us: int | None) -> Iterator[None]:
-        """What this thread sends meanwhile has this write time (microseconds); None: a new one each."""
-        self._held.value = timestamp_us
+    def pinned(self, timestamp_us: int | None) -> Iterator[None]:
+        """What this thread sends meanwhile has this write time (microseconds); None: a new one
+        each.
+        """
+        self._pinned.value = timestamp_us
         try:
             yield
         finally:
-            self._held.value = None
+            self._pinned.value = None
 
 
 def text_of(statement: AnyStatement) -> str:
@@ -98,13 +107,15 @@ def has_several_nodes(cluster: Cluster) -> bool:
     return len(cluster.metadata.all_hosts()) > 1
 
 
-class Again:
+class CoordinatorRetry:
     """Second tries, for one session of the driver."""
 
     def __init__(self, driver: Session) -> None:
         self._driver = driver
         self._mute: dict[Host, float] = {}
-        """Nodes that did not answer, and until when they are not asked whether they do: each time would cost `_PING_SECONDS`."""
+        """Nodes that did not answer, and until when they are not asked whether they do: each time
+        would cost `_PING_SECONDS`.
+        """
 
     def page(
         self,
@@ -113,10 +124,13 @@ class Again:
         first: ResponseFuture,
         send: Callable[..., ResponseFuture],
     ) -> ResultSet:
-        """What `send(host=node)` gives, once it gives something; `first` ended with `error`. Raises the driver's last error."""
+        """What `send(host=node)` gives, once it gives something; `first` ended with `error`.
+
+        Raises the driver's last error.
+        """
 
         def ask(node: Host | None) -> ResultSet:
-            with self._driver.cluster.timestamp_generator.held(first.message.timestamp):
+            with self._driver.cluster.timestamp_generator.pinned(first.message.timestamp):
                 future = send(host=node, execution_profile=PINNED)
             return future.result()
 
@@ -130,7 +144,10 @@ class Again:
         *,
         repeatable: bool,
     ) -> Answer:
-        """What `ask(node)` gives, once it gives something, after `error`. Without `repeatable` only a table that is not there yet is waited for."""
+        """What `ask(node)` gives, once it gives something, after `error`.
+
+        Without `repeatable` only a table that is not there yet is waited for.
+        """
         errors = [error]
 
         def once() -> Answer:
@@ -158,7 +175,10 @@ class Again:
         return tries(once)
 
     def _node(self, error: BaseException) -> Host:
-        """A node that answers now, another one than that which let us wait, if there is one. Raises NoHostAvailable when none does."""
+        """A node that answers now, another one than that which let us wait, if there is one.
+
+        Raises NoHostAvailable when none does.
+        """
         nodes, now = list(self._driver.get_pool_state()), time.monotonic()
         spoken = [node for node in nodes if self._mute.get(node, 0.0) <= now]
         answering = self._answering(spoken) or self._answering(
@@ -186,7 +206,9 @@ class Again:
         return answering
 
     def _shows(self, cql: str) -> bool:
-        """Whether the schema has what the statement names: the table, for CREATE TABLE its keyspace."""
+        """Whether the schema has what the statement names: the table, for CREATE TABLE its
+        keyspace.
+        """
         named = _NAMED.search(cql)
         if named is None:
             return False
@@ -203,7 +225,9 @@ class Again:
 
 
 class _Patience:
-    """When to give up: what ran out of time may be tried for a minute, what was refused a few times (3 s)."""
+    """When to give up: what ran out of time may be tried for a minute, what was refused a few times
+    (3 s).
+    """
 
     def __init__(self) -> None:
         self._refusals = 0
