@@ -254,7 +254,7 @@ def test_a_write_that_is_repeated_has_the_time_of_its_first_try(opened):
 def test_write_times_are_held_for_one_thread_only():
     times = coordinator_retry.Timestamps()
     others = []
-    with times.held(5):
+    with times.pinned(5):
         assert times() == 5
         thread = threading.Thread(target=lambda: others.append(times()))
         thread.start()
