@@ -82,7 +82,7 @@ async def test_a_slow_broker_that_confirms_something_keeps_its_connection(
     with pytest.raises(StoreUnavailable, match="did not confirm"):
         await late
     proxy.hangs = False  # its confirm comes now, before the second look
-    await asyncio.sleep(publishing._SECOND_LOOK + 0.5)
+    await asyncio.sleep(publishing._RECHECK_SECONDS + 0.5)
     await publisher.publish(NAMES.exchange, b"3", {}, None)
     assert publisher._link is link
     await publisher.close()
