@@ -22,7 +22,7 @@ def count(live, dead, *, latest_us=10, written=5):
     for at in range(0, len(ids), 700):  # pages
         part = slice(at, at + 700)
         found.add(ids[part], np.full(len(ids[part]), written, np.int64), marked[part])
-    return found.found(None, "why")
+    return found.finish(None, "why")
 
 
 @pytest.mark.parametrize(

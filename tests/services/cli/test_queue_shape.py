@@ -49,9 +49,9 @@ def add(cli: Any, *recipients: str, delay: str | None = None) -> None:
 async def put_off(settings: Settings, queue: str) -> None:
     """What a relay does with a mail for a destination that takes no more."""
     async with open_worker(settings, queue) as worker:  # type: ignore[arg-type]
-        assert worker.context.throttle is not None
+        assert worker.state.throttle is not None
         waits = [
-            await worker.context.throttle.enter("c", ("slow.example",), waited=False)
+            await worker.state.throttle.enter("c", ("slow.example",), waited=False)
             for _ in range(6)
         ]
         assert waits[-1]
@@ -105,8 +105,8 @@ def test_shape_counts_domains_by_age_with_what_is_delayed_and_what_waits_for_its
 def test_a_domain_has_its_limit_and_its_line_in_whatever_form_addresses_name_it(cli: Any) -> None:
     async def ask() -> None:
         async with open_worker(load_settings(cli.env), cli.spool) as worker:
-            assert worker.context.throttle is not None
-            await worker.context.throttle.enter("c", ("xn--bcher-kva.example",), waited=False)
+            assert worker.state.throttle is not None
+            await worker.state.throttle.enter("c", ("xn--bcher-kva.example",), waited=False)
 
     asyncio.run(ask())
     add(cli, "x@bücher.example")
