@@ -46,7 +46,7 @@ def settings_page() -> str:
                 info = cls.model_fields[field]
                 words = [*_allowed(info), *filter(None, [meanings.get(field)])]
                 rows.append(_row(name, _default(info), "; ".join(words)))
-        text = (cls.__doc__ or "").strip()
+        text = " ".join((cls.__doc__ or "").split())
         lines += ["", f"## {group}", "", text, "", "| variable | default | allowed, meaning |"]
         lines += ["|---|---|---|", *rows]
     lines += [

@@ -558,7 +558,7 @@ def test_a_connection_is_spoken_to_whatever_the_settings_name(
         conn_id="mailslice_email", conn_type="smtp", extra='{"to": "a@b.example, c@d.example"}'
     )
     monkeypatch.setattr(
-        notifier, "found", {"mailslice_webhook": connection, "mailslice_email": email}.get
+        notifier, "connection_of", {"mailslice_webhook": connection, "mailslice_email": email}.get
     )
     monkeypatch.setattr(
         notifier, "_post", lambda message, hook: posted.append((message["dag"], hook))
@@ -591,7 +591,7 @@ def test_a_connection_that_cannot_work_is_named_and_stops_no_other_channel(
 ):
     monkeypatch.setattr(
         notifier,
-        "found",
+        "connection_of",
         {name: Connection(conn_id=name, **given) for name, given in connections.items()}.get,
     )
     monkeypatch.setattr(

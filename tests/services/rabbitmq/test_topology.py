@@ -164,15 +164,12 @@ def test_a_queue_is_seen_empty_only_once_its_figures_are_there_and_all_zero(fres
     topology = Topology(fresh.settings)
     names = RabbitNames(SPOOL)
 
-    class Stores:
-        management = topology.management
-
-    assert not seen_empty(Stores(), SPOOL)  # there is no such queue
+    assert not seen_empty(topology.management, SPOOL)  # there is no such queue
     topology.declare(SPOOL)
-    wait_for(lambda: seen_empty(Stores(), SPOOL))
+    wait_for(lambda: seen_empty(topology.management, SPOOL))
     assert topology.management.alarms() == []
     publish(fresh.settings, names.exchange, b"one")
-    wait_for(lambda: not seen_empty(Stores(), SPOOL))
+    wait_for(lambda: not seen_empty(topology.management, SPOOL))
     assert topology.management.depth(names.work_queue).total == 1
     assert topology.management.depth("no such queue") is None
 

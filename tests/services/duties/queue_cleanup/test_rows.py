@@ -9,7 +9,7 @@ from mailslice.admin import queues
 from mailslice.duties.queue_cleanup import duty
 from mailslice.duties.queue_cleanup import view as views
 from mailslice.maintenance.artifacts import RunFolder, artifacts
-from mailslice.model.errors import BadInput
+from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
@@ -295,7 +295,7 @@ def test_a_delete_that_fails_is_counted_and_stops_no_other(view, monkeypatch):
         )
         if place.slice_start == view.at(0):
             future.result()
-            future.result = lambda: (_ for _ in ()).throw(TimeoutError("no answer"))
+            future.result = lambda: (_ for _ in ()).throw(StoreUnavailable("no answer"))
         return future
 
     monkeypatch.setattr(EnqueuedMails, "delete_partition_future", fail_once)
