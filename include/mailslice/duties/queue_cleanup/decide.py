@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceCounts:
+class SliceRows:
     """One slice over all its buckets and tables.
 
     `unmarked` rows have no deleted mark; `survivors` are the ids of some of them.
@@ -45,7 +45,7 @@ class Counts:
     unproven: int = 0
 
 
-def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceCounts]:
+def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceRows]:
     """Partitions summed up to slices that have rows, oldest first."""
     ordered = sorted(
         (partition for partition in partitions if partition.rows), key=attrgetter("slice_ms")
@@ -56,8 +56,8 @@ def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceCounts]:
     ]
 
 
-def _slice(start: datetime, partitions: Sequence[PlaceFound | PlaceLeft]) -> SliceCounts:
-    return SliceCounts(
+def _slice(start: datetime, partitions: Sequence[PlaceFound | PlaceLeft]) -> SliceRows:
+    return SliceRows(
         start,
         sum(partition.rows for partition in partitions),
         sum(partition.unmarked for partition in partitions),
@@ -91,9 +91,7 @@ def highest_browse_start(open_for: timedelta, *, now: datetime, grace: timedelta
     return slice_start(now - grace, open_for)
 
 
-def counts(
-    slices: Iterable[SliceCounts], browse_start: datetime | None, window: timedelta
-) -> Counts:
+def counts(slices: Iterable[SliceRows], browse_start: datetime | None, window: timedelta) -> Counts:
     """Live, dead and unproven rows, as seen from `browse_start`; zeros without one."""
     if browse_start is None:
         return Counts()
@@ -108,7 +106,7 @@ def counts(
 
 
 def oldest_live(
-    slices: Iterable[SliceCounts], browse_start: datetime, window: timedelta
+    slices: Iterable[SliceRows], browse_start: datetime, window: timedelta
 ) -> datetime | None:
     """The slice of the oldest live row."""
     live = (slice_.start for slice_ in slices if slice_.unmarked)

@@ -11,7 +11,7 @@ from uuid import UUID
 from mailslice.admin.queues import require
 from mailslice.codec import message
 from mailslice.duties.queue_cleanup import candidates, decide
-from mailslice.duties.queue_cleanup.decide import Counts, SliceCounts
+from mailslice.duties.queue_cleanup.decide import Counts, SliceRows
 from mailslice.duties.queue_cleanup.orphan_rows import orphan_rows_of
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import WHY, CleanupPlan, PlannedPartition, Reads, RowKey
@@ -60,7 +60,7 @@ class _Reading:
     requested: int
     swept: frozenset[datetime]
     partitions: Sequence[PlaceFound]
-    slices: Sequence[SliceCounts]
+    slices: Sequence[SliceRows]
     marks_read: datetime
     browse: datetime | None
 

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from mailslice.duties.queue_cleanup.decide import SliceCounts, by_slice
+from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PartitionName, PlannedPartition
 from mailslice.duties.queue_cleanup.view import existing_places, micros, range_of, slices_to_read
@@ -65,7 +65,7 @@ class Remaining:
         """The low halves of the ids of all rows that are left, sorted."""
         return halves_of([partition.ids for partition in self.partitions.values()])
 
-    def slices(self) -> list[SliceCounts]:
+    def slices(self) -> list[SliceRows]:
         """Slices that have rows, oldest first."""
         return by_slice(self.partitions.values())
 

@@ -190,7 +190,7 @@ def _within(error: BaseException) -> list[BaseException]:
 
 
 PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
-"""What a call of pika may raise when the broker, or the road to it, fails."""
+"""What a call of pika may raise when the broker, or the connection, fails."""
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailslice.duties.queue_cleanup import decide
-from mailslice.duties.queue_cleanup.decide import SliceCounts
+from mailslice.duties.queue_cleanup.decide import SliceRows
 from mailslice.model.slices import slice_start
 from mailslice.view.configuration import Shape
 
@@ -32,7 +32,7 @@ def views(draw):
     slices = []
     for number in sorted(numbers):
         unmarked, marked = draw(counts), draw(counts)
-        slices.append(SliceCounts(base + number * shape.window, unmarked + marked, unmarked))
+        slices.append(SliceRows(base + number * shape.window, unmarked + marked, unmarked))
     stored = (
         base
         + draw(st.integers(0, 60)) * shape.window
@@ -124,7 +124,7 @@ def test_a_slice_is_closed_at_its_end_and_the_grace(now, closed):
 
 
 def test_the_live_row_that_holds_browse_start_is_the_oldest_not_before_it():
-    slices = [SliceCounts(EPOCH + n * HOUR, 1, 1) for n in (1, 3, 5)]
+    slices = [SliceRows(EPOCH + n * HOUR, 1, 1) for n in (1, 3, 5)]
     assert decide.oldest_live(slices, EPOCH + 2 * HOUR, HOUR) == EPOCH + 3 * HOUR
     assert decide.counts(slices, EPOCH + 2 * HOUR, HOUR) == decide.Counts(
         live=2, dead=0, unproven=1
