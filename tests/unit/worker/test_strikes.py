@@ -53,7 +53,7 @@ async def test_a_suspect_is_handled_alone_and_others_beside_each_other() -> None
 
     async def handle(enqueue_id: EnqueueId) -> None:
         nonlocal most
-        async with isolation.handling(enqueue_id):
+        async with isolation.admitted(enqueue_id):
             now.add(enqueue_id)
             assert not (now & suspects) or len(now) == 1
             most = max(most, len(now))
@@ -73,10 +73,10 @@ async def test_a_suspect_that_is_cancelled_as_it_waits_lets_others_go_on() -> No
     )
 
     async def handle(enqueue_id: EnqueueId) -> None:
-        async with isolation.handling(enqueue_id):
+        async with isolation.admitted(enqueue_id):
             await asyncio.sleep(0)
 
-    async with isolation.handling(other):
+    async with isolation.admitted(other):
         waiting = asyncio.create_task(handle(suspect))
         await asyncio.sleep(0.01)
         behind = asyncio.create_task(handle(an_id()))

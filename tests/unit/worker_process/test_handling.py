@@ -18,6 +18,7 @@ from mailslice.model.back_off import BackOff
 from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import GiveUp, Settings
+from mailslice.worker.dequeue.strikes import InHandlers, Isolation, Struck
 from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
 from mailslice.worker.io.operations import WorkerStatistics
 from mailslice.worker.metrics import ConsumerMetrics
@@ -613,3 +614,24 @@ async def test_a_mail_counts_as_what_became_of_it_not_as_what_was_asked() -> Non
         "given_back": 1,
         "dropped": 1,
     }
+
+
+async def test_a_suspect_begins_when_the_outcomes_of_the_others_are_stored() -> None:
+    other, suspect = FakeDelivery(1, away=3), FakeDelivery(2)
+    stored: list[bool] = []
+
+    async def handle(mail: Mail, _content: bytes) -> None:
+        if mail.name == "m2":
+            stored.append(other.settled.is_set())
+
+    isolation = Isolation(
+        InHandlers(bytearray(InHandlers.size(2))),
+        lambda: Struck(frozenset({suspect.item.enqueue_id})),
+    )
+    metrics = ConsumerMetrics(QueueName("spool"), CollectorRegistry())
+    handling = Handling(loaded(handle), 2, metrics, EXACT, isolation)
+    await handling.start(other)
+    await asyncio.sleep(0)  # its handler begins
+    await handling.start(suspect)
+    await asyncio.wait_for(suspect.settled.wait(), 5)
+    assert stored == [True]

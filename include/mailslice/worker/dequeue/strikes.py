@@ -9,8 +9,8 @@ the third it is a dead letter. A parent that dies, too, forgets them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableSequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -112,11 +112,12 @@ class Isolation:
         self._changed = asyncio.Event()
 
     @asynccontextmanager
-    async def handling(self, enqueue_id: EnqueueId) -> AsyncIterator[None]:
-        """The mail is in a handler; entered when it may be."""
-        if self._in_handlers is None:
-            yield
-            return
+    async def admitted(self, enqueue_id: EnqueueId) -> AsyncIterator[None]:
+        """The mail may be handled; to be left when its outcome is stored.
+
+        A suspect that kills the process while an outcome is being written has that mail handled
+        twice.
+        """
         suspect = enqueue_id in self._struck().suspects
         self._alone += suspect
         try:
@@ -124,12 +125,22 @@ class Isolation:
                 self._changed.clear()
                 await self._changed.wait()
             self._running += 1
-            cell = self._in_handlers.enter(enqueue_id)
             try:
                 yield
             finally:
-                self._in_handlers.leave(cell)
                 self._running -= 1
         finally:
             self._alone -= suspect
             self._changed.set()
+
+    @contextmanager
+    def in_handler(self, enqueue_id: EnqueueId) -> Iterator[None]:
+        """The mail, which was admitted, is in a handler: a death of the process counts for it."""
+        if self._in_handlers is None:
+            yield
+            return
+        cell = self._in_handlers.enter(enqueue_id)
+        try:
+            yield
+        finally:
+            self._in_handlers.leave(cell)

@@ -236,12 +236,13 @@ class Handling:
 
     async def _handle(self, delivery: Delivery) -> None:
         began = time.monotonic()
-        with self._metrics.handling():
-            async with self._isolation.handling(delivery.item.enqueue_id):
+        enqueue_id = delivery.item.enqueue_id
+        async with self._isolation.admitted(enqueue_id):
+            with self._metrics.handling(), self._isolation.in_handler(enqueue_id):
                 outcome = await self._outcome(delivery)
-        disposition = await self._store_outcome(
-            delivery, action_of(delivery, outcome, self._policy)
-        )
+            disposition = await self._store_outcome(
+                delivery, action_of(delivery, outcome, self._policy)
+            )
         if disposition is not None:
             self._metrics.settled(disposition, time.monotonic() - began)
 
