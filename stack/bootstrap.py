@@ -87,7 +87,7 @@ def _remedy(error: OSError, path: Path) -> str:
         inside = existing.relative_to(ROOT).parts[:1] if existing.is_relative_to(ROOT) else None
         chown = f"sudo chown -R {me} {ROOT.joinpath(*inside)}" if inside is not None else None
         whose = f"{existing} belongs to {_owner(existing)}, and this is {me}"
-        return f"{whose}: run it as that user, or {chown or 'name another place'}"
+        return f"{whose}: run it as that user, or {chown or 'name another partition'}"
     return "look at that path; the same command with DEBUG=1 shows what wanted it"
 
 

@@ -84,11 +84,11 @@ class DemoMail:
 
     def check_room(self) -> None:
         """Raises CannotStart when the disk of the state folder cannot hold what of this source is not in the stores yet."""
-        place, free = free_mib(self._stack)
+        partition, free = free_mib(self._stack)
         needed = max(0, self._bytes - self.progress.bytes) // 2**20 + _SPARE_MIB
         if not self.enqueued and free < needed:
             raise CannotStart(
-                f"MAIL={self._source}: {place} has {free} MiB free, {needed} are needed for it. Remedy: make room, or name fewer mails"
+                f"MAIL={self._source}: {partition} has {free} MiB free, {needed} are needed for it. Remedy: make room, or name fewer mails"
             )
 
     def spool(self) -> None:

@@ -52,17 +52,17 @@ def write_settings(stack: StackSettings, values: dict[str, str]) -> None:
 
 def check_disk(stack: StackSettings) -> None:
     """Raises CannotStart when there is less room than the settings ask for. Before anything is written: on a full disk every file would be cut off."""
-    place, free = free_mib(stack)
+    partition, free = free_mib(stack)
     if free < stack.sizes.disk_mib:
         raise CannotStart(
-            f"{place} has {free} MiB free, {stack.sizes.disk_mib} are needed. Remedy: make room, or set {stack.variable('disk_mib')}"
+            f"{partition} has {free} MiB free, {stack.sizes.disk_mib} are needed. Remedy: make room, or set {stack.variable('disk_mib')}"
         )
 
 
 def free_mib(stack: StackSettings) -> tuple[Path, int]:
     """The state folder, or what of its path is there already, and how many MiB its disk has left."""
-    place = next(folder for folder in (stack.state, *stack.state.parents) if folder.exists())
-    return place, shutil.disk_usage(place).free // 2**20
+    partition = next(folder for folder in (stack.state, *stack.state.parents) if folder.exists())
+    return partition, shutil.disk_usage(partition).free // 2**20
 
 
 def check_ports(stack: StackSettings, programs: Iterable[Program]) -> None:

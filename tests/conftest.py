@@ -110,42 +110,42 @@ def _unanswered(env: Mapping[str, str]) -> str | None:
 
 
 @pytest.fixture(scope="session")
-def _places(stack: Mapping[str, str]) -> Iterator[_Places]:
-    places = _Places(stack)
-    yield places
-    places.close()
+def _partitions(stack: Mapping[str, str]) -> Iterator[_Places]:
+    partitions = _Places(stack)
+    yield partitions
+    partitions.close()
 
 
 @pytest.fixture
-def fresh(_places: _Places, tmp_path: Path) -> Iterator[Fresh]:
+def fresh(_partitions: _Places, tmp_path: Path) -> Iterator[Fresh]:
     """Own keyspaces, vhost and buckets, dropped afterwards."""
-    place = _places.create()
-    yield Fresh({**place, "MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")})
-    _places.drop(place)
+    partition = _partitions.create()
+    yield Fresh({**partition, "MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")})
+    _partitions.drop(partition)
 
 
 @pytest.fixture(scope="module")
-def fresh_module(_places: _Places, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+def fresh_module(_partitions: _Places, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
     """As `fresh`, one for all tests of a module."""
-    place = _places.create()
-    yield Fresh({**place, "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
-    _places.drop(place)
+    partition = _partitions.create()
+    yield Fresh({**partition, "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
+    _partitions.drop(partition)
 
 
 @pytest.fixture(scope="session")
 def make_fresh(
-    _places: _Places, tmp_path_factory: pytest.TempPathFactory
+    _partitions: _Places, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Fresh]]:
     """A function that makes one more `Fresh`; all are dropped at the end of the session."""
     made: list[Mapping[str, str]] = []
 
     def make() -> Fresh:
-        made.append(_places.create())
+        made.append(_partitions.create())
         return Fresh({**made[-1], "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
 
     yield make
-    for place in made:
-        _places.drop(place)
+    for partition in made:
+        _partitions.drop(partition)
 
 
 class _Places:
@@ -208,11 +208,11 @@ class _Places:
             "MAILSLICE_OWN_BUCKET": name + "-own",
         }
 
-    def drop(self, place: Mapping[str, str]) -> None:
-        self._dropped.append(self._dropping.submit(self._drop, place))
+    def drop(self, partition: Mapping[str, str]) -> None:
+        self._dropped.append(self._dropping.submit(self._drop, partition))
 
-    def _drop(self, place: Mapping[str, str]) -> None:
-        name = place["MAILSLICE_CASSANDRA_KEYSPACE"]
+    def _drop(self, partition: Mapping[str, str]) -> None:
+        name = partition["MAILSLICE_CASSANDRA_KEYSPACE"]
         self._management("DELETE", f"vhosts/{name}", None)
         for keyspace in (name, name + "_own"):
             self._session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")

@@ -32,29 +32,29 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def place(fresh_module):
+def world(fresh_module):
     """The deployment, with both tables of the queue view and James' mailboxes."""
-    place = fresh_module.but(**SETTINGS)
-    old = place.settings.model_copy(
-        update={"queue": place.settings.queue.model_copy(update={"table": QueueTable.V3})}
+    world = fresh_module.but(**SETTINGS)
+    old = world.settings.model_copy(
+        update={"queue": world.settings.queue.model_copy(update={"table": QueueTable.V3})}
     )
     with open_stores(old) as stores:
         stores.tables.create()
         create_mailbox_tables(stores)
-    return place
+    return world
 
 
 @pytest.fixture(scope="module")
-def stores(place):
-    with open_stores(place.settings) as opened:
+def stores(world):
+    with open_stores(world.settings) as opened:
         queues.create(opened, "first")
         opened.own_blobs.ensure_bucket()
         yield opened
 
 
 @pytest.fixture(scope="module")
-def airflow(stores, place, tmp_path_factory):
-    with airflow_standalone(tmp_path_factory.mktemp("airflow") / "home", place.env) as running:
+def airflow(stores, world, tmp_path_factory):
+    with airflow_standalone(tmp_path_factory.mktemp("airflow") / "home", world.env) as running:
         running.connect("local[2]")
         yield running
 
@@ -65,7 +65,7 @@ def queue(stores):
 
 
 @pytest.fixture
-def run(airflow, stores, place):
+def run(airflow, stores, world):
     """A green run of a DAG; its report."""
 
     def run(dag: str, queue: QueueName | None = None, **conf: object) -> dict:
@@ -73,7 +73,7 @@ def run(airflow, stores, place):
         dag_run = airflow.trigger(dag, given)
         states = airflow.wait(dag, dag_run)
         assert {state for task, state in states.items()} == {"success"}, states
-        report = Ledger(stores, place.settings).last(dag, queue or NO_QUEUE)
+        report = Ledger(stores, world.settings).last(dag, queue or NO_QUEUE)
         assert (report["dagRun"], report["reason"], report["queue"]) == (dag_run, "test", queue)
         return report
 
@@ -103,8 +103,8 @@ def test_blob_gc(run, stores):
     assert (third["orphans"], third["candidates"], third["gcedBlobCount"]) == (0, 0, 0)
 
 
-def test_counter_repair(run, stores, place):
-    james = Mailboxes(place.settings, stores)
+def test_counter_repair(run, stores, world):
+    james = Mailboxes(world.settings, stores)
     drifted = james.mailbox(messages=3, seen=1, add=(2, -1))
     good = james.mailbox("bob@example.com", messages=2)
     first = run("counter_repair", settle="1s")
@@ -119,8 +119,8 @@ def test_counter_repair(run, stores, place):
     assert (second["wrong"], second["applied"]) == (0, 0)
 
 
-def test_queue_audit_and_republish_lost(run, stores, place, queue):
-    spool = Spool(place.settings, stores, queue)
+def test_queue_audit_and_republish_lost(run, stores, world, queue):
+    spool = Spool(world.settings, stores, queue)
     spool.put("waiting")
     lost = spool.put("lost", message=False)
     spool.put("bare", content=False)
@@ -141,8 +141,8 @@ def test_queue_audit_and_republish_lost(run, stores, place, queue):
     assert run("republish_lost", queue)["nbRequeuedMails"] == 0
 
 
-def test_dead_letters(run, stores, place, queue):
-    letters = Letters(place.settings, stores, queue, place.environ)
+def test_dead_letters(run, stores, world, queue):
+    letters = Letters(world.settings, stores, queue, world.environ)
     letters.letter(letters.mail("deleted", marked=True))
     letters.letter(b"{no mail")
     letters.letter(letters.mail("rejected"))
@@ -157,8 +157,8 @@ def test_dead_letters(run, stores, place, queue):
     assert (third["causes"], third["planned"]) == ({}, 0)
 
 
-def test_stuck_mails(run, stores, place, queue):
-    stuck = Place4Stuck(place.settings, stores, queue)
+def test_stuck_mails(run, stores, world, queue):
+    stuck = Place4Stuck(world.settings, stores, queue)
     item, quick = stuck.mail("stuck"), stuck.mail("quick")
     worker = stuck.worker(stuck.held(item, 900), stuck.held(quick, 1))
     try:
@@ -172,8 +172,8 @@ def test_stuck_mails(run, stores, place, queue):
         worker.fall_silent()
 
 
-def test_migrate_v3_to_v4(run, stores, place, queue):
-    old = OldView(place.settings, stores, queue)
+def test_migrate_v3_to_v4(run, stores, world, queue):
+    old = OldView(world.settings, stores, queue)
     old.start_at(-3)
     live = [old.insert(-1), old.insert(0)]
     old.insert(0, dead=True)
@@ -183,8 +183,8 @@ def test_migrate_v3_to_v4(run, stores, place, queue):
     assert run("migrate_v3_to_v4", queue)["copied"] == 0
 
 
-def test_queue_cleanup_and_queue_size(run, stores, place, queue):
-    spool = Spool(place.settings, stores, queue)
+def test_queue_cleanup_and_queue_size(run, stores, world, queue):
+    spool = Spool(world.settings, stores, queue)
     done = [
         spool.put(f"done {number}", age=timedelta(hours=9), message=False) for number in range(3)
     ]

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from tests.acceptance.test_worker_run import Place, place, until
+from tests.acceptance.test_worker_run import World, until, world
 
-__all__ = ["place"]
+__all__ = ["world"]
 
 HANDLER = """
 import ctypes, os, signal, sys, time
@@ -34,24 +34,24 @@ def handle(mail, content):
 
 @pytest.mark.parametrize("death", ["exit", "segfault", "killed"])
 def test_a_mail_at_which_its_process_dies_three_times_is_a_dead_letter(
-    place: Place, death: str
+    world: World, death: str
 ) -> None:
-    (place.folder / "deadly.py").write_text(HANDLER)
+    (world.folder / "deadly.py").write_text(HANDLER)
     began = time.monotonic()
-    mails = place.enqueue(12)
-    worker = place.worker(
+    mails = world.enqueue(12)
+    worker = world.worker(
         "--concurrency", "2", "--prefetch", "12", handler="deadly:handle", DEATH=death
     )
-    until(lambda: len({note.name for note in place.notes("done")}) == 11, "the others", 180)
-    until(lambda: place.cli("queue", "dead", place.queue), "a dead letter", 180)
+    until(lambda: len({note.name for note in world.notes("done")}) == 11, "the others", 180)
+    until(lambda: world.cli("queue", "dead", world.queue), "a dead letter", 180)
     assert time.monotonic() - began < 180
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
-    (letter,) = place.cli("queue", "dead", place.queue)
-    (deadly,) = set(mails) - {note.name for note in place.notes("done")}
+    (letter,) = world.cli("queue", "dead", world.queue)
+    (deadly,) = set(mails) - {note.name for note in world.notes("done")}
     assert "its process died 3 times" in str(letter)
-    begun = Counter(note.name for note in place.notes("begun"))
+    begun = Counter(note.name for note in world.notes("begun"))
     assert begun.pop(deadly) == 3
     # One may have been in a handler beside it the first time; none of those that were only fetched ahead began twice.
     assert sorted(begun.values()) in ([1] * 11, [1] * 10 + [2])
-    assert place.size() == 1  # it is live: among the dead letters
+    assert world.size() == 1  # it is live: among the dead letters

@@ -52,14 +52,14 @@ def server(fresh: Any, tmp_path: Path) -> Iterator[tuple[Any, subprocess.Popen[b
     slow = Slow((url.hostname or "", url.port or 0))
     with open_stores(fresh.settings) as stores:
         create(stores, "spool")
-    place = fresh.but(
+    world = fresh.but(
         MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{slow.port}",
         MAILSLICE_WORKER_MEMORY_BUDGET_MIB=str(BUDGET_MIB),
     )
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             [MAILSLICE, "worker", "smtp-in", "--queue", "spool", "--port", "0", "--json"],
-            env=place.environ,
+            env=world.environ,
             stdout=subprocess.PIPE,
             stderr=log,
         )
@@ -99,7 +99,7 @@ def send(port: int, number: int, answers: Counter[str]) -> str:
 def test_clients_faster_than_the_stores_are_told_to_come_again_and_no_mail_is_dropped(
     server: tuple[Any, Any, int],
 ) -> None:
-    place, process, port = server
+    world, process, port = server
     measured = psutil.Process(process.pid)
     before = measured.memory_info().rss / 1024**2
     answers: Counter[str] = Counter()
@@ -115,10 +115,10 @@ def test_clients_faster_than_the_stores_are_told_to_come_again_and_no_mail_is_dr
     assert peak - before < 4 * BUDGET_MIB + 40, (
         f"{CLIENTS} clients with {SIZE} bytes each; {before:.0f} MiB before"
     )
-    with open_stores(place.settings) as stores:
+    with open_stores(world.settings) as stores:
         rows = [
             row
-            for slice_of in stores.tables.written.places("spool")
+            for slice_of in stores.tables.written.partitions("spool")
             for row in stores.tables.written.rows("spool", slice_of)
         ]
         marked = set(stores.tables.deleted.ids("spool"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from tests.acceptance.test_worker_run import Place, fetch, until, workers_of
+from tests.acceptance.test_worker_run import World, fetch, until, workers_of
 from tests.conftest import Fresh
 from tests.ports import free_port
 from tests.services.worker_process.sink import Sink, running
@@ -34,7 +34,7 @@ class Slow(Sink):
 
 
 @pytest.fixture
-def place(fresh: Fresh, tmp_path: Path) -> Iterator[Place]:
+def world(fresh: Fresh, tmp_path: Path) -> Iterator[World]:
     folder = tmp_path / "work"
     folder.mkdir()
     marked = fresh.but(
@@ -42,7 +42,7 @@ def place(fresh: Fresh, tmp_path: Path) -> Iterator[Place]:
         MAILSLICE_WORKER_RECORD_EVERY="300ms",
         MAILSLICE_WORKER_BOUNCE_QUEUE="reports",
     )
-    made = Place(marked, folder, "out")
+    made = World(marked, folder, "out")
     for name in ("out", "reports"):
         made.cli("queue", "create", name)
     yield made
@@ -56,12 +56,12 @@ def place(fresh: Fresh, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_a_relay_killed_before_the_answer_sends_nothing_twice_and_says_who_is_in_doubt(
-    place: Place,
+    world: World,
 ) -> None:
-    names = place.enqueue(6)
+    names = world.enqueue(6)
     port = free_port()
     with running(Slow()) as sink:
-        worker = place.worker(
+        worker = world.worker(
             "--concurrency",
             "2",
             "--health-port",
@@ -74,7 +74,7 @@ def test_a_relay_killed_before_the_answer_sends_nothing_twice_and_says_who_is_in
         os.kill(process.pid, signal.SIGKILL)
         sink.answers.set()
         until(
-            lambda: place.size() == 0, "the parent has started another worker, and it is done", 90
+            lambda: world.size() == 0, "the parent has started another worker, and it is done", 90
         )
         in_doubt = 'mailslice_recipients_failed_in_doubt_total{queue="out"} 2.0'
         until(lambda: in_doubt in fetch(port, "/metrics")[1], "the figures are shown", 5)
@@ -84,12 +84,12 @@ def test_a_relay_killed_before_the_answer_sends_nothing_twice_and_says_who_is_in
         {content: 1 for _, _, content, _ in sink.got}
     )
     assert len(sink.got) == 6
-    stuck = place.cli("stuck", "list", "out")
+    stuck = world.cli("stuck", "list", "out")
     assert len(stuck) == 2
     assert {str(line["name"]) for line in stuck} <= set(names)
     assert {(line["stage"], line["action"]) for line in stuck} == {("sending", "failed")}
-    assert place.log().count("1 recipients failed in attempt 1") == 2
-    assert "consuming out with relay and stage marks" in place.log()
-    reports = place.cli("queue", "browse", "reports")
+    assert world.log().count("1 recipients failed in attempt 1") == 2
+    assert "consuming out with relay and stage marks" in world.log()
+    reports = world.cli("queue", "browse", "reports")
     assert [line["recipients"] for line in reports] == [["s@x.example"]] * 2
-    assert "r@x.example" not in place.log()
+    assert "r@x.example" not in world.log()

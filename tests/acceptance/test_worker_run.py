@@ -65,7 +65,7 @@ class Note:
 
 
 @dataclass
-class Place:
+class World:
     """A queue, a folder with a handler in it, and the processes that a test started."""
 
     fresh: Fresh
@@ -136,12 +136,12 @@ class Place:
 
 
 @pytest.fixture
-def place(fresh_module: Fresh, tmp_path: Path) -> Iterator[Place]:
+def world(fresh_module: Fresh, tmp_path: Path) -> Iterator[World]:
     """A queue of its own in one deployment for all tests here: creating tables takes longer than most of them."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "handlers.py").write_text(HANDLER)
-    made = Place(fresh_module, folder, f"q{next(_NUMBERS)}")
+    made = World(fresh_module, folder, f"q{next(_NUMBERS)}")
     made.cli("queue", "create", made.queue)
     yield made
     for process in made.started:
@@ -181,57 +181,57 @@ def fetch(port: int, path: str) -> tuple[int, str]:
         return 0, str(error)
 
 
-def test_every_mail_is_handled_once_and_sigterm_ends_the_idle_worker_with_0(place: Place) -> None:
-    mails = place.enqueue(40)
-    worker = place.worker("--processes", "2", "--prefetch", "10")
-    until(lambda: len(place.notes("done")) >= 40, "40 mails handled")
-    until(lambda: place.size() == 0, "all completed")
+def test_every_mail_is_handled_once_and_sigterm_ends_the_idle_worker_with_0(world: World) -> None:
+    mails = world.enqueue(40)
+    worker = world.worker("--processes", "2", "--prefetch", "10")
+    until(lambda: len(world.notes("done")) >= 40, "40 mails handled")
+    until(lambda: world.size() == 0, "all completed")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
-    assert {note.name: note.sha256 for note in place.notes("done")} == mails
-    assert len(place.notes("begun")) == 40
+    assert {note.name: note.sha256 for note in world.notes("done")} == mails
+    assert len(world.notes("begun")) == 40
 
 
-def test_sigterm_lets_running_handlers_end_and_gives_the_rest_back(place: Place) -> None:
-    mails = place.enqueue(12)
-    worker = place.worker("--concurrency", "4", "--prefetch", "12", seconds=2)
-    until(lambda: len(place.notes("begun")) >= 4, "four handlers run")
+def test_sigterm_lets_running_handlers_end_and_gives_the_rest_back(world: World) -> None:
+    mails = world.enqueue(12)
+    worker = world.worker("--concurrency", "4", "--prefetch", "12", seconds=2)
+    until(lambda: len(world.notes("begun")) >= 4, "four handlers run")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
-    first = {note.name for note in place.notes("begun")}
-    assert {note.name for note in place.notes("done")} == first
+    first = {note.name for note in world.notes("begun")}
+    assert {note.name for note in world.notes("done")} == first
     assert len(first) < 12
-    assert place.size() == 12 - len(first)
-    place.worker(seconds=0)
-    until(lambda: place.size() == 0, "the rest handled")
-    assert Counter(note.name for note in place.notes("begun")) == dict.fromkeys(mails, 1)
+    assert world.size() == 12 - len(first)
+    world.worker(seconds=0)
+    until(lambda: world.size() == 0, "the rest handled")
+    assert Counter(note.name for note in world.notes("begun")) == dict.fromkeys(mails, 1)
 
 
-def test_what_a_handler_prints_is_seen_at_once_and_its_exit_hooks_run(place: Place) -> None:
-    place.enqueue(1)
-    worker = place.worker(handler="handlers:printing")
+def test_what_a_handler_prints_is_seen_at_once_and_its_exit_hooks_run(world: World) -> None:
+    world.enqueue(1)
+    worker = world.worker(handler="handlers:printing")
     assert worker.stdout is not None
     assert worker.stdout.readline().startswith("handled ")
-    until(lambda: place.size() == 0, "completed")
+    until(lambda: world.size() == 0, "completed")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     assert worker.stdout.read() == "goodbye\n"
 
 
 def test_a_handler_that_never_ends_is_given_up_after_the_drain_and_its_mail_stays(
-    place: Place,
+    world: World,
 ) -> None:
-    place.enqueue(1)
-    worker = place.worker("--drain", "1s", seconds=600)
-    until(lambda: place.notes("begun"), "the handler runs")
+    world.enqueue(1)
+    worker = world.worker("--drain", "1s", seconds=600)
+    until(lambda: world.notes("begun"), "the handler runs")
     children = workers_of(worker)
     began = time.monotonic()
     worker.send_signal(signal.SIGINT)
     assert worker.wait(60) == 0
     assert time.monotonic() - began < 45
     assert gone(children)
-    assert place.size() == 1
-    assert "1 handlers did not end within 0:00:01" in place.log()
+    assert world.size() == 1
+    assert "1 handlers did not end within 0:00:01" in world.log()
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -240,55 +240,55 @@ def gone(processes: list[psutil.Process]) -> bool:
     )
 
 
-def every_mail_once_or_twice(place: Place, mails: dict[str, str], twice: int) -> None:
+def every_mail_once_or_twice(world: World, mails: dict[str, str], twice: int) -> None:
     """All mails were handled, with their bytes, and no more of them twice than were in a handler when something was killed."""
-    until(lambda: place.size() == 0, "all completed", 90)
-    done = place.notes("done")
+    until(lambda: world.size() == 0, "all completed", 90)
+    done = world.notes("done")
     assert {note.name: note.sha256 for note in done} == mails
     assert len(done) - len(mails) <= twice
 
 
-def test_kill_9_of_a_child_and_then_of_all_loses_nothing(place: Place) -> None:
-    mails = place.enqueue(60)
+def test_kill_9_of_a_child_and_then_of_all_loses_nothing(world: World) -> None:
+    mails = world.enqueue(60)
     words = ("--prefetch", "20", "--concurrency", "5")
-    worker = place.worker(*words, seconds=0.1)
-    until(lambda: len(place.notes("done")) >= 10, "some handled")
+    worker = world.worker(*words, seconds=0.1)
+    until(lambda: len(world.notes("done")) >= 10, "some handled")
     (child,) = workers_of(worker)
     child.kill()
     until(
-        lambda: {note.pid for note in place.notes("done")} - {child.pid}, "another process handles"
+        lambda: {note.pid for note in world.notes("done")} - {child.pid}, "another process handles"
     )
-    assert "ended with signal 9; starting it again" in place.log()
+    assert "ended with signal 9; starting it again" in world.log()
     (second,) = workers_of(worker)
     worker.kill()
     second.kill()
     worker.wait(30)
-    place.worker(*words, seconds=0.1)
-    every_mail_once_or_twice(place, mails, twice=10)
+    world.worker(*words, seconds=0.1)
+    every_mail_once_or_twice(world, mails, twice=10)
 
 
-def test_kill_9_of_the_parent_ends_its_processes_which_drain_first(place: Place) -> None:
-    mails = place.enqueue(60)
+def test_kill_9_of_the_parent_ends_its_processes_which_drain_first(world: World) -> None:
+    mails = world.enqueue(60)
     words = ("--prefetch", "20", "--concurrency", "5")
-    worker = place.worker(*words, seconds=0.1)
-    until(lambda: len(place.notes("done")) >= 10, "some handled")
+    worker = world.worker(*words, seconds=0.1)
+    until(lambda: len(world.notes("done")) >= 10, "some handled")
     children = workers_of(worker)
     worker.kill()
     worker.wait(30)
     until(lambda: gone(children), "the children ended")
-    assert len(place.notes("begun")) == len(place.notes("done")) < 60
-    place.worker(*words, seconds=0.1)
-    every_mail_once_or_twice(place, mails, twice=0)
+    assert len(world.notes("begun")) == len(world.notes("done")) < 60
+    world.worker(*words, seconds=0.1)
+    every_mail_once_or_twice(world, mails, twice=0)
 
 
-def test_probes_tell_of_every_process_and_sum_their_figures(place: Place) -> None:
-    place.enqueue(20)
+def test_probes_tell_of_every_process_and_sum_their_figures(world: World) -> None:
+    world.enqueue(20)
     port = free_port()
-    worker = place.worker("--processes", "2", "--health-port", str(port))
-    until(lambda: place.size() == 0, "all completed")
+    worker = world.worker("--processes", "2", "--health-port", str(port))
+    until(lambda: world.size() == 0, "all completed")
     until(
         lambda: (
-            'mailslice_mails_total{outcome="completed",queue="' + place.queue + '"} 20.0'
+            'mailslice_mails_total{outcome="completed",queue="' + world.queue + '"} 20.0'
             in fetch(port, "/metrics")[1]
         ),
         "20 completed in the figures",
@@ -304,8 +304,8 @@ def test_probes_tell_of_every_process_and_sum_their_figures(place: Place) -> Non
     assert (status, json.loads(text)["live"]) == (200, True)
     until(lambda: fetch(port, "/readyz")[0] == 200, "both reach the stores")
     metrics = fetch(port, "/metrics")[1]
-    assert f'mailslice_handling_seconds_count{{queue="{place.queue}"}} 20.0' in metrics
-    assert f'mailslice_mails_in_flight{{queue="{place.queue}"}} 0.0' in metrics
+    assert f'mailslice_handling_seconds_count{{queue="{world.queue}"}} 20.0' in metrics
+    assert f'mailslice_mails_in_flight{{queue="{world.queue}"}} 0.0' in metrics
     assert fetch(port, "/other")[0] == 404
     stopped = workers_of(worker)[0]
     stopped.send_signal(signal.SIGSTOP)
@@ -316,12 +316,12 @@ def test_probes_tell_of_every_process_and_sum_their_figures(place: Place) -> Non
 
 
 def test_a_relay_that_is_told_to_end_waits_for_the_answer_and_begins_no_other_mail(
-    place: Place,
+    world: World,
 ) -> None:
-    place.enqueue(3)
+    world.enqueue(3)
     with running(Watching()) as sink:
         hop = {"MAILSLICE_RELAY_HOST": "127.0.0.1", "MAILSLICE_RELAY_PORT": str(sink.port)}
-        worker = place.worker("--concurrency", "1", handler="relay", **hop)
+        worker = world.worker("--concurrency", "1", handler="relay", **hop)
         until(sink.begun.is_set, "the first mail is sent whole")
         worker.send_signal(signal.SIGTERM)
         time.sleep(2)
@@ -329,21 +329,21 @@ def test_a_relay_that_is_told_to_end_waits_for_the_answer_and_begins_no_other_ma
         sink.may_go_on.set()
         assert worker.wait(60) == 0
         assert (sink.mails, len(sink.got)) == (1, 1)
-    assert place.size() == 2, "it was completed, and the others are there"
-    assert f"with MAILSLICE_QUEUE_STAGE_MARKS={place.queue} it is not" in place.log()
+    assert world.size() == 2, "it was completed, and the others are there"
+    assert f"with MAILSLICE_QUEUE_STAGE_MARKS={world.queue} it is not" in world.log()
 
 
-def test_a_failing_handler_is_tried_again_later_and_the_mail_stays(place: Place) -> None:
-    place.enqueue(2)
-    place.worker(handler="handlers:failing")
-    until(lambda: len(place.notes("begun")) == 2, "both tried")
-    until(lambda: place.log().count("handler failed: ValueError at") == 2, "both logged")
+def test_a_failing_handler_is_tried_again_later_and_the_mail_stays(world: World) -> None:
+    world.enqueue(2)
+    world.worker(handler="handlers:failing")
+    until(lambda: len(world.notes("begun")) == 2, "both tried")
+    until(lambda: world.log().count("handler failed: ValueError at") == 2, "both logged")
     time.sleep(2)
-    assert (place.size(), len(place.notes("begun"))) == (2, 2)
-    assert "r@x.example" not in place.log()
+    assert (world.size(), len(world.notes("begun"))) == (2, 2)
+    assert "r@x.example" not in world.log()
 
 
-def test_a_worker_that_cannot_start_says_why_in_one_line(place: Place) -> None:
+def test_a_worker_that_cannot_start_says_why_in_one_line(world: World) -> None:
     cases: list[tuple[list[str], dict[str, str], int, str]] = [
         (["--handler", "no_module_here:f"], {}, 2, "module 'no_module_here' cannot be imported"),
         (["--handler", "handlers:absent"], {}, 2, "handlers has no 'absent'"),
@@ -353,12 +353,12 @@ def test_a_worker_that_cannot_start_says_why_in_one_line(place: Place) -> None:
         ([], {"MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1:1"}, 4, "127.0.0.1:1"),
         ([], {"MAILSLICE_S3_ENDPOINT": "http://127.0.0.1:1"}, 4, "127.0.0.1:1"),
     ]
-    started = [place.worker(*words, **environ) for words, environ, _, _ in cases]
+    started = [world.worker(*words, **environ) for words, environ, _, _ in cases]
     for number, (process, (words, environ, exit_code, says)) in enumerate(
         zip(started, cases, strict=True)
     ):
         code = process.wait(60)
-        log = (place.folder / f"log-{number}").read_text()
+        log = (world.folder / f"log-{number}").read_text()
         assert code == exit_code, (words, environ, log)
         assert says in log.strip().splitlines()[-1]
         assert "Traceback" not in log
@@ -386,36 +386,36 @@ def behind_proxy(fresh: Fresh, variable: str) -> tuple[Proxy, tuple[str, int], d
 
 @pytest.mark.parametrize("variable", STORES, ids=STORES.values())
 def test_a_store_that_dies_in_the_middle_costs_no_mail_and_cannot_hold_up_a_sigterm(
-    place: Place, variable: str
+    world: World, variable: str
 ) -> None:
-    mails = place.enqueue(40)
-    proxy, target, environ = behind_proxy(place.fresh, variable)
-    worker = place.worker(
+    mails = world.enqueue(40)
+    proxy, target, environ = behind_proxy(world.fresh, variable)
+    worker = world.worker(
         "--concurrency", "4", "--prefetch", "8", "--drain", "2s", seconds=0.1, **environ
     )
-    until(lambda: len(place.notes("done")) >= 8, "some handled")
+    until(lambda: len(world.notes("done")) >= 8, "some handled")
     proxy.cut()
     time.sleep(2)
     assert worker.poll() is None
-    assert len(place.notes("done")) < 40
+    assert len(world.notes("done")) < 40
     again = Proxy(target, proxy.port)
-    every_mail_once_or_twice(place, mails, twice=4)
-    assert "Traceback" not in place.log()
+    every_mail_once_or_twice(world, mails, twice=4)
+    assert "Traceback" not in world.log()
 
     children = workers_of(worker)
     again.cut()
-    place.enqueue(3)
+    world.enqueue(3)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     assert gone(children)
-    assert (place.size(), len(place.notes("begun")) - len(place.notes("done"))) == (3, 0)
+    assert (world.size(), len(world.notes("begun")) - len(world.notes("done"))) == (3, 0)
 
 
-def test_the_maildir_handler_keeps_every_sample_byte_for_byte(place: Place) -> None:
-    box = place.folder / "box"
-    lines = place.cli("mail", "enqueue", place.queue, str(SAMPLE))
-    worker = place.worker(handler="maildir", MAILSLICE_WORKER_MAILDIR=str(box))
-    until(lambda: place.size() == 0, "all stored")
+def test_the_maildir_handler_keeps_every_sample_byte_for_byte(world: World) -> None:
+    box = world.folder / "box"
+    lines = world.cli("mail", "enqueue", world.queue, str(SAMPLE))
+    worker = world.worker(handler="maildir", MAILSLICE_WORKER_MAILDIR=str(box))
+    until(lambda: world.size() == 0, "all stored")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     kept = {
@@ -425,25 +425,25 @@ def test_the_maildir_handler_keeps_every_sample_byte_for_byte(place: Place) -> N
     assert Counter(kept.values()) == Counter(path.read_bytes() for path in SAMPLE.glob("*.eml"))
 
 
-def test_the_relay_handler_sends_on_and_dead_letters_who_is_refused_for_good(place: Place) -> None:
-    place.enqueue(3)
+def test_the_relay_handler_sends_on_and_dead_letters_who_is_refused_for_good(world: World) -> None:
+    world.enqueue(3)
     with ExitStack() as stack:
         sink = stack.enter_context(running(Sink()))
-        place.worker(handler="relay", MAILSLICE_RELAY_PORT=str(sink.port))
-        until(lambda: place.size() == 0, "all sent")
+        world.worker(handler="relay", MAILSLICE_RELAY_PORT=str(sink.port))
+        until(lambda: world.size() == 0, "all sent")
         assert sorted(got[1] for got in sink.got) == [("r@x.example",)] * 3
         sink.refuse["r@x.example"] = "550 5.1.1 unknown"
-        place.enqueue(1)
-        until(lambda: "refused all recipients for good: 550 for 1" in place.log(), "rejected")
-    assert "r@x.example" not in place.log()
+        world.enqueue(1)
+        until(lambda: "refused all recipients for good: 550 for 1" in world.log(), "rejected")
+    assert "r@x.example" not in world.log()
 
 
-def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) -> None:
-    cert, key = certificate(place.folder)
+def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(world: World) -> None:
+    cert, key = certificate(world.folder)
     tls = {"MAILSLICE_SMTP_IN_TLS_CERTIFICATE": str(cert), "MAILSLICE_SMTP_IN_TLS_KEY": str(key)}
     health = free_port()
-    words = ["--queue", place.queue, "--port", "0", "--health-port", str(health), "--json"]
-    server = place.start([MAILSLICE, "worker", "smtp-in", *words], tls)
+    words = ["--queue", world.queue, "--port", "0", "--health-port", str(health), "--json"]
+    server = world.start([MAILSLICE, "worker", "smtp-in", *words], tls)
     assert server.stdout is not None
     port = json.loads(server.stdout.readline())["port"]
     assert fetch(health, "/livez")[0] == 200
@@ -459,15 +459,15 @@ def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) ->
         client.mail("s@x.example")
         client.rcpt("r@x.example")
         assert client.data(content)[0] == 250
-    assert place.size() == 1
-    counted = f'mailslice_smtp_mails_total{{code="250",queue="{place.queue}"}} 1.0'
+    assert world.size() == 1
+    counted = f'mailslice_smtp_mails_total{{code="250",queue="{world.queue}"}} 1.0'
     assert counted in fetch(health, "/metrics")[1]
     server.kill()  # 250 was said: nothing may be lost by it
-    (shown,) = place.cli("worker", "drain", place.queue, "--max", "1", "--outcome", "retry")
+    (shown,) = world.cli("worker", "drain", world.queue, "--max", "1", "--outcome", "retry")
     assert (shown["sender"], shown["recipients"]) == ("s@x.example", ["r@x.example"])
     raw = subprocess.run(
-        [MAILSLICE, "mail", "show", place.queue, "--id", str(shown["enqueueId"]), "--raw"],
-        env=place.fresh.environ,
+        [MAILSLICE, "mail", "show", world.queue, "--id", str(shown["enqueueId"]), "--raw"],
+        env=world.fresh.environ,
         capture_output=True,
         check=True,
         timeout=30,
@@ -477,14 +477,14 @@ def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) ->
     assert hashlib.sha256(raw).hexdigest() == shown["sha256"]
 
 
-def test_smtp_in_refuses_to_be_an_open_relay(place: Place) -> None:
-    server = place.start(
+def test_smtp_in_refuses_to_be_an_open_relay(world: World) -> None:
+    server = world.start(
         [
             MAILSLICE,
             "worker",
             "smtp-in",
             "--queue",
-            place.queue,
+            world.queue,
             "--host",
             "0.0.0.0",
             "--port",
@@ -493,4 +493,4 @@ def test_smtp_in_refuses_to_be_an_open_relay(place: Place) -> None:
         {"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS": "0.0.0.0/0"},
     )
     assert server.wait(60) == 2
-    assert "that is an open relay" in place.log()
+    assert "that is an open relay" in world.log()

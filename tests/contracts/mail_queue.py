@@ -24,7 +24,7 @@ class MailQueueContract:
         """Write rows, and browseStart as James does for the first mail."""
         for one in rows:
             stores.tables.v4.insert_future(one).result()
-            stores.tables.browse_starts.insert_first(one.queue, start or one.place.slice_start)
+            stores.tables.browse_starts.insert_first(one.queue, start or one.partition.slice_start)
         return rows
 
     def test_an_unknown_view_is_empty(self, mail_queue):
@@ -81,7 +81,7 @@ class MailQueueContract:
             stores,
             row(queue, NOW - 5 * HOUR),
             row(queue),
-            start=row(queue, NOW - HOUR).place.slice_start,
+            start=row(queue, NOW - HOUR).partition.slice_start,
         )
         assert mail_queue.size() == 1
 
@@ -106,7 +106,7 @@ class MailQueueContract:
 
     def test_both_tables_are_read_and_a_copied_row_counts_once(self, stores, queue, mail_queue):
         old, copied, new = row(queue, NOW - 2 * HOUR), row(queue, NOW - HOUR), row(queue)
-        self.put(stores, copied, new, start=old.place.slice_start)
+        self.put(stores, copied, new, start=old.partition.slice_start)
         stores.tables.v3.insert_many([old, copied])
         assert mail_queue.size() == 3
         assert list(mail_queue.browse()) == [old, copied, new]
@@ -129,7 +129,7 @@ class MailQueueContract:
             window=timedelta(minutes=10),
             buckets=3,
         )
-        assert (old.place.bucket, new.place.bucket) == (0, 2)
+        assert (old.partition.bucket, new.partition.bucket) == (0, 2)
         self.put(stores, old, new)
         assert list(mail_queue.browse()) == [old, new]
         assert mail_queue.find(name="mail-0") == [old, new]
@@ -139,8 +139,12 @@ class MailQueueContract:
         rows = self.put(stores, *(row(queue, NOW - timedelta(hours=hour)) for hour in (7, 7, 7, 2)))
         stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id, rows[3].enqueue_id])
         first, second = mail_queue.slices()
-        assert (first.slice_start, first.live, first.dead) == (rows[0].place.slice_start, 2, 1)
-        assert (second.slice_start, second.live, second.dead) == (rows[3].place.slice_start, 0, 1)
+        assert (first.slice_start, first.live, first.dead) == (rows[0].partition.slice_start, 2, 1)
+        assert (second.slice_start, second.live, second.dead) == (
+            rows[3].partition.slice_start,
+            0,
+            1,
+        )
 
     @pytest.fixture
     def three(self, stores, queue):
@@ -205,7 +209,7 @@ class MailQueueContract:
         assert mail_queue.clear() == 2
         assert mail_queue.size() == 0
         assert stores.tables.browse_starts.read(queue) == start
-        assert stores.tables.v4.read(queue, three[1].place, three[1].enqueue_id) == three[1]
+        assert stores.tables.v4.read(queue, three[1].partition, three[1].enqueue_id) == three[1]
 
     def test_find_gives_live_mails_by_name_or_id(self, stores, queue, mail_queue, three):
         again = row(queue, NOW, name="one")
@@ -229,7 +233,7 @@ class MailQueueContract:
 
     def remembered(self, stores, queue, rows, monkeypatch, **changes):
         """As if a cleanup had looked at the slice of `rows` long after it was over: the first one lives, the others are dead."""
-        start = rows[0].place.slice_start
+        start = rows[0].partition.slice_start
         kept = {
             "live": 1,
             "dead": 5000,
@@ -248,14 +252,17 @@ class MailQueueContract:
         for table in (stores.tables.v3, stores.tables.v4):
             for name in ("timed_ids_of", "packed_ids_of"):
                 read = getattr(table, name)
-                spy = lambda queue, places, *rest, read=read, **named: read(
-                    queue, (asked.append(place) or place for place in places), *rest, **named
+                spy = lambda queue, partitions, *rest, read=read, **named: read(
+                    queue,
+                    (asked.append(partition) or partition for partition in partitions),
+                    *rest,
+                    **named,
                 )
                 monkeypatch.setattr(table, name, spy)
         assert mail_queue.size() == 2
         assert list(mail_queue.browse()) == [rows[0], rows[5]]
-        assert rows[5].place in asked
-        assert rows[0].place not in asked
+        assert rows[5].partition in asked
+        assert rows[0].partition not in asked
 
     def test_a_remembered_slice_with_few_dead_rows_is_read_so_that_a_late_insert_shows(
         self, stores, queue, mail_queue, monkeypatch
@@ -276,8 +283,8 @@ class MailQueueContract:
         self.remembered(stores, queue, rows, monkeypatch)
         stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id])
         assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
-        last_us = max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].place))
-        stores.tables.v4.delete_partition(queue, rows[0].place, last_us)
+        last_us = max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].partition))
+        stores.tables.v4.delete_partition(queue, rows[0].partition, last_us)
         stores.tables.deleted.drop_many(queue, [one.enqueue_id for one in rows])
         assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
 
@@ -324,11 +331,11 @@ class MailQueueContract:
         def cleaned_meanwhile(queue, asked, *rest, **named):
             drawn = list(asked)
             last_us = (
-                max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].place))
+                max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].partition))
                 if drawn
                 else 0
             )
-            stores.tables.v4.delete_partition(queue, rows[0].place, last_us)
+            stores.tables.v4.delete_partition(queue, rows[0].partition, last_us)
             stores.tables.deleted.drop_many(queue, ids)
             return look_up(queue, drawn, *rest, **named)
 

@@ -7,7 +7,7 @@ from mailslice.model.mail import (
     BlobId,
     EnqueueId,
     Mail,
-    Place,
+    Partition,
     QueuedMail,
     QueueName,
     RecipientHeader,
@@ -37,7 +37,7 @@ def row(
     item = QueuedMail(
         EnqueueId(uuid4()), Mail(**(fields | mail)), BlobId(str(uuid4())), BlobId(str(uuid4()))
     )  # type: ignore[arg-type]
-    return ViewRow(queue, Place(slice_start(at, window), bucket_of(name, buckets)), at, item)
+    return ViewRow(queue, Partition(slice_start(at, window), bucket_of(name, buckets)), at, item)
 
 
 def full_row(queue: QueueName) -> ViewRow:

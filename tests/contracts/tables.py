@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from mailslice.codec.row import epoch_ms
-from mailslice.model.mail import Place, QueueName
+from mailslice.model.mail import Partition, QueueName
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.ids import each_of, pack, unpack
 from mailslice.stores.cassandra.starts import Start
@@ -22,13 +22,13 @@ class TablesContract:
     def test_a_full_row_comes_back_as_it_was_written(self, rows, queue):
         written = full_row(queue)
         rows.insert_future(written).result()
-        assert rows.read(queue, written.place, written.enqueue_id) == written
-        assert list(rows.rows(queue, written.place)) == [written]
+        assert rows.read(queue, written.partition, written.enqueue_id) == written
+        assert list(rows.rows(queue, written.partition)) == [written]
 
     def test_a_row_of_nulls_comes_back_with_none_and_empty(self, rows, queue):
         written = bare_row(queue)
         rows.insert_future(written).result()
-        assert rows.read(queue, written.place, written.enqueue_id) == written
+        assert rows.read(queue, written.partition, written.enqueue_id) == written
 
     def test_a_row_is_replaced_only_where_it_still_is(self, rows, queue):
         written = full_row(queue)
@@ -40,30 +40,30 @@ class TablesContract:
             ),
         )
         rows.replace_future(fewer).result()
-        assert rows.read(queue, written.place, written.enqueue_id) == fewer
-        (found,) = rows.ids(queue, written.place)
-        rows.delete_partition(queue, written.place, found.written_us)
+        assert rows.read(queue, written.partition, written.enqueue_id) == fewer
+        (found,) = rows.ids(queue, written.partition)
+        rows.delete_partition(queue, written.partition, found.written_us)
         rows.replace_future(written).result()
-        assert rows.read(queue, written.place, written.enqueue_id) is None
-        assert list(rows.ids(queue, written.place)) == []
+        assert rows.read(queue, written.partition, written.enqueue_id) is None
+        assert list(rows.ids(queue, written.partition)) == []
 
     def test_last_updated_is_cut_to_milliseconds(self, rows, queue):
         written = row(queue, last_updated_ns=1795165687654321987)
         rows.insert_future(written).result()
         assert (
-            rows.read(queue, written.place, written.enqueue_id).item.mail.last_updated_ns
+            rows.read(queue, written.partition, written.enqueue_id).item.mail.last_updated_ns
             == 1795165687654000000
         )
 
     def test_a_row_that_is_not_there_is_none(self, rows, queue):
-        assert rows.read(queue, row(queue).place, row(queue).enqueue_id) is None
-        assert list(rows.rows(queue, row(queue).place)) == []
+        assert rows.read(queue, row(queue).partition, row(queue).enqueue_id) is None
+        assert list(rows.rows(queue, row(queue).partition)) == []
 
     def test_ids_say_when_a_row_was_enqueued_and_written(self, rows, queue):
         first, second = row(queue), row(queue, NOW + timedelta(milliseconds=7))
         rows.insert_future(first).result()
         rows.insert_future(second).result()
-        found = {found.enqueue_id: found for found in rows.ids(queue, first.place)}
+        found = {found.enqueue_id: found for found in rows.ids(queue, first.partition)}
         assert {key: value.enqueued_time for key, value in found.items()} == {
             first.enqueue_id: first.enqueued_time,
             second.enqueue_id: second.enqueued_time,
@@ -76,23 +76,23 @@ class TablesContract:
         first, late, gone = (row(queue, NOW + timedelta(milliseconds=at)) for at in range(3))
         for each in (first, late, gone):
             tables.v3.insert_future(each).result()
-        assert [place for place, _ in tables.v3.written_rows_of(queue, [first.place])][:1] == [
-            first.place
-        ]
+        assert [partition for partition, _ in tables.v3.written_rows_of(queue, [first.partition])][
+            :1
+        ] == [first.partition]
         written = {
             each.enqueue_id: (each, at)
-            for _, page in tables.v3.written_rows_of(queue, [first.place])
+            for _, page in tables.v3.written_rows_of(queue, [first.partition])
             for each, at in page
         }
         assert set(written) == {first.enqueue_id, late.enqueue_id, gone.enqueue_id}
-        assert sorted(tables.v3.some_written(queue, [(first.place, [late.enqueue_id])])) == [
+        assert sorted(tables.v3.some_written(queue, [(first.partition, [late.enqueue_id])])) == [
             written[late.enqueue_id]
         ]
         newer = replace(late, enqueued_time=late.enqueued_time + timedelta(seconds=1))
         tables.v4.insert_future(newer).result()
         tables.v4.delete_partition(
             queue,
-            Place(first.place.slice_start, first.place.bucket),
+            Partition(first.partition.slice_start, first.partition.bucket),
             written[gone.enqueue_id][1] - 1,
         )
         assert (
@@ -103,7 +103,7 @@ class TablesContract:
         )
         found = {
             each.enqueue_id: (each, at)
-            for _, page in tables.v4.written_rows_of(queue, [first.place])
+            for _, page in tables.v4.written_rows_of(queue, [first.partition])
             for each, at in page
         }
         assert set(found) == {
@@ -117,40 +117,41 @@ class TablesContract:
     def test_rows_of_one_partition_are_not_in_another(self, rows, queue):
         written = row(queue, name="mail-1", buckets=2)
         rows.insert_future(written).result()
-        place = written.place
+        partition = written.partition
         for other in (
-            Place(place.slice_start, 0),
-            Place(place.slice_start - timedelta(hours=1), 1),
+            Partition(partition.slice_start, 0),
+            Partition(partition.slice_start - timedelta(hours=1), 1),
         ):
             assert list(rows.rows(queue, other)) == []
-        assert place.bucket == 1
-        assert list(rows.rows(QueueName(queue + "-other"), place)) == []
+        assert partition.bucket == 1
+        assert list(rows.rows(QueueName(queue + "-other"), partition)) == []
 
     def test_many_partitions_are_read_in_order_and_empty_ones_too(self, rows, queue):
         written = [row(queue, NOW + timedelta(hours=hour)) for hour in (0, 2)]
         assert rows.insert_many(written) == 2
-        places = [
-            Place(written[0].place.slice_start + timedelta(hours=hour), 0) for hour in range(3)
+        partitions = [
+            Partition(written[0].partition.slice_start + timedelta(hours=hour), 0)
+            for hour in range(3)
         ]
-        assert list(rows.rows_of(queue, places, ordered=True)) == [
-            (places[0], [written[0]]),
-            (places[1], []),
-            (places[2], [written[1]]),
+        assert list(rows.rows_of(queue, partitions, ordered=True)) == [
+            (partitions[0], [written[0]]),
+            (partitions[1], []),
+            (partitions[2], [written[1]]),
         ]
         assert [
-            (place, [found.enqueue_id for found in ids])
-            for place, ids in rows.ids_of(queue, places, ordered=True)
+            (partition, [found.enqueue_id for found in ids])
+            for partition, ids in rows.ids_of(queue, partitions, ordered=True)
         ] == [
-            (places[0], [written[0].enqueue_id]),
-            (places[1], []),
-            (places[2], [written[1].enqueue_id]),
+            (partitions[0], [written[0].enqueue_id]),
+            (partitions[1], []),
+            (partitions[2], [written[1].enqueue_id]),
         ]
 
     def test_some_rows_are_read_by_their_ids(self, rows, queue):
         written = [row(queue, name=f"mail-{number}") for number in range(250)]
         rows.insert_many(written)
         wanted = [one.enqueue_id for one in written[:205]]
-        found = list(rows.some(queue, [(written[0].place, [*wanted, uuid4()])]))
+        found = list(rows.some(queue, [(written[0].partition, [*wanted, uuid4()])]))
         assert {one.enqueue_id: one for one in found} == {
             one.enqueue_id: one for one in written[:205]
         }
@@ -160,44 +161,50 @@ class TablesContract:
         written = [row(queue, name=f"mail-{number}") for number in range(120)]
         rows.insert_many(written)
         wanted = [
-            (written[0].place, [one.enqueue_id for one in written[:101]]),
-            (Place(written[0].place.slice_start, 5), [written[0].enqueue_id]),
+            (written[0].partition, [one.enqueue_id for one in written[:101]]),
+            (Partition(written[0].partition.slice_start, 5), [written[0].enqueue_id]),
         ]
         found = list(rows.some_ids(queue, wanted, ordered=True))
         assert {
-            one.enqueue_id for place, page in found for one in page if place == written[0].place
+            one.enqueue_id
+            for partition, page in found
+            for one in page
+            if partition == written[0].partition
         } == set(wanted[0][1])
-        assert [page for place, page in found if place.bucket == 5] == [[]]
+        assert [page for partition, page in found if partition.bucket == 5] == [[]]
 
     def test_a_row_is_found_in_whichever_place_it_is(self, rows, queue):
         written = row(queue)
         rows.insert_future(written).result()
-        places = [
-            Place(written.place.slice_start + timedelta(hours=hour), 0) for hour in range(-3, 3)
+        partitions = [
+            Partition(written.partition.slice_start + timedelta(hours=hour), 0)
+            for hour in range(-3, 3)
         ]
-        assert list(rows.find(queue, places, written.enqueue_id)) == [written]
-        assert list(rows.find(queue, places[:3], written.enqueue_id)) == []
+        assert list(rows.find(queue, partitions, written.enqueue_id)) == [written]
+        assert list(rows.find(queue, partitions[:3], written.enqueue_id)) == []
 
     def test_deleting_a_partition_spares_what_was_written_later(self, rows, queue):
         first, late = row(queue), row(queue)
         rows.insert_future(first).result()
-        written_us = next(iter(rows.ids(queue, first.place))).written_us
+        written_us = next(iter(rows.ids(queue, first.partition))).written_us
         rows.insert_future(late).result()
-        rows.delete_partition(queue, first.place, written_us)
-        assert list(rows.rows(queue, first.place)) == [late]
+        rows.delete_partition(queue, first.partition, written_us)
+        assert list(rows.rows(queue, first.partition)) == [late]
 
     def test_places_are_those_of_the_queue_that_hold_rows(self, rows, queue):
         written = [row(queue, NOW + timedelta(hours=hour)) for hour in range(3)]
         rows.insert_many([*written, row(QueueName(queue + "-other"), NOW + timedelta(hours=9))])
         rows.delete_partition(
-            queue, written[0].place, next(iter(rows.ids(queue, written[0].place))).written_us
+            queue,
+            written[0].partition,
+            next(iter(rows.ids(queue, written[0].partition))).written_us,
         )
-        assert set(rows.places(queue)) == {written[1].place, written[2].place}
+        assert set(rows.partitions(queue)) == {written[1].partition, written[2].partition}
 
     def test_v3_and_v4_are_apart(self, tables, queue):
         written = row(queue)
         tables.v3.insert_future(written).result()
-        assert tables.v4.read(queue, written.place, written.enqueue_id) is None
+        assert tables.v4.read(queue, written.partition, written.enqueue_id) is None
 
     def test_a_mark_is_seen_in_its_queue_only(self, tables, queue):
         marked, other = row(queue).enqueue_id, row(queue).enqueue_id
@@ -233,15 +240,15 @@ class TablesContract:
 
     def test_packed_and_timed_ids_are_those_of_the_rows_page_by_page(self, rows, queue):
         """More than a page, and, as James may leave one, a row without an enqueued time."""
-        place = row(queue).place
+        partition = row(queue).partition
         written = [row(queue) for _ in range(3)]
         rows.insert_many(written)
-        elsewhere = Place(place.slice_start - timedelta(hours=9), 0)
+        elsewhere = Partition(partition.slice_start - timedelta(hours=9), 0)
         assert [
-            unpack(packed) for _, packed in rows.packed_ids_of(queue, [place], ordered=True)
-        ] == [[each.enqueue_id for each in rows.ids(queue, place)]]
+            unpack(packed) for _, packed in rows.packed_ids_of(queue, [partition], ordered=True)
+        ] == [[each.enqueue_id for each in rows.ids(queue, partition)]]
         assert dict(rows.packed_ids_of(queue, [elsewhere])) == {elsewhere: b""}
-        ((_, timed),) = rows.timed_ids_of(queue, [place])
+        ((_, timed),) = rows.timed_ids_of(queue, [partition])
         times = {one: timed.time_of(at) for at, one in enumerate(unpack(timed.packed))}
         assert times == {each.enqueue_id: epoch_ms(each.enqueued_time) for each in written}
 

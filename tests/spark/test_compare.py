@@ -32,7 +32,7 @@ def cut(draw, items):
 
 
 @st.composite
-def places(draw):
+def partitions(draw):
     """(row groups of the plan, pages of the view), both in one order, of ids of which some are planned, some are there."""
     ids = [
         uuid.UUID(int=each)
@@ -55,9 +55,9 @@ def expected(planned, there):
 
 
 @settings(deadline=None, max_examples=60)
-@given(places())
-def test_the_walk_finds_what_is_planned_and_reads_the_plan_to_its_end(tmp_path_factory, place):
-    groups, pages = place
+@given(partitions())
+def test_the_walk_finds_what_is_planned_and_reads_the_plan_to_its_end(tmp_path_factory, partition):
+    groups, pages = partition
     folder = tmp_path_factory.mktemp("plan")
     location = Artifacts(str(folder.parent), S3Settings())
     writer = PlanWriter(location, folder.name)

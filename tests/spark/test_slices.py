@@ -7,12 +7,12 @@ import pytest
 
 from mailslice.engine.id_arrays import of_packed
 from mailslice.engine.partition_scan import Marks, _Count, instant
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import pack
 from mailslice.testing.memory import MemoryDeletedMails
 
-PLACE = Place(instant(0), 0)
+PLACE = Partition(instant(0), 0)
 
 
 def count(live, dead, *, latest_us=10, written=5):

@@ -17,11 +17,11 @@ from typing import Any
 
 from mailslice.admin.evidence import contents_exist
 from mailslice.codec import message as codec
-from mailslice.codec.headers import moment, place_in
+from mailslice.codec.headers import moment, partition_in
 from mailslice.codec.row import instant
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import Undecodable
-from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName
+from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName
 from mailslice.model.names import HEADER_DIED, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
@@ -59,7 +59,7 @@ class Letter:
     name: str | None = None
     sender: str | None = None
     blobs: tuple[BlobId, BlobId] | None = None
-    place: Place | None = None
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
         name=mail.name,
         sender=mail.sender,
         blobs=blobs,
-        place=place_in(message.headers),
+        partition=partition_in(message.headers),
     )
 
 

@@ -15,7 +15,7 @@ from mailslice.codec.blob_ids import BlobIds
 from mailslice.codec.content import split
 from mailslice.codec.headers import headers_of
 from mailslice.model.clock import Clock
-from mailslice.model.mail import Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
@@ -47,25 +47,27 @@ def enter(
     stores.blobs.put(item.header_blob_id, bytes(header))
     stores.blobs.put(item.body_blob_id, bytes(body))
     now = clock()
-    place = add_row(stores, queue, item, view_shape(stores), now)
+    partition = add_row(stores, queue, item, view_shape(stores), now)
     on_row()
-    publish(stores, queue, item, place, now)
+    publish(stores, queue, item, partition, now)
     return item
 
 
 def add_row(
     stores: Stores, queue: QueueName, item: QueuedMail, view: Shape, now: datetime
-) -> Place:
+) -> Partition:
     """A row in the view, as of a mail that is enqueued now; where it is."""
-    place = Place(slice_start(now, view.window), bucket_of(item.mail.name, view.bucket_counts[-1]))
-    stores.tables.content_starts.insert_first(queue, place.slice_start)
-    stores.tables.browse_starts.insert_first(queue, place.slice_start)
-    stores.tables.written.insert_many([ViewRow(queue, place, now, item)])
-    return place
+    partition = Partition(
+        slice_start(now, view.window), bucket_of(item.mail.name, view.bucket_counts[-1])
+    )
+    stores.tables.content_starts.insert_first(queue, partition.slice_start)
+    stores.tables.browse_starts.insert_first(queue, partition.slice_start)
+    stores.tables.written.insert_many([ViewRow(queue, partition, now, item)])
+    return partition
 
 
 def publish(
-    stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime
+    stores: Stores, queue: QueueName, item: QueuedMail, partition: Partition | None, now: datetime
 ) -> None:
     """The mail's message to the mail exchange, confirmed, with the headers that tell where its row
     is.
@@ -74,6 +76,6 @@ def publish(
         stores.settings.rabbitmq,
         RabbitNames(queue).exchange,
         codec.encode(item),
-        headers_of(place),
+        headers_of(partition),
         now,
     )

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
@@ -29,7 +29,7 @@ def still_live(
     tables: QueueTables,
     queue: QueueName,
     window: timedelta,
-    where: tuple[QueueTable, Place],
+    where: tuple[QueueTable, Partition],
     ids: Sequence[EnqueueId],
 ) -> dict[EnqueueId, ViewRow]:
     """The rows of those that have no mark, whose row is there after that was seen, in a slice not
@@ -38,13 +38,15 @@ def still_live(
     James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked
     row proves nothing.
     """
-    name, place = where
+    name, partition = where
     marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
     unmarked = [one for one in ids if one not in marked]
     table = next(table for table in tables.existing if table.table is name)
-    rows = {row.enqueue_id: row for row in table.some(queue, [(place, unmarked)], _READS_IN_FLIGHT)}
+    rows = {
+        row.enqueue_id: row for row in table.some(queue, [(partition, unmarked)], _READS_IN_FLIGHT)
+    }
     browse = tables.browse_starts.read(queue)
-    if browse is not None and not is_live(place.slice_start, browse.value, window):
+    if browse is not None and not is_live(partition.slice_start, browse.value, window):
         return {}
     return {one: rows[one] for one in unmarked if one in rows}
 
@@ -64,7 +66,7 @@ def is_over(
     if is_marked(queue, enqueue_id):
         return True
     rows_by_table = (
-        next(rows.find(queue, list(rows.places(queue)), enqueue_id), None)
+        next(rows.find(queue, list(rows.partitions(queue)), enqueue_id), None)
         for rows in tables.existing
     )
     return all(row is None for row in rows_by_table)

@@ -93,22 +93,24 @@ class QueuePage:
 
     def picture(self, queue: str, run: str) -> bytes | None:
         """The slices of a measurement, SVG; None when it was pruned or never drawn."""
-        place = artifacts(self._settings())
+        location = artifacts(self._settings())
         request = RunRequest("queue_size", queue_name(queue), run)  # refuses a run that is a path
-        return place.read(RunFolder(place, "queue_size", queue, request.run).file("slices.svg"))
+        return location.read(
+            RunFolder(location, "queue_size", queue, request.run).file("slices.svg")
+        )
 
     def docs(self, path: str) -> tuple[bytes, str] | None:
         """A file of Data Docs and its media type; None for one that is not there, or not below Data Docs."""
         if not safe_path(path):
             return None
-        place = artifacts(self._settings())
+        location = artifacts(self._settings())
         name = f"{DOCS}/{path}"
-        if place.bucket is None and not Path(place.path(name)).resolve().is_relative_to(
-            Path(place.path(DOCS)).resolve()
+        if location.bucket is None and not Path(location.path(name)).resolve().is_relative_to(
+            Path(location.path(DOCS)).resolve()
         ):
             return None
         kind = _KINDS.get(PurePosixPath(path).suffix.lower())
-        data = place.read(name) if kind else None
+        data = location.read(name) if kind else None
         return (data, kind) if data is not None and kind is not None else None
 
     def close(self) -> None:

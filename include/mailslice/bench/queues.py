@@ -20,7 +20,7 @@ from mailslice.cli.queue_session import guard
 from mailslice.maintenance.artifacts import artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import BENCH_NAMES, DELETED_MAILS, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import open_stores
@@ -87,7 +87,7 @@ class BenchQueue:
         """Delete all rows and marks of the queue."""
         tables, now_us = self.stores.tables, int(system_clock().timestamp() * 1_000_000)
         for rows in tables.existing:
-            for partition in list(rows.places(self.name)):
+            for partition in list(rows.partitions(self.name)):
                 rows.delete_partition(self.name, partition, now_us)
         tables.deleted.drop_many(self.name, tables.deleted.ids(self.name))
 
@@ -109,7 +109,7 @@ class BenchQueue:
             last_updated_ns=int(start.timestamp()) * 10**9,
         )
         blobs = (BlobId(str(UUID(int=number + part))) for part in (0, 1))
-        partition = Place(start, bucket_of(name, self._view.bucket_counts[-1]))
+        partition = Partition(start, bucket_of(name, self._view.bucket_counts[-1]))
         item = QueuedMail(EnqueueId(uuid4()), mail, *blobs)
         return ViewRow(self.name, partition, start, item)
 

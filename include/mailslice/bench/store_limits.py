@@ -17,7 +17,7 @@ from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail
 from mailslice.bench.store_cpu import StoreCpu
 from mailslice.codec import message
 from mailslice.model.clock import system_clock
-from mailslice.model.mail import BlobId, EnqueueId, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores.blobs.hot import HotBlobs
@@ -108,10 +108,12 @@ async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measurem
     alone, now = QueueName(f"mailslice-bench-limits-{uuid4().hex[:8]}"), system_clock()
     async with open_worker(work.settings, work.queue) as worker:
         tables, bridge = worker.context.tables, Bridge(worker.context.stores.cassandra)
-        place = Place(slice_start(now, worker.context.shape.window), 0)
+        partition = Partition(slice_start(now, worker.context.shape.window), 0)
         none = BlobId("none")
         rows = [
-            ViewRow(alone, place, now, QueuedMail(EnqueueId(uuid4()), bench_mail(n), none, none))
+            ViewRow(
+                alone, partition, now, QueuedMail(EnqueueId(uuid4()), bench_mail(n), none, none)
+            )
             for n in range(work.count)
         ]
         ids = [row.item.enqueue_id for row in rows]
@@ -128,7 +130,7 @@ async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measurem
             }
         finally:
             now_us = time.time_ns() // 1000
-            await asyncio.to_thread(tables.written.delete_partition, alone, place, now_us)
+            await asyncio.to_thread(tables.written.delete_partition, alone, partition, now_us)
             await asyncio.to_thread(tables.deleted.drop_many, alone, ids)
 
 

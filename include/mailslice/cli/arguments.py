@@ -21,7 +21,7 @@ _SCALE = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
 def _bounded(
-    place: str, convert: Callable[[str], N], least: N, most: N, allowed: str
+    option: str, convert: Callable[[str], N], least: N, most: N, allowed: str
 ) -> Callable[[Any], N]:
     """A parser of numbers between two bounds. `convert` raises ValueError for other text."""
 
@@ -31,46 +31,46 @@ def _bounded(
         except ValueError:
             value = None
         if value is None or not least <= value <= most:
-            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; {allowed}")
+            raise BadInput(f"{option}: {str(text)[:60]!r} is not allowed; {allowed}")
         return value
 
     return parse
 
 
-def count(place: str, least: int = 1, most: int = _MAX_INT) -> Callable[[Any], int]:
+def count(option: str, least: int = 1, most: int = _MAX_INT) -> Callable[[Any], int]:
     """A parser of whole numbers between `least` and `most`."""
-    return _bounded(place, int, least, most, f"a whole number from {least} to {most} is")
+    return _bounded(option, int, least, most, f"a whole number from {least} to {most} is")
 
 
-def share(place: str) -> Callable[[Any], float]:
+def share(option: str) -> Callable[[Any], float]:
     """A parser of shares from 0 to 1: 0.8, 80%."""
 
     def convert(text: str) -> float:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
-    return _bounded(place, convert, 0.0, 1.0, "a share from 0 to 1 is (0.8, 80%)")
+    return _bounded(option, convert, 0.0, 1.0, "a share from 0 to 1 is (0.8, 80%)")
 
 
-def factor(place: str) -> Callable[[Any], float]:
+def factor(option: str) -> Callable[[Any], float]:
     """A parser of numbers from 1 to 100."""
-    return _bounded(place, float, 1.0, 100.0, "a number from 1 to 100 is")
+    return _bounded(option, float, 1.0, 100.0, "a number from 1 to 100 is")
 
 
-def size(place: str, most: int = _MAX_INT) -> Callable[[Any], int]:
+def size(option: str, most: int = _MAX_INT) -> Callable[[Any], int]:
     """A parser of sizes in bytes: 4096, 4k, 25M."""
 
     def convert(text: str) -> int:
         match = _SIZE.fullmatch(text)
         return int(match[1]) * _SCALE[match[2].lower()] if match else 0
 
-    return _bounded(place, convert, 1, most, f"a size from 1 to {most} bytes is (4096, 4k, 25M)")
+    return _bounded(option, convert, 1, most, f"a size from 1 to {most} bytes is (4096, 4k, 25M)")
 
 
-def check_text(place: str, value: object) -> None:
+def check_text(option: str, value: object) -> None:
     """BadInput for bytes of the command line that are no text, or a list with some: no store keeps them."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and is_broken(text):
-            raise BadInput(f"{place}: {text[:60]!r} is not allowed; text in UTF-8 is")
+            raise BadInput(f"{option}: {text[:60]!r} is not allowed; text in UTF-8 is")
 
 
 class Counts(tuple[int, ...]):
@@ -79,20 +79,20 @@ class Counts(tuple[int, ...]):
     __slots__ = ()
 
 
-def counts(place: str, most: int = _MAX_INT) -> Callable[[Any], Counts]:
+def counts(option: str, most: int = _MAX_INT) -> Callable[[Any], Counts]:
     """A parser of whole numbers from 1 to `most` with commas between them."""
-    one = count(place, most=most)
+    one = count(option, most=most)
     return lambda text: Counts(one(word) for word in str(text).split(","))
 
 
 def duration(
-    place: str, most: timedelta | None = _LONGEST, least: timedelta = timedelta(0)
+    option: str, most: timedelta | None = _LONGEST, least: timedelta = timedelta(0)
 ) -> Callable[[Any], timedelta]:
     """A parser of durations up to `most`: a hundred years added to now is still a date."""
 
     def parse(text: Any) -> timedelta:
-        value = text if isinstance(text, timedelta) else parse_duration(str(text), place)
-        refused = f"{place}: {str(text)[:60]!r} is not allowed"
+        value = text if isinstance(text, timedelta) else parse_duration(str(text), option)
+        refused = f"{option}: {str(text)[:60]!r} is not allowed"
         if most is not None and value > most:
             raise BadInput(f"{refused}; at most {format_duration(most)} is")
         if value < least:
@@ -102,24 +102,24 @@ def duration(
     return parse
 
 
-def address(place: str) -> Callable[[Any], str]:
+def address(option: str) -> Callable[[Any], str]:
     """A parser of mail addresses."""
 
     def parse(text: Any) -> str:
         from mailslice.codec.addresses import checked_address
 
-        return checked_address(str(text), place)
+        return checked_address(str(text), option)
 
     return parse
 
 
-def sender(place: str) -> Callable[[Any], str]:
+def sender(option: str) -> Callable[[Any], str]:
     """A parser of senders: an address, or `<>` and the empty text for the null sender, which comes back as `<>`."""
 
     def parse(text: Any) -> str:
         from mailslice.codec.addresses import NULL_SENDER, checked_sender
 
-        return checked_sender(str(text), place) or NULL_SENDER
+        return checked_sender(str(text), option) or NULL_SENDER
 
     return parse
 

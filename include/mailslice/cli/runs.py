@@ -28,18 +28,20 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     from mailslice.maintenance.context import FILES
     from mailslice.maintenance.run_request import STEPS
 
-    place = artifacts(settings)
+    location = artifacts(settings)
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
 
     def age(run: str) -> tuple[str, str]:
         match = _TIME.search(run)
         if match is not None:
             return "".join(match.groups()), run
-        planned = place.modified(RunFolder(place, duty, queue, run).file(FILES["plan"]))
+        planned = location.modified(RunFolder(location, duty, queue, run).file(FILES["plan"]))
         return f"{planned:%Y%m%d%H%M%S}" if planned else "", run
 
-    for run in sorted(place.folders(queue_folder(duty, queue)), key=age, reverse=True)[:_LOOKED_AT]:
-        folder = RunFolder(place, duty, queue, run)
+    for run in sorted(location.folders(queue_folder(duty, queue)), key=age, reverse=True)[
+        :_LOOKED_AT
+    ]:
+        folder = RunFolder(location, duty, queue, run)
         try:
             if (
                 folder.read_json(FILES[step]) is not None
@@ -62,5 +64,5 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
                 f"run {run}, the newest plan of {duty} on {queue}, has not passed its check: duty check, name a run by --run, or plan anew: duty plan"
             )
     raise BadInput(
-        f"no run of {duty} on {queue} waits for {step} in {place.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty plan"
+        f"no run of {duty} on {queue} waits for {step} in {location.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty plan"
     )

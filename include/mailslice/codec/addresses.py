@@ -30,20 +30,20 @@ def is_address(text: str) -> bool:
     )
 
 
-def checked_address(text: str, place: str = "address") -> str:
+def checked_address(text: str, option: str = "address") -> str:
     """`text` without blanks and angle brackets around it.
 
     Raises BadInput naming it when it is no address.
     """
     bare = text.strip().removeprefix("<").removesuffix(">")
     if not is_address(bare):
-        raise BadInput(f"{place}: {text!r} is not a mail address; allowed: local@domain")
+        raise BadInput(f"{option}: {text!r} is not a mail address; allowed: local@domain")
     return bare
 
 
-def checked_sender(text: str, place: str = "sender") -> str | None:
+def checked_sender(text: str, option: str = "sender") -> str | None:
     """Like `checked_address`, but `<>` and the empty text are the null sender, None."""
-    return None if text.strip() in {"", NULL_SENDER} else checked_address(text, place)
+    return None if text.strip() in {"", NULL_SENDER} else checked_address(text, option)
 
 
 def domain_of(address: str) -> str:

@@ -58,21 +58,21 @@ def read_mails(
         # Path would take it for the current folder.
         yield FoundMail("", None, "an empty path is no file and no folder")
         return
-    place = Path(path)
+    source = Path(path)
     try:
-        if place.is_dir():
-            yield from _folder(place, max_bytes)
-        elif not place.exists():
-            yield FoundMail(str(place), None, "no such file or folder")
-        elif not place.is_file():
-            yield FoundMail(str(place), None, "neither a file nor a folder")
-        elif place.suffix.lower() == ".eml":
-            yield _read_file(place, max_bytes)
+        if source.is_dir():
+            yield from _folder(source, max_bytes)
+        elif not source.exists():
+            yield FoundMail(str(source), None, "no such file or folder")
+        elif not source.is_file():
+            yield FoundMail(str(source), None, "neither a file nor a folder")
+        elif source.suffix.lower() == ".eml":
+            yield _read_file(source, max_bytes)
         else:
-            with place.open("rb") as stream:
-                yield from _Mbox(str(place), stream, max_bytes).mails()
+            with source.open("rb") as stream:
+                yield from _Mbox(str(source), stream, max_bytes).mails()
     except OSError as error:
-        yield FoundMail(str(place), None, error.strerror or str(error))
+        yield FoundMail(str(source), None, error.strerror or str(error))
 
 
 def _stream(stream: BinaryIO, max_bytes: int | None) -> Iterator[FoundMail]:

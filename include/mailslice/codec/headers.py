@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from mailslice.model.names import (
     HEADER_BUCKET,
     HEADER_FAILURES,
@@ -24,14 +24,14 @@ _LAST_YEAR = 9999
 """The ends of its slices are no datetimes any more."""
 
 
-def headers_of(place: Place | None) -> dict[str, object]:
+def headers_of(partition: Partition | None) -> dict[str, object]:
     """The headers that tell where a mail's row is; James ignores them."""
-    if place is None:
+    if partition is None:
         return {}
-    return {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
+    return {HEADER_SLICE: epoch_ms(partition.slice_start), HEADER_BUCKET: partition.bucket}
 
 
-def place_in(headers: Mapping[str, Any]) -> Place | None:
+def partition_in(headers: Mapping[str, Any]) -> Partition | None:
     """Where the mail's row is, by the headers; None for a message of James, and for values that no
     row can have.
     """
@@ -42,7 +42,7 @@ def place_in(headers: Mapping[str, Any]) -> Place | None:
         at = instant(start)
     except OverflowError:
         return None
-    return Place(at, int(bucket)) if at.year < _LAST_YEAR else None
+    return Partition(at, int(bucket)) if at.year < _LAST_YEAR else None
 
 
 def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:

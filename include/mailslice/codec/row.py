@@ -14,7 +14,7 @@ from mailslice.model.mail import (
     BlobId,
     EnqueueId,
     Mail,
-    Place,
+    Partition,
     QueuedMail,
     QueueName,
     RecipientHeader,
@@ -54,8 +54,8 @@ def to_row(row: ViewRow) -> dict[str, object]:
     item, mail = row.item, row.item.mail
     return {
         "queuename": row.queue,
-        "timerangestart": epoch_ms(row.place.slice_start),
-        "bucketid": row.place.bucket,
+        "timerangestart": epoch_ms(row.partition.slice_start),
+        "bucketid": row.partition.bucket,
         "enqueueid": item.enqueue_id,
         "attributes": dict(mail.attributes),
         "bodyblobid": item.body_blob_id,
@@ -110,10 +110,10 @@ def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
         per_recipient_headers=tuple(RecipientHeader(*header) for header in specific or ()),
     )
     item = QueuedMail(EnqueueId(enqueue_id), mail, BlobId(header or ""), BlobId(body or ""))
-    place = Place(instant(start), bucket)
+    partition = Partition(instant(start), bucket)
     return ViewRow(
         QueueName(queue),
-        place,
-        instant(enqueued) if enqueued is not None else place.slice_start,
+        partition,
+        instant(enqueued) if enqueued is not None else partition.slice_start,
         item,
     )

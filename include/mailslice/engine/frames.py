@@ -139,7 +139,9 @@ def frame_of_keys(
     """
     slots = max(2, slots_of(spark))
     tasks = min(len(keys), max(slots, min(slots * _TASKS_A_SLOT, len(keys) // _FEW)))
-    dealt = [keys[place] for task in range(tasks) for place in range(task, len(keys), tasks)]
+    dealt = [
+        keys[partition] for task in range(tasks) for partition in range(task, len(keys), tasks)
+    ]
     edges = [0]
     for task in range(tasks):
         edges.append(edges[-1] + len(range(task, len(keys), tasks)))

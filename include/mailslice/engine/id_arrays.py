@@ -62,7 +62,7 @@ def texts(ids: Ids) -> pa.StringArray:
     import numpy as np
     import pyarrow as pa
 
-    digits, at = _tables()[0], _places()
+    digits, at = _tables()[0], _partitions()
     letters = np.full((len(ids), _TEXT), ord("-"), np.uint8)
     letters[:, at] = digits[ids].reshape(len(ids), 32)
     ends = np.arange(0, _TEXT * (len(ids) + 1), _TEXT, dtype=np.int32)
@@ -90,7 +90,7 @@ def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
     letters = np.frombuffer(fixed.buffers()[1], np.uint8)[
         fixed.offset * _TEXT : (fixed.offset + len(fixed)) * _TEXT
     ].reshape(-1, _TEXT)
-    values = _tables()[1][letters[:, _places()]]
+    values = _tables()[1][letters[:, _partitions()]]
     if (values > 15).any() or (letters[:, _DASHES] != ord("-")).any():
         raise PlanRefused("a plan file holds what is no enqueue id: plan again")
     high, low = values[:, 0::2], values[:, 1::2]
@@ -111,7 +111,7 @@ def _tables() -> tuple[Ids, npt.NDArray[np.uint8]]:
 
 
 @cache
-def _places() -> npt.NDArray[np.intp]:
+def _partitions() -> npt.NDArray[np.intp]:
     """Where the 32 letters are in a text."""
     import numpy as np
 

@@ -47,7 +47,7 @@ class Dropping:
 
     settings: Settings
     queue: QueueName
-    place: Location
+    location: Location
     folder: str
     turn: Callable[[int], None] | None = None
 
@@ -157,7 +157,7 @@ def _among(halves: Halves, known: Halves) -> npt.NDArray[np.bool_]:
 
 def _tables(spec: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
     """The row groups of the parts, those of one file after each other."""
-    with PlanReader(spec.place, spec.folder) as reader:
+    with PlanReader(spec.location, spec.folder) as reader:
         for batch in batches:
             for part in sorted(batch, key=lambda part: (part.file, part.first)):
                 yield from reader.groups(part)
@@ -179,7 +179,7 @@ def _read(spec: Dropping, file: MarkFile) -> Ids:
 
     name = f"{spec.folder}/{file.file}"
     try:
-        with spec.place.filesystem.open_input_stream(spec.place.path(name)) as stream:
+        with spec.location.filesystem.open_input_stream(spec.location.path(name)) as stream:
             data = stream.read()
     except OSError as error:
         why = " ".join(str(error).split())[:200]
@@ -224,7 +224,9 @@ class _MarkWriter:
         out = pa.BufferOutputStream()
         pq.write_table(pa.table({_COLUMN: column}), out, compression="none", use_dictionary=False)
         data = out.getvalue().to_pybytes()
-        name, place = f"marks-{uuid4()}.parquet", self.spec.place
-        with place.filesystem.open_output_stream(place.path(f"{self.spec.folder}/{name}")) as file:
+        name, location = f"marks-{uuid4()}.parquet", self.spec.location
+        with location.filesystem.open_output_stream(
+            location.path(f"{self.spec.folder}/{name}")
+        ) as file:
             file.write(data)
         self.files.append(MarkFile(name, len(ids), hashlib.sha256(data).hexdigest()))

@@ -22,7 +22,7 @@ from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.row_files import NO_PART, Digest, Location, PlanPart, PlanWriter
 from mailslice.engine.spill import Spool
 from mailslice.engine.worker_stores import stores_of
-from mailslice.model.mail import Place, QueueName
+from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, cut, each_in_order
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 READS_IN_FLIGHT = 8
-SURVIVORS_A_PLACE = 1000
+SURVIVORS_A_PARTITION = 1000
 """Ids of unmarked rows that a summary carries; their count is always whole."""
 _AMONG_MANY_LIVE = 100
 """How many, where fewer than ten rows are dead for each: there it does not pay to know them all."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceFound:
+class PartitionScan:
     """One partition as it was read.
 
     `dead` rows have a mark, `unmarked` rows none. `undated` rows have a mark, but no write time
@@ -97,48 +97,52 @@ class Scan:
     queue: QueueName
     tables: tuple[QueueTable, ...]
     buckets: int
-    place: Location | None = None
+    location: Location | None = None
     folder: str = ""
     why: str = ""
     latest_us: int = 2**63 - 1
 
 
-def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[PlaceFound]:
+def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[PartitionScan]:
     """Read every table and bucket of the slices `keys`. Only aggregates come back.
 
     A key: (slice start in ms, whether its dead rows may be planned). A slice is planned whole or
     not at all: only when no row of it, in any bucket and table, is unmarked or undated.
     """
 
-    def read(batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[PlaceFound]:
+    def read(batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[PartitionScan]:
         stores = stores_of(spec.settings)
         tables = [
             rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in spec.tables
         ]
         marks = Marks(stores.tables.deleted, spec.queue)
         with _writer(spec) as writer:
-            places = [
-                place for batch in batches for place in _slices(spec, tables, batch, marks, writer)
+            partitions = [
+                partition
+                for batch in batches
+                for partition in _slices(spec, tables, batch, marks, writer)
             ]
-        yield from places
+        yield from partitions
 
     return run_on_keys(spark, keys, read, attrgetter("rows"))
 
 
 def _writer(spec: Scan) -> AbstractContextManager[PlanWriter | None]:
-    return nullcontext() if spec.place is None else PlanWriter(spec.place, spec.folder)
+    return nullcontext() if spec.location is None else PlanWriter(spec.location, spec.folder)
 
 
-def partitions(
-    read: Callable[..., Iterator[tuple[Place, P]]], queue: QueueName, places: Sequence[Place]
-) -> Iterator[tuple[Place, Iterator[P]]]:
-    """Each partition with its pages, in the order of `places`. Read its pages before the next one.
+def pages_by_partition(
+    read: Callable[..., Iterator[tuple[Partition, P]]],
+    queue: QueueName,
+    partitions: Sequence[Partition],
+) -> Iterator[tuple[Partition, Iterator[P]]]:
+    """Each partition with its pages, in the order of `partitions`. Read its pages before the next one.
 
     `read`: a method of `EnqueuedMails` that gives pages of many partitions.
     """
-    pages = read(queue, places, READS_IN_FLIGHT, ordered=True)
-    for place, group in groupby(pages, key=itemgetter(0)):
-        yield place, map(itemgetter(1), group)
+    pages = read(queue, partitions, READS_IN_FLIGHT, ordered=True)
+    for partition, group in groupby(pages, key=itemgetter(0)):
+        yield partition, map(itemgetter(1), group)
 
 
 def written_ids(pages: Iterable[PackedPage]) -> Iterator[tuple[Ids, Times]]:
@@ -178,13 +182,16 @@ def _slices(
     keys: Sequence[tuple[int, bool]],
     marks: Marks,
     writer: PlanWriter | None,
-) -> Iterator[PlaceFound]:
+) -> Iterator[PartitionScan]:
     """Slice by slice, all tables in step: only its last row decides whether a slice is planned."""
-    places = [
-        Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(spec.buckets)
+    partitions = [
+        Partition(instant(slice_ms), bucket)
+        for slice_ms, _ in keys
+        for bucket in range(spec.buckets)
     ]
     read = [
-        (rows.table, partitions(rows.packed_written_ids_of, spec.queue, places)) for rows in tables
+        (rows.table, pages_by_partition(rows.packed_written_ids_of, spec.queue, partitions))
+        for rows in tables
     ]
     for _, may_plan in keys:
         counts = [
@@ -208,7 +215,7 @@ class Survivors:
     def add(self, live: Ids) -> None:
         """Those of a page."""
         self._count += len(live)
-        room = SURVIVORS_A_PLACE - len(self._ids)
+        room = SURVIVORS_A_PARTITION - len(self._ids)
         self._ids += [str(UUID(bytes=id_.tobytes())) for id_ in live[:room]]
 
     def shown(self, rows: int) -> tuple[str, ...]:
@@ -220,9 +227,11 @@ class Survivors:
 class _Count:
     """What was read of one place."""
 
-    def __init__(self, table: QueueTable, place: Place, latest_us: int, *, spool: bool) -> None:
+    def __init__(
+        self, table: QueueTable, partition: Partition, latest_us: int, *, spool: bool
+    ) -> None:
         self.table = table
-        self.place = place
+        self.partition = partition
         self.latest_us = latest_us
         self.rows = self.unmarked = self.undated = 0
         self.survivors = Survivors()
@@ -241,17 +250,17 @@ class _Count:
         elif self.spool is not None:
             self.spool.add_many(ids, written_us)
 
-    def finish(self, writer: PlanWriter | None, why: str) -> PlaceFound:
-        start = millis(self.place.slice_start)
+    def finish(self, writer: PlanWriter | None, why: str) -> PartitionScan:
+        start = millis(self.partition.slice_start)
         planned, newest, part, digest = 0, 0, NO_PART, Digest()
         if writer is not None and self.spool is not None and self.spool.count:
             planned, newest = self.spool.count, self.spool.newest_us
             rows = self.spool.chunks()
-            part, digest = writer.add(self.table.value, start, self.place.bucket, rows, why)
-        where = (self.table.value, start, self.place.bucket)
+            part, digest = writer.add(self.table.value, start, self.partition.bucket, rows, why)
+        where = (self.table.value, start, self.partition.bucket)
         counts = (self.rows, self.rows - self.unmarked, self.unmarked, self.undated)
         survivors = self.survivors.shown(self.rows)
-        return PlaceFound(*where, *counts, planned, newest, part, digest, survivors)
+        return PartitionScan(*where, *counts, planned, newest, part, digest, survivors)
 
     def close(self) -> None:
         if self.spool is not None:
@@ -265,13 +274,13 @@ _WRITTEN_IDS = page_decoder.Layout((("id", page_decoder.UUID), ("written", page_
 def _count(
     spec: Scan,
     table: QueueTable,
-    read: tuple[Place, Iterator[PackedPage]],
+    read: tuple[Partition, Iterator[PackedPage]],
     marks: Marks,
     *,
     spool: bool,
 ) -> _Count:
-    place, pages = read
-    count = _Count(table, place, spec.latest_us, spool=spool)
+    partition, pages = read
+    count = _Count(table, partition, spec.latest_us, spool=spool)
     for ids, written in written_ids(pages):
         count.add(ids, written, marks.of(ids))
     return count

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import of_packed, of_texts
-from mailslice.engine.partition_scan import Marks, P, instant, partitions
+from mailslice.engine.partition_scan import Marks, P, instant, pages_by_partition
 from mailslice.engine.row_files import (
     NO_PART,
     Digest,
@@ -22,7 +22,7 @@ from mailslice.engine.row_files import (
     digest_of_table,
 )
 from mailslice.engine.worker_stores import stores_of
-from mailslice.model.mail import Place, QueueName
+from mailslice.model.mail import Partition, QueueName
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceKey:
+class PlanKey:
     """A partition, and where its planned rows are; a `part` without groups: none are planned."""
 
     table: str
@@ -44,13 +44,13 @@ class PlaceKey:
     part: PlanPart = NO_PART
 
     @property
-    def place(self) -> Place:
+    def partition(self) -> Partition:
         """Slice and bucket."""
-        return Place(instant(self.slice_ms), self.bucket)
+        return Partition(instant(self.slice_ms), self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceNow:
+class PartitionNow:
     """A partition now.
 
     It has `matched` planned rows and `foreign` rows that are not planned. `unmarked` rows have no
@@ -75,17 +75,17 @@ class Comparison:
 
     settings: Settings
     queue: QueueName
-    place: Location
+    location: Location
     folder: str
 
 
-def compare(spark: Session, spec: Comparison, keys: Sequence[PlaceKey]) -> list[PlaceNow]:
+def compare(spark: Session, spec: Comparison, keys: Sequence[PlanKey]) -> list[PartitionNow]:
     """Every key once."""
 
-    def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[PlaceNow]:
+    def read(batches: Iterator[Sequence[PlanKey]]) -> Iterator[PartitionNow]:
         stores = stores_of(spec.settings)
         marks = Marks(stores.tables.deleted, spec.queue)
-        with PlanReader(spec.place, spec.folder) as reader:
+        with PlanReader(spec.location, spec.folder) as reader:
             for batch in batches:
                 keys = sorted(batch, key=lambda key: (key.part.file, key.part.first))
                 read_keys = planned_partitions(
@@ -93,7 +93,7 @@ def compare(spark: Session, spec: Comparison, keys: Sequence[PlaceKey]) -> list[
                 )
                 for key, pages in read_keys:
                     counts = _before(map(of_packed, pages), _Planned(reader, key.part), marks)
-                    yield PlaceNow(key.table, key.slice_ms, key.bucket, **counts)
+                    yield PartitionNow(key.table, key.slice_ms, key.bucket, **counts)
 
     return run_on_keys(spark, keys, read)
 
@@ -101,14 +101,14 @@ def compare(spark: Session, spec: Comparison, keys: Sequence[PlaceKey]) -> list[
 def planned_partitions(
     stores: Stores,
     queue: QueueName,
-    keys: Sequence[PlaceKey],
-    method: Callable[[EnqueuedMails], Callable[..., Iterator[tuple[Place, P]]]],
-) -> Iterator[tuple[PlaceKey, Iterator[P]]]:
+    keys: Sequence[PlanKey],
+    method: Callable[[EnqueuedMails], Callable[..., Iterator[tuple[Partition, P]]]],
+) -> Iterator[tuple[PlanKey, Iterator[P]]]:
     """Each key with the pages that `method` of its table reads; table by table."""
     for rows in (stores.tables.v3, stores.tables.v4):
         of_table = [key for key in keys if key.table == rows.table.value]
         if of_table:  # else the table may not exist
-            read = partitions(method(rows), queue, [key.place for key in of_table])
+            read = pages_by_partition(method(rows), queue, [key.partition for key in of_table])
             for key, (_, pages) in zip(of_table, read, strict=True):
                 yield key, pages
 

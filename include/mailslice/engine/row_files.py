@@ -116,10 +116,10 @@ class PlanWriter:
     Tell nobody of its parts before it is closed: only then it is whole.
     """
 
-    def __init__(self, place: Location, folder: str, file: str = "") -> None:
-        self._place = place
+    def __init__(self, location: Location, folder: str, file: str = "") -> None:
+        self._location = location
         self._file = file or f"part-{uuid4()}.parquet"
-        self._path = place.path(f"{folder}/{self._file}")
+        self._path = location.path(f"{folder}/{self._file}")
         self._writer: Any = None
         self._groups = 0
 
@@ -143,7 +143,10 @@ class PlanWriter:
         for ids, written in chunks:
             if self._writer is None:
                 self._writer = pq.ParquetWriter(
-                    self._path, plan_schema(), filesystem=self._place.filesystem, compression="zstd"
+                    self._path,
+                    plan_schema(),
+                    filesystem=self._location.filesystem,
+                    compression="zstd",
                 )
             count = len(ids)
             columns = [
@@ -170,8 +173,8 @@ class PlanWriter:
 class PlanReader:
     """Reads partitions from a plan's files. The last file stays open for its next partition."""
 
-    def __init__(self, place: Location, folder: str) -> None:
-        self._place = place
+    def __init__(self, location: Location, folder: str) -> None:
+        self._location = location
         self._folder = folder
         self._open: tuple[str, Any] | None = None
 
@@ -192,8 +195,8 @@ class PlanReader:
 
         if self._open is None or self._open[0] != file:
             self.__exit__()
-            path = self._place.path(f"{self._folder}/{file}")
-            self._open = (file, pq.ParquetFile(self._place.filesystem.open_input_file(path)))
+            path = self._location.path(f"{self._folder}/{file}")
+            self._open = (file, pq.ParquetFile(self._location.filesystem.open_input_file(path)))
         return self._open[1]
 
 
@@ -203,12 +206,14 @@ def digest_of_table(table: pa.Table) -> Digest:
 
     named = ("table", "slice_start", "bucket", "why")
     if all(pc.count_distinct(table.column(name)).as_py() == 1 for name in named):
-        return _digest_of_place(table)
+        return _digest_of_partition(table)
     # Not as it was written: rows of several places in one group. The digest is another one, too.
-    return sum((_digest_of_place(table.slice(row, 1)) for row in range(table.num_rows)), Digest())
+    return sum(
+        (_digest_of_partition(table.slice(row, 1)) for row in range(table.num_rows)), Digest()
+    )
 
 
-def _digest_of_place(table: pa.Table) -> Digest:
+def _digest_of_partition(table: pa.Table) -> Digest:
     name, bucket, why = (table.column(column)[0].as_py() for column in ("table", "bucket", "why"))
     start = table.column("slice_start").cast("int64")[0].as_py()
     ids, written = of_texts(table.column("enqueue_id")), table.column("written_us").to_numpy()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import low_halves, of_texts
 from mailslice.engine.partition_scan import Marks, Survivors, written_ids
-from mailslice.engine.plan_comparison import PlaceKey, planned_partitions
+from mailslice.engine.plan_comparison import PlanKey, planned_partitions
 from mailslice.engine.row_files import Location, PlanPart, PlanReader
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import QueueName
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceLeft:
+class UnmarkedPartition:
     """A partition after the deletes.
 
     `unmarked` rows have no mark; `early` of those were written before the plan was made. `matched`
@@ -52,18 +52,18 @@ class Leftover:
 
     settings: Settings
     queue: QueueName
-    place: Location
+    location: Location
     folder: str
     made_us: int
 
 
-def read_left(spark: Session, spec: Leftover, keys: Sequence[PlaceKey]) -> list[PlaceLeft]:
+def read_left(spark: Session, spec: Leftover, keys: Sequence[PlanKey]) -> list[UnmarkedPartition]:
     """Every key once."""
 
-    def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[PlaceLeft]:
+    def read(batches: Iterator[Sequence[PlanKey]]) -> Iterator[UnmarkedPartition]:
         stores = stores_of(spec.settings)
         marks = Marks(stores.tables.deleted, spec.queue)
-        with PlanReader(spec.place, spec.folder) as reader:
+        with PlanReader(spec.location, spec.folder) as reader:
             for batch in batches:
                 read_keys = planned_partitions(
                     stores, spec.queue, batch, lambda rows: rows.packed_written_ids_of
@@ -75,8 +75,8 @@ def read_left(spark: Session, spec: Leftover, keys: Sequence[PlaceKey]) -> list[
 
 
 def _left(
-    spec: Leftover, key: PlaceKey, pages: Iterator[PackedPage], marks: Marks, reader: PlanReader
-) -> PlaceLeft:
+    spec: Leftover, key: PlanKey, pages: Iterator[PackedPage], marks: Marks, reader: PlanReader
+) -> UnmarkedPartition:
     import numpy as np
 
     halves, live = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
@@ -94,7 +94,7 @@ def _left(
     where, counts = (key.table, key.slice_ms, key.bucket), (count, int(alive.sum()), early)
     matched = (int(planned.sum()), int((planned & alive).sum()))
     packed = halves_read.astype(">u8").tobytes()
-    return PlaceLeft(*where, *counts, *matched, survivors.shown(count), packed)
+    return UnmarkedPartition(*where, *counts, *matched, survivors.shown(count), packed)
 
 
 def _planned(reader: PlanReader, part: PlanPart) -> npt.NDArray[np.uint64]:

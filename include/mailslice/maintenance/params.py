@@ -56,7 +56,7 @@ class DutyParams(BaseModel):
         return self
 
     @classmethod
-    def parse(cls, values: Mapping[str, object], place: str = "params") -> Self:
+    def parse(cls, values: Mapping[str, object], option: str = "params") -> Self:
         """The checked params; None and absent mean the default. Raises BadInput naming the param, its value and what is allowed."""
         try:
             return cls.model_validate(
@@ -64,16 +64,18 @@ class DutyParams(BaseModel):
             )
         except ValidationError as error:
             raise BadInput(
-                "; ".join(cls._sentence(problem, place) for problem in error.errors())
+                "; ".join(cls._sentence(problem, option) for problem in error.errors())
             ) from None
 
     @classmethod
-    def _sentence(cls, problem: Any, place: str) -> str:
+    def _sentence(cls, problem: Any, option: str) -> str:
         name = ".".join(str(part) for part in problem["loc"]) or "params"
         if problem["type"] == "extra_forbidden":
-            return f"{place}: {name} is not a param; allowed: {', '.join(sorted(cls.model_fields))}"
+            return (
+                f"{option}: {name} is not a param; allowed: {', '.join(sorted(cls.model_fields))}"
+            )
         return (
-            f"{place}: {name}={problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+            f"{option}: {name}={problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
         )
 
     def as_json(self) -> dict[str, object]:

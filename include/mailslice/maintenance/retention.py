@@ -17,7 +17,7 @@ _AT_ONCE = 8
 
 
 def prune_sometimes(
-    place: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta
+    artifacts: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta
 ) -> list[str]:
     """As `prune`, a ninetieth of the retention after the last time at the earliest: a duty that runs every 15 minutes has thousands of folders to look at.
 
@@ -25,51 +25,56 @@ def prune_sometimes(
     """
     removed: list[str] = []
     runs = queue_folder(duty, queue)
-    if _is_time(place, runs, now, retention):
-        removed = prune(place, duty, queue, now - retention)
-        _record_pruning(place, runs, now)
-    if _is_time(place, FOLDER, now, retention):
-        prune_docs(place, now - retention)
-        _record_pruning(place, FOLDER, now)
+    if _is_time(artifacts, runs, now, retention):
+        removed = prune(artifacts, duty, queue, now - retention)
+        _record_pruning(artifacts, runs, now)
+    if _is_time(artifacts, FOLDER, now, retention):
+        prune_docs(artifacts, now - retention)
+        _record_pruning(artifacts, FOLDER, now)
     return removed
 
 
-def prune(place: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
+def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
     """Remove the folders of this duty's runs on this queue whose files are all older than `before`; the runs removed."""
     parent = queue_folder(duty, queue)
     removed = []
-    for run in place.folders(parent):
-        times = place.times(f"{parent}/{run}").values()
+    for run in artifacts.folders(parent):
+        times = artifacts.times(f"{parent}/{run}").values()
         if times and max(times) < before:
-            place.remove_folder(f"{parent}/{run}")
+            artifacts.remove_folder(f"{parent}/{run}")
             removed.append(run)
     return removed
 
 
-def prune_docs(place: Artifacts, before: datetime) -> None:
+def prune_docs(artifacts: Artifacts, before: datetime) -> None:
     """Remove what Data Docs keep of gates of days before that of `before`: their pages, their entries for the index, Great Expectations' pages of their runs.
 
     Several may do so at once, and beside gates that add pages. What is of no run (styles, pages of suites) stays.
     """
     day = before.replace(hour=0, minute=0, second=0, microsecond=0)
     newest: defaultdict[str, list[datetime]] = defaultdict(list)
-    for name, written in place.times(VALIDATIONS).items():
+    for name, written in artifacts.times(VALIDATIONS).items():
         newest[str(PurePosixPath(name).parents[1])].append(written)
-    folders = [f"{ENTRIES}/{name}" for name in place.folders(ENTRIES) if name < f"{day:%Y-%m-%d}"]
+    folders = [
+        f"{ENTRIES}/{name}" for name in artifacts.folders(ENTRIES) if name < f"{day:%Y-%m-%d}"
+    ]
     folders += [run for run, times in newest.items() if max(times) < day]
-    pages = [name for name, written in place.times(GATES).items() if written < day]
+    pages = [name for name, written in artifacts.times(GATES).items() if written < day]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for removed in (pool.map(place.remove_folder, folders), pool.map(place.remove, pages)):
+        for removed in (
+            pool.map(artifacts.remove_folder, folders),
+            pool.map(artifacts.remove, pages),
+        ):
             list(removed)  # raises what a removal raised
 
 
-def _is_time(place: Artifacts, folder: str, now: datetime, retention: timedelta) -> bool:
-    last = place.read(f"{folder}/{_PRUNED}")
+def _is_time(artifacts: Artifacts, folder: str, now: datetime, retention: timedelta) -> bool:
+    last = artifacts.read(f"{folder}/{_PRUNED}")
     return (
         last is None
         or now - datetime.fromisoformat(last.decode()) >= retention / _PRUNINGS_A_RETENTION
     )
 
 
-def _record_pruning(place: Artifacts, folder: str, now: datetime) -> None:
-    place.write(f"{folder}/{_PRUNED}", now.isoformat().encode())
+def _record_pruning(artifacts: Artifacts, folder: str, now: datetime) -> None:
+    artifacts.write(f"{folder}/{_PRUNED}", now.isoformat().encode())

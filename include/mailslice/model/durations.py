@@ -16,8 +16,8 @@ _ISO = re.compile(
 )
 
 
-def parse_duration(text: str, place: str = "duration") -> timedelta:
-    """The duration that `text` names; `place` is where it was given and goes into the error.
+def parse_duration(text: str, option: str = "duration") -> timedelta:
+    """The duration that `text` names; `option` is where it was given and goes into the error.
 
     Never negative.
     """
@@ -34,8 +34,8 @@ def parse_duration(text: str, place: str = "duration") -> timedelta:
                 )
             )
     except OverflowError:
-        raise BadInput(f"{place}: {text!r} is longer than any clock; {ALLOWED}") from None
-    raise BadInput(f"{place}: {text!r} is not a duration; {ALLOWED}")
+        raise BadInput(f"{option}: {text!r} is longer than any clock; {ALLOWED}") from None
+    raise BadInput(f"{option}: {text!r} is not a duration; {ALLOWED}")
 
 
 def format_duration(value: timedelta) -> str:

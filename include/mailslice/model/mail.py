@@ -67,7 +67,7 @@ class QueuedMail:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Partition:
     """Where a row of the view is: the partition key after the queue's name."""
 
     slice_start: datetime
@@ -79,7 +79,7 @@ class ViewRow:
     """One row of enqueuedMailsV3 or V4."""
 
     queue: QueueName
-    place: Place
+    partition: Partition
     enqueued_time: datetime
     item: QueuedMail
 

@@ -162,15 +162,15 @@ class S3Settings(Group):
         """The keys leave the URL here, before anything shows it."""
         if not isinstance(values, dict) or "@" not in str(values.get("endpoint", "")):
             return values
-        head, _, place = str(values["endpoint"]).rpartition("@")
+        head, _, partition = str(values["endpoint"]).rpartition("@")
         scheme, separator, userinfo = head.partition("://")
         # What is before the @ may be a key: only what is behind it is refused, and shown.
         if not separator:
-            return {**values, "endpoint": place.rpartition("://")[2]}
+            return {**values, "endpoint": partition.rpartition("://")[2]}
         user, _, password = userinfo.partition(":")
         words = {"access_key": user, "secret_key": password}
         keys = {name: unquote(word) for name, word in words.items() if word}
-        return {**keys, **values, "endpoint": f"{scheme}://{place}"}
+        return {**keys, **values, "endpoint": f"{scheme}://{partition}"}
 
     @field_validator("endpoint")
     @classmethod

@@ -156,7 +156,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 def _sentence(problem: Any, source: str) -> str:
     group, field = problem["loc"][:2]
-    name = next(name for name, place in variables().items() if place == (group, field))
+    name = next(name for name, partition in variables().items() if partition == (group, field))
     secret = groups()[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
     value = problem["input"]
     if isinstance(value, timedelta):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -43,15 +43,15 @@ def slices_between(first: datetime, last: datetime, window: timedelta) -> Iterat
         start += window
 
 
-def places_between(
+def partitions_between(
     first: datetime, last: datetime, window: timedelta, buckets: int
-) -> Iterator[Place]:
+) -> Iterator[Partition]:
     """Every partition of the view from the slice of `first` to that of `last`, slice by slice,
     bucket by bucket.
     """
     for start in slices_between(first, last, window):
         for bucket in range(buckets):
-            yield Place(start, bucket)
+            yield Partition(start, bucket)
 
 
 def java_hash(text: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from mailslice.codec.row import epoch_ms, from_row, instant, to_row
 from mailslice.model.errors import ContentMissing
-from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.stages import MailStage
@@ -28,7 +28,7 @@ from mailslice.stores.cassandra.starts import Start
 
 Result = TypeVar("Result")
 Microseconds = Callable[[], int]
-Key = tuple[QueueName, Place]
+Key = tuple[QueueName, Partition]
 
 
 class Done(Generic[Result]):
@@ -78,7 +78,7 @@ class MemoryEnqueuedMails:
         return Done(None)
 
     def _write(self, row: ViewRow, written: int) -> None:
-        key = (row.queue, row.place)
+        key = (row.queue, row.partition)
         if written > self._tombstones.get(key, 0):
             partition = self._partitions.setdefault(key, {})
             earlier = partition.get(row.enqueue_id)
@@ -87,7 +87,7 @@ class MemoryEnqueuedMails:
                 partition[row.enqueue_id] = (stored, written)
 
     def replace_future(self, row: ViewRow) -> Done[list[tuple[bool]]]:
-        exists = self.read(row.queue, row.place, row.enqueue_id) is not None
+        exists = self.read(row.queue, row.partition, row.enqueue_id) is not None
         if exists:
             self.insert_future(row)
         return Done([(exists,)])
@@ -101,25 +101,25 @@ class MemoryEnqueuedMails:
             self._write(row, written)
         return len(copied)
 
-    def read(self, queue: QueueName, place: Place, enqueue_id: EnqueueId) -> ViewRow | None:
-        row, _ = self._partitions.get((queue, place), {}).get(enqueue_id, (None, 0))
+    def read(self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId) -> ViewRow | None:
+        row, _ = self._partitions.get((queue, partition), {}).get(enqueue_id, (None, 0))
         return row
 
-    def rows(self, queue: QueueName, place: Place) -> Iterator[ViewRow]:
-        return (row for row, _ in self._sorted(queue, place))
+    def rows(self, queue: QueueName, partition: Partition) -> Iterator[ViewRow]:
+        return (row for row, _ in self._sorted(queue, partition))
 
-    def ids(self, queue: QueueName, place: Place) -> Iterator[RowId]:
-        return map(_row_id, self._sorted(queue, place))
+    def ids(self, queue: QueueName, partition: Partition) -> Iterator[RowId]:
+        return map(_row_id, self._sorted(queue, partition))
 
     def find(
         self,
         queue: QueueName,
-        places: Iterable[Place],
+        partitions: Iterable[Partition],
         enqueue_id: EnqueueId,
         *_: object,
         **__: object,
     ) -> Iterator[ViewRow]:
-        return self.some(queue, ((place, [enqueue_id]) for place in places))
+        return self.some(queue, ((partition, [enqueue_id]) for partition in partitions))
 
     def some(
         self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
@@ -129,44 +129,46 @@ class MemoryEnqueuedMails:
     def some_written(
         self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
     ) -> Iterator[WrittenRow]:
-        for place, ids in wanted:
-            yield from (entry for entry in self._sorted(queue, place) if entry[0].enqueue_id in ids)
+        for partition, ids in wanted:
+            yield from (
+                entry for entry in self._sorted(queue, partition) if entry[0].enqueue_id in ids
+            )
 
     def some_ids(
         self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
-    ) -> Iterator[tuple[Place, list[RowId]]]:
-        for place, ids in wanted:
-            yield place, [row for row in self.ids(queue, place) if row.enqueue_id in ids]
+    ) -> Iterator[tuple[Partition, list[RowId]]]:
+        for partition, ids in wanted:
+            yield partition, [row for row in self.ids(queue, partition) if row.enqueue_id in ids]
 
-    def delete_partition(self, queue: QueueName, place: Place, timestamp_us: int) -> None:
-        key = (queue, place)
+    def delete_partition(self, queue: QueueName, partition: Partition, timestamp_us: int) -> None:
+        key = (queue, partition)
         self._tombstones[key] = max(timestamp_us, self._tombstones.get(key, 0))
         rows = self._partitions.get(key, {}).items()
         self._partitions[key] = {one: entry for one, entry in rows if entry[1] > timestamp_us}
 
     def delete_partition_future(
-        self, queue: QueueName, place: Place, timestamp_us: int
+        self, queue: QueueName, partition: Partition, timestamp_us: int
     ) -> Done[None]:
-        self.delete_partition(queue, place, timestamp_us)
+        self.delete_partition(queue, partition, timestamp_us)
         return Done(None)
 
-    def places(self, queue: QueueName) -> Iterator[Place]:
-        partitions = list(self._partitions.items())
-        return (place for (name, place), rows in partitions if name == queue and rows)
+    def partitions(self, queue: QueueName) -> Iterator[Partition]:
+        by_partition = list(self._partitions.items())
+        return (partition for (name, partition), rows in by_partition if name == queue and rows)
 
     def pages(
         self,
         decode: Callable[[list[WrittenRow]], Page],
         queue: QueueName,
-        places: Iterable[Place],
+        partitions: Iterable[Partition],
         *_: object,
         **__: object,
-    ) -> Iterator[tuple[Place, Page]]:
-        return ((place, decode(self._sorted(queue, place))) for place in places)
+    ) -> Iterator[tuple[Partition, Page]]:
+        return ((partition, decode(self._sorted(queue, partition))) for partition in partitions)
 
-    def _sorted(self, queue: QueueName, place: Place) -> list[WrittenRow]:
-        partition = self._partitions.get((queue, place), {})
-        return sorted(partition.values(), key=lambda entry: entry[0].enqueue_id.bytes)
+    def _sorted(self, queue: QueueName, partition: Partition) -> list[WrittenRow]:
+        written = self._partitions.get((queue, partition), {})
+        return sorted(written.values(), key=lambda entry: entry[0].enqueue_id.bytes)
 
 
 def _row_id(entry: WrittenRow) -> RowId:

@@ -10,8 +10,8 @@ from itertools import chain, groupby
 
 from mailslice.codec.row import instant
 from mailslice.model.batches import batches
-from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
-from mailslice.model.slices import places_between, slice_start
+from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
+from mailslice.model.slices import partitions_between, slice_start
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.ids import (
@@ -39,7 +39,7 @@ _WORTH = 1000
 the latest of late inserts.
 """
 
-Candidate = tuple[EnqueueId, EnqueuedMails, Place, datetime]
+Candidate = tuple[EnqueueId, EnqueuedMails, Partition, datetime]
 """Enqueue id, where its row is, and its enqueued time."""
 
 
@@ -50,7 +50,7 @@ class _IdChunk:
     """
 
     table: EnqueuedMails
-    place: Place
+    partition: Partition
     times: TimedIds | None = None
     first: int = 0
 
@@ -58,8 +58,8 @@ class _IdChunk:
         """Row number `at` of these packed ids."""
         when = self.times.time_of(self.first + at) if self.times is not None else None
         (enqueue_id,) = unpack(packed[at * WIDTH : (at + 1) * WIDTH])
-        enqueued = self.place.slice_start if when is None else instant(when)
-        return enqueue_id, self.table, self.place, enqueued
+        enqueued = self.partition.slice_start if when is None else instant(when)
+        return enqueue_id, self.table, self.partition, enqueued
 
 
 _Read = tuple[_IdChunk, bytes]
@@ -97,7 +97,9 @@ class LiveRows:
     dead.
     """
 
-    def places(self, now: datetime, buckets: Iterable[int] | None = None) -> Iterator[Place]:
+    def partitions(
+        self, now: datetime, buckets: Iterable[int] | None = None
+    ) -> Iterator[Partition]:
         """The partitions from browseStart to now and one window on (clocks of writers may be
         ahead), in order.
 
@@ -108,32 +110,38 @@ class LiveRows:
         start, window = self.tables.browse_starts.read(self.queue), self.shape.window
         end = slice_start(now, window) + window
         requested = frozenset(range(self.shape.buckets) if buckets is None else buckets)
-        places: Iterable[Place]
+        partitions: Iterable[Partition]
         if start is not None and (end - start.value) // window * len(requested) <= SCAN_FROM:
-            places = places_between(start.value, end, window, self.shape.buckets)
+            partitions = partitions_between(start.value, end, window, self.shape.buckets)
         else:
             first = datetime.min.replace(tzinfo=UTC)
             first = first if start is None else slice_start(start.value, window)
-            scanned = {place for rows in self.tables.existing for place in rows.places(self.queue)}
-            existing = (place for place in scanned if first <= place.slice_start <= end)
-            places = sorted(existing, key=lambda place: (place.slice_start, place.bucket))
-        return (place for place in places if place.bucket in requested)
+            scanned = {
+                partition
+                for rows in self.tables.existing
+                for partition in rows.partitions(self.queue)
+            }
+            existing = (partition for partition in scanned if first <= partition.slice_start <= end)
+            partitions = sorted(
+                existing, key=lambda partition: (partition.slice_start, partition.bucket)
+            )
+        return (partition for partition in partitions if partition.bucket in requested)
 
     def count(self, now: datetime) -> int:
         """How many rows are live.
 
         Only ids are read; where both tables exist, V3's live ids are held.
         """
-        places = list(self.places(now))
+        partitions = list(self.partitions(now))
         *earlier, last = self.tables.existing
         earlier_ids = {
             candidate[0]
             for table in earlier
-            for candidate in self._live(self._unordered(table, places))
+            for candidate in self._live(self._unordered(table, partitions))
         }
         return len(earlier_ids) + sum(
             1
-            for candidate in self._live(self._unordered(last, places))
+            for candidate in self._live(self._unordered(last, partitions))
             if candidate[0] not in earlier_ids
         )
 
@@ -141,11 +149,11 @@ class LiveRows:
         """Size and oldest mail, when at most `most` rows, dead ones too, need reading for it; else
         None, which costs no more.
         """
-        places = list(self.places(now))
+        partitions = list(self.partitions(now))
         streams = (
             stream
             for table in self.tables.existing
-            for stream in (self._read(table, places), self._known(table, places))
+            for stream in (self._read(table, partitions), self._known(table, partitions))
         )
         rows, read = 0, []
         for chunk, packed in chain.from_iterable(streams):
@@ -162,8 +170,8 @@ class LiveRows:
         A row that is cleaned meanwhile may be left out.
         """
         several = len(self.tables.existing) > 1
-        checked = self._checked(self._ordered(list(self.places(now))))
-        for start, chunks in groupby(checked, key=lambda read: read[0].place.slice_start):
+        checked = self._checked(self._ordered(list(self.partitions(now))))
+        for start, chunks in groupby(checked, key=lambda read: read[0].partition.slice_start):
             unmarked: dict[EnqueueId, Candidate] = {}
             dead, marked = 0, set[EnqueueId]()
             for chunk, packed, alive in chunks:
@@ -185,8 +193,8 @@ class LiveRows:
         self, now: datetime, buckets: Iterable[int] | None = None, latest: datetime | None = None
     ) -> Iterator[Candidate]:
         """Unmarked rows up to `latest`, by slice, then enqueued time. See `present`."""
-        checked = self._checked(self._ordered(list(self.places(now, buckets))))
-        for _, chunks in groupby(checked, key=lambda read: read[0].place.slice_start):
+        checked = self._checked(self._ordered(list(self.partitions(now, buckets))))
+        for _, chunks in groupby(checked, key=lambda read: read[0].partition.slice_start):
             unmarked = (
                 chunk.candidate(packed, at) for chunk, packed, alive in chunks for at in alive
             )
@@ -218,9 +226,9 @@ class LiveRows:
         """The live row of this id, or None."""
         if self.tables.deleted.is_marked(self.queue, enqueue_id):
             return None
-        places = list(self.places(now))
+        partitions = list(self.partitions(now))
         tables = self.tables.existing
-        rows = (row for table in tables for row in table.find(self.queue, places, enqueue_id))
+        rows = (row for table in tables for row in table.find(self.queue, partitions, enqueue_id))
         return next(rows, None)
 
     def _live(self, read: Iterable[_Read]) -> Iterator[Candidate]:
@@ -247,11 +255,11 @@ class LiveRows:
 
     def _by_table(
         self, batch: Iterable[Candidate]
-    ) -> list[tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]]:
-        by_table: dict[int, tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]] = {}
-        for enqueue_id, table, place, _ in batch:
-            _, places = by_table.setdefault(id(table), (table, {}))
-            places.setdefault(place, []).append(enqueue_id)
+    ) -> list[tuple[EnqueuedMails, dict[Partition, list[EnqueueId]]]]:
+        by_table: dict[int, tuple[EnqueuedMails, dict[Partition, list[EnqueueId]]]] = {}
+        for enqueue_id, table, partition, _ in batch:
+            _, partitions = by_table.setdefault(id(table), (table, {}))
+            partitions.setdefault(partition, []).append(enqueue_id)
         return list(by_table.values())
 
     def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_IdChunk, bytes, Sequence[int]]]:
@@ -263,45 +271,49 @@ class LiveRows:
                 alive = [at for at, one in enumerate(each_in_order(packed)) if one not in marked]
             yield chunk, packed, alive
 
-    def _ordered(self, places: list[Place]) -> Iterator[_Read]:
+    def _ordered(self, partitions: list[Partition]) -> Iterator[_Read]:
         """Slice by slice, both tables."""
         streams = [
             stream
             for table in self.tables.existing
-            for stream in (self._read(table, places), self._known(table, places))
+            for stream in (self._read(table, partitions), self._known(table, partitions))
         ]
-        return heapq.merge(*streams, key=lambda read: read[0].place.slice_start)
+        return heapq.merge(*streams, key=lambda read: read[0].partition.slice_start)
 
-    def _unordered(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
+    def _unordered(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         """Without the enqueued time."""
-        unknown = self._unknown(places)
-        for place, page in table.packed_ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT):
-            yield from ((_IdChunk(table, place), packed) for packed in cut(page))
-        yield from self._known(table, places)
+        unknown = self._unknown(partitions)
+        for partition, page in table.packed_ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT):
+            yield from ((_IdChunk(table, partition), packed) for packed in cut(page))
+        yield from self._known(table, partitions)
 
-    def _read(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
-        unknown, in_flight = self._unknown(places), PARTITIONS_IN_FLIGHT
-        for place, page in table.timed_ids_of(self.queue, unknown, in_flight, ordered=True):
-            yield from _timed(table, place, page)
+    def _read(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
+        unknown, in_flight = self._unknown(partitions), PARTITIONS_IN_FLIGHT
+        for partition, page in table.timed_ids_of(self.queue, unknown, in_flight, ordered=True):
+            yield from _timed(table, partition, page)
 
-    def _unknown(self, places: Iterable[Place]) -> Iterator[Place]:
-        return (place for place in places if place.slice_start not in self.survivors)
+    def _unknown(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
+        return (
+            partition for partition in partitions if partition.slice_start not in self.survivors
+        )
 
-    def _known(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
+    def _known(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         """The survivors of remembered slices, where their rows are."""
         known = (
-            (place, self.survivors[place.slice_start])
-            for place in places
-            if place.slice_start in self.survivors
+            (partition, self.survivors[partition.slice_start])
+            for partition in partitions
+            if partition.slice_start in self.survivors
         )
-        for place, page in table.some_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True):
+        for partition, page in table.some_ids(
+            self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True
+        ):
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
-            yield from _timed(table, place, times)
+            yield from _timed(table, partition, times)
 
 
-def _timed(table: EnqueuedMails, place: Place, page: TimedIds) -> Iterator[_Read]:
+def _timed(table: EnqueuedMails, partition: Partition, page: TimedIds) -> Iterator[_Read]:
     for number, packed in enumerate(cut(page.packed)):
-        yield _IdChunk(table, place, page, number * IDS_A_REQUEST), packed
+        yield _IdChunk(table, partition, page, number * IDS_A_REQUEST), packed
 
 
 def trusted_survivors(

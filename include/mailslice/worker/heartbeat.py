@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, islice
 
-from mailslice.codec.headers import place_in
+from mailslice.codec.headers import partition_in
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
@@ -180,7 +180,7 @@ def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
         attempt=delivery.attempt,
         begun=begun,
         returned=delivery.lease.is_lost,
-        place=place_in(message.headers),
+        partition=partition_in(message.headers),
         message=message.body if begun and seconds >= _LONG else None,
     )
 
@@ -196,7 +196,7 @@ def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
         1,
         begun=False,
         returned=returned,
-        place=place_in(message.headers),
+        partition=partition_in(message.headers),
     )
 
 

@@ -378,8 +378,8 @@ class Walk:
         rows = [
             row
             for table in stores.tables.existing
-            for place in table.places(self.queue)
-            for row in table.rows(self.queue, place)
+            for world in table.partitions(self.queue)
+            for row in table.rows(self.queue, world)
         ]
         return {str(row.enqueue_id): row for row in rows if str(row.enqueue_id) not in marked}
 

@@ -39,7 +39,7 @@ def stores(fresh_module):
         yield stores
 
 
-class Place:
+class World:
     """A queue with one mail, and its quarantine."""
 
     def __init__(self, stores):
@@ -103,14 +103,14 @@ class Place:
 
 
 @pytest.fixture
-def place(stores):
-    yield Place(stores)
+def world(stores):
+    yield World(stores)
     crash.arm(None)
 
 
-def test_a_kept_mail_has_its_content_and_all_that_is_known(place):
-    kept = place.kept()
-    (found,) = place.quarantine().waiting()
+def test_a_kept_mail_has_its_content_and_all_that_is_known(world):
+    kept = world.kept()
+    (found,) = world.quarantine().waiting()
     assert found == kept
     assert (found.state, found.action, found.content, found.size) == (
         State.KEPT,
@@ -125,21 +125,21 @@ def test_a_kept_mail_has_its_content_and_all_that_is_known(place):
         11 * MINUTE,
         "run-1",
     )
-    assert message.decode(found.message) == place.item
-    place.stores.blobs.delete_many([place.item.header_blob_id, place.item.body_blob_id])
-    assert place.quarantine().content(found) == HEADER + BODY
+    assert message.decode(found.message) == world.item
+    world.stores.blobs.delete_many([world.item.header_blob_id, world.item.body_blob_id])
+    assert world.quarantine().content(found) == HEADER + BODY
 
 
-def test_setting_aside_twice_is_one_row_and_another_attempt_another(place):
-    first = place.kept()
-    again = place.quarantine().keep(
-        place.item, replace(HOLDER, age=20 * MINUTE), Decided("failed", "other", "x")
+def test_setting_aside_twice_is_one_row_and_another_attempt_another(world):
+    first = world.kept()
+    again = world.quarantine().keep(
+        world.item, replace(HOLDER, age=20 * MINUTE), Decided("failed", "other", "x")
     )
     assert again == first
-    place.quarantine().keep(
-        place.item, replace(HOLDER, attempt=2), Decided("failed", "second attempt", "x"), State.KEPT
+    world.quarantine().keep(
+        world.item, replace(HOLDER, attempt=2), Decided("failed", "second attempt", "x"), State.KEPT
     )
-    assert [(mail.attempt, mail.action) for mail in place.quarantine().mails()] == [
+    assert [(mail.attempt, mail.action) for mail in world.quarantine().mails()] == [
         (1, "closed"),
         (2, "failed"),
     ]
@@ -148,19 +148,19 @@ def test_setting_aside_twice_is_one_row_and_another_attempt_another(place):
 IN_DOUBT = Decided("failed", "nobody knows", "host:1:abc")
 
 
-def to(place, *recipients):
-    return replace(place.item, mail=replace(place.item.mail, recipients=recipients))
+def to(world, *recipients):
+    return replace(world.item, mail=replace(world.item.mail, recipients=recipients))
 
 
 def recipients(mail):
     return message.decode(mail.message).mail.recipients
 
 
-def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_mail(place):
-    quarantine = place.quarantine()
-    kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
-    assert quarantine.keep(place.item, HOLDER, CLOSED) == kept  # may come to nothing
-    again = quarantine.name(kept, to(place, "a@x.example", "b@x.example"), CLOSED)
+def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_mail(world):
+    quarantine = world.quarantine()
+    kept = quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
+    assert quarantine.keep(world.item, HOLDER, CLOSED) == kept  # may come to nothing
+    again = quarantine.name(kept, to(world, "a@x.example", "b@x.example"), CLOSED)
     (now,) = quarantine.mails()
     assert again.message == now.message
     assert (now.state, now.action, now.why, recipients(now)) == (
@@ -171,23 +171,23 @@ def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_m
     )
     assert quarantine.settle(kept) == now  # who knows the row of before changes nothing
     assert recipients(next(quarantine.mails())) == ("a@x.example", "b@x.example")
-    assert quarantine.keep(to(place, "c@x.example"), HOLDER, CLOSED, State.RECOVERING) == now
+    assert quarantine.keep(to(world, "c@x.example"), HOLDER, CLOSED, State.RECOVERING) == now
     quarantine.release(now)
-    assert [row.item.mail.recipients for row in place.live()] == [("a@x.example", "b@x.example")]
+    assert [row.item.mail.recipients for row in world.live()] == [("a@x.example", "b@x.example")]
 
 
 @pytest.mark.parametrize("action", ["failed", "released"])
 def test_what_a_run_was_recovering_is_not_withdrawn_from_under_a_worker_that_keeps_those_in_doubt(
-    place, action
+    world, action
 ):
-    quarantine = place.quarantine()
+    quarantine = world.quarantine()
     of_run = quarantine.keep(
-        to(place, "b@x.example"),
+        to(world, "b@x.example"),
         HOLDER,
         Decided(action, "held", "tester", "run-1"),
         State.RECOVERING,
     )
-    kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    kept = quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
     assert not quarantine.withdraw(of_run)
     (now,) = quarantine.mails()
     assert (kept.message, now.state, now.action) == (now.message, State.KEPT, "failed")
@@ -197,190 +197,190 @@ def test_what_a_run_was_recovering_is_not_withdrawn_from_under_a_worker_that_kee
     assert quarantine.content(now) == HEADER + BODY
 
 
-def test_those_in_doubt_wait_while_their_mail_is_being_closed(place):
-    quarantine = place.quarantine()
-    closing = quarantine.keep(place.item, HOLDER, CLOSED)
+def test_those_in_doubt_wait_while_their_mail_is_being_closed(world):
+    quarantine = world.quarantine()
+    closing = quarantine.keep(world.item, HOLDER, CLOSED)
     with pytest.raises(StoreUnavailable, match="is closing in quarantine"):
-        quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+        quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
     assert list(quarantine.mails()) == [closing]
     quarantine.withdraw(closing)
-    assert quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT).state is State.KEPT
+    assert quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT).state is State.KEPT
 
 
-def assert_kept_alone(place, kept):
+def assert_kept_alone(world, kept):
     """The one row, whole, and nothing beside its copy."""
-    (now,) = place.quarantine().mails()
-    assert (now, now.state, place.quarantine().content(now)) == (kept, State.KEPT, HEADER + BODY)
-    assert len(place.own_keys()) == 2
+    (now,) = world.quarantine().mails()
+    assert (now, now.state, world.quarantine().content(now)) == (kept, State.KEPT, HEADER + BODY)
+    assert len(world.own_keys()) == 2
 
 
 def test_a_row_that_goes_holds_no_worker_up_and_who_still_forgets_it_takes_nothing_of_the_next(
-    place,
+    world,
 ):
     """A run that has read it before, or one that was killed as it forgot it."""
-    quarantine = place.quarantine()
-    going = place.stores.own.quarantine.move(
-        place.queue, quarantine.keep(place.item, HOLDER, CLOSED), state=State.DISCARDING
+    quarantine = world.quarantine()
+    going = world.stores.own.quarantine.move(
+        world.queue, quarantine.keep(world.item, HOLDER, CLOSED), state=State.DISCARDING
     )
-    kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
-    assert place.quarantine().tidy(going)
-    assert_kept_alone(place, kept)
-    again = place.stores.own.quarantine.move(place.queue, kept, state=State.DISCARDING)
-    assert place.quarantine().tidy(going)
+    kept = quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
+    assert world.quarantine().tidy(going)
+    assert_kept_alone(world, kept)
+    again = world.stores.own.quarantine.move(world.queue, kept, state=State.DISCARDING)
+    assert world.quarantine().tidy(going)
     assert list(quarantine.mails()) == [again]  # nor the row of one that goes, too, before its copy
 
 
-def test_a_worker_that_was_killed_as_it_withdrew_the_row_of_a_run_goes_on(place):
-    quarantine = place.quarantine()
+def test_a_worker_that_was_killed_as_it_withdrew_the_row_of_a_run_goes_on(world):
+    quarantine = world.quarantine()
     quarantine.keep(
-        place.item, HOLDER, Decided("released", "held", "tester", "run-1"), State.RECOVERING
+        world.item, HOLDER, Decided("released", "held", "tester", "run-1"), State.RECOVERING
     )
     with pytest.raises(Killed):
-        place.quarantine(kill_at="quarantine:emptied").keep_failed(
-            to(place, "a@x.example"), HOLDER, IN_DOUBT
+        world.quarantine(kill_at="quarantine:emptied").keep_failed(
+            to(world, "a@x.example"), HOLDER, IN_DOUBT
         )
     assert [mail.state for mail in quarantine.mails()] == [State.DISCARDING]
     assert_kept_alone(
-        place, place.quarantine().keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+        world, world.quarantine().keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
     )
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_of_two_that_keep_a_mail_at_once_each_has_a_copy_of_its_own(place, stays):
+def test_of_two_that_keep_a_mail_at_once_each_has_a_copy_of_its_own(world, stays):
     """A run adds its row while a worker copies, and withdraws it, copy and all; or it is a worker, too, and stays."""
 
     def meanwhile(point):
         if point == "quarantine:copied":
-            other = place.quarantine()  # nothing more is armed
+            other = world.quarantine()  # nothing more is armed
             if stays:
-                other.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+                other.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
             else:
-                other.withdraw(other.keep(place.item, HOLDER, CLOSED))
+                other.withdraw(other.keep(world.item, HOLDER, CLOSED))
 
-    quarantine = place.quarantine()
+    quarantine = world.quarantine()
     crash.arm(meanwhile)
-    assert_kept_alone(place, quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT))
+    assert_kept_alone(world, quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT))
 
 
-def test_a_row_that_goes_as_another_is_refused_for_it_gives_way(place, monkeypatch):
-    table = place.stores.own.quarantine
-    there = place.kept()
+def test_a_row_that_goes_as_another_is_refused_for_it_gives_way(world, monkeypatch):
+    table = world.stores.own.quarantine
+    there = world.kept()
 
     def gone(*_):
         monkeypatch.undo()
-        assert table.remove(place.queue, there)
+        assert table.remove(world.queue, there)
 
     monkeypatch.setattr(type(table), "read", gone)
-    added = table.add(place.queue, replace(there, worker="another"))
-    assert (added.worker, list(table.list(place.queue))) == ("another", [added])
+    added = table.add(world.queue, replace(there, worker="another"))
+    assert (added.worker, list(table.list(world.queue))) == ("another", [added])
 
 
-def test_a_copy_that_cannot_be_finished_is_gone_on_with(place, monkeypatch):
+def test_a_copy_that_cannot_be_finished_is_gone_on_with(world, monkeypatch):
     """A worker asks again every few seconds: what it leaves does not add up."""
 
     def away(*_):
         raise StoreUnavailable("S3 answers 503")
 
-    put = type(place.stores.own_blobs).put
-    quarantine = place.quarantine()
+    put = type(world.stores.own_blobs).put
+    quarantine = world.quarantine()
     with monkeypatch.context() as patched:
         patched.setattr(
-            type(place.stores.own_blobs),
+            type(world.stores.own_blobs),
             "put",
             lambda self, key, content: away() if key.endswith("body") else put(self, key, content),
         )
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
-                quarantine.keep(place.item, HOLDER, CLOSED)
-    assert len(place.own_keys()) == 1
+                quarantine.keep(world.item, HOLDER, CLOSED)
+    assert len(world.own_keys()) == 1
     assert list(quarantine.waiting()) == []
-    assert_kept_alone(place, quarantine.settle(quarantine.keep(place.item, HOLDER, CLOSED)))
+    assert_kept_alone(world, quarantine.settle(quarantine.keep(world.item, HOLDER, CLOSED)))
 
 
-def test_of_two_who_copy_a_mail_beside_each_other_there_is_one_row_and_one_copy(place):
+def test_of_two_who_copy_a_mail_beside_each_other_there_is_one_row_and_one_copy(world):
     """The second goes on with the note of the first, which then finds the mail set aside."""
     others = []
 
     def meanwhile(point):
         if point == "quarantine:copied":
-            others.append(place.quarantine().keep(place.item, HOLDER, IN_DOUBT, State.KEPT))
+            others.append(world.quarantine().keep(world.item, HOLDER, IN_DOUBT, State.KEPT))
 
-    quarantine = place.quarantine()
+    quarantine = world.quarantine()
     crash.arm(meanwhile)
-    kept = quarantine.keep(place.item, replace(HOLDER, worker="w2"), CLOSED)
+    kept = quarantine.keep(world.item, replace(HOLDER, worker="w2"), CLOSED)
     assert (kept, kept.action, kept.worker) == (others[0], "failed", HOLDER.worker)
-    assert_kept_alone(place, kept)
+    assert_kept_alone(world, kept)
 
 
-def test_rows_of_an_earlier_version_have_their_copy_where_it_was(place):
-    quarantine = place.quarantine()
-    kept = place.kept()
+def test_rows_of_an_earlier_version_have_their_copy_where_it_was(world):
+    quarantine = world.quarantine()
+    kept = world.kept()
     old = replace(kept, attempt=2, copy_id="")
-    folder = f"quarantine/{place.queue}/{kept.enqueue_id}/2"
+    folder = f"quarantine/{world.queue}/{kept.enqueue_id}/2"
     for name, content in (("header", HEADER), ("body", BODY)):
-        place.stores.own_blobs.put(BlobId(f"{folder}/{name}"), content)
-    assert place.stores.own.quarantine.add(place.queue, old) == old
+        world.stores.own_blobs.put(BlobId(f"{folder}/{name}"), content)
+    assert world.stores.own.quarantine.add(world.queue, old) == old
     assert quarantine.discard(kept)
-    assert later(place).sweep() == 0
+    assert later(world).sweep() == 0
     (found,) = quarantine.mails()
     assert quarantine.content(found) == HEADER + BODY
     quarantine.release(found)
-    place.delivered_once()
+    world.delivered_once()
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_a_closing_that_was_cut_off_long_ago_does_not_hold_up_those_in_doubt(place, marked):
-    place.quarantine().keep(to(place, "b@x.example"), HOLDER, CLOSED)
+def test_a_closing_that_was_cut_off_long_ago_does_not_hold_up_those_in_doubt(world, marked):
+    world.quarantine().keep(to(world, "b@x.example"), HOLDER, CLOSED)
     if marked:
-        place.stores.tables.deleted.mark_many(place.queue, [place.item.enqueue_id])
+        world.stores.tables.deleted.mark_many(world.queue, [world.item.enqueue_id])
     else:
-        place.stores.tables.written.insert_many(
-            [replace(row(place.queue, system_clock()), item=place.item)]
+        world.stores.tables.written.insert_many(
+            [replace(row(world.queue, system_clock()), item=world.item)]
         )
-    later = place.quarantine(clock=lambda: system_clock() + 2 * OVER)
-    kept = later.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    later = world.quarantine(clock=lambda: system_clock() + 2 * OVER)
+    kept = later.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
     assert (kept.state, later.content(kept)) == (State.KEPT, HEADER + BODY)
     assert set(recipients(kept)) == ({"a@x.example", "b@x.example"} if marked else {"a@x.example"})
 
 
-def test_the_row_of_another_decision_is_not_the_one_that_was_closing(place):
-    quarantine = place.quarantine()
-    closing = quarantine.keep(place.item, HOLDER, CLOSED)
+def test_the_row_of_another_decision_is_not_the_one_that_was_closing(world):
+    quarantine = world.quarantine()
+    closing = quarantine.keep(world.item, HOLDER, CLOSED)
     renewed = quarantine.renew(closing)
     assert (renewed.state, renewed.decided > closing.decided) == (State.CLOSING, True)
     assert quarantine.renew(closing) is None
     quarantine.withdraw(renewed)
-    quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
     assert quarantine.renew(renewed) is None
 
 
-def test_a_mail_without_content_is_kept_as_lost_and_not_released(place):
-    place.stores.blobs.delete_many([place.item.body_blob_id])
-    kept = place.kept()
-    assert (kept.content, kept.name) == (Content.LOST, place.item.mail.name)
+def test_a_mail_without_content_is_kept_as_lost_and_not_released(world):
+    world.stores.blobs.delete_many([world.item.body_blob_id])
+    kept = world.kept()
+    assert (kept.content, kept.name) == (Content.LOST, world.item.mail.name)
     with pytest.raises(ContentMissing, match="lost"):
-        place.quarantine().release(kept)
-    assert place.live() == []
-    assert place.quarantine().discard(kept)
-    assert list(place.quarantine().mails()) == []
+        world.quarantine().release(kept)
+    assert world.live() == []
+    assert world.quarantine().discard(kept)
+    assert list(world.quarantine().mails()) == []
 
 
-def test_what_an_earlier_version_noted_in_shadow_mode_gives_way_to_a_decision(place):
-    kept = place.kept()
+def test_what_an_earlier_version_noted_in_shadow_mode_gives_way_to_a_decision(world):
+    kept = world.kept()
     noted = replace(
         kept, attempt=2, state=State.NOTED, content=Content.NOT_COPIED, size=0, copy_id=""
     )
-    assert place.stores.own.quarantine.add(place.queue, noted) == noted
-    assert place.quarantine().discard(kept)
-    assert list(place.quarantine().waiting()) == []
-    kept = place.quarantine().keep(place.item, replace(HOLDER, attempt=2), CLOSED)
+    assert world.stores.own.quarantine.add(world.queue, noted) == noted
+    assert world.quarantine().discard(kept)
+    assert list(world.quarantine().waiting()) == []
+    kept = world.quarantine().keep(world.item, replace(HOLDER, attempt=2), CLOSED)
     assert (kept.state, kept.copy_id != "") == (State.CLOSING, True)
-    assert_kept_alone(place, place.quarantine().settle(kept))
+    assert_kept_alone(world, world.quarantine().settle(kept))
 
 
-def test_a_release_is_a_new_entry(place):
-    new_id = place.quarantine().release(place.kept())
-    assert place.delivered_once() == new_id
+def test_a_release_is_a_new_entry(world):
+    new_id = world.quarantine().release(world.kept())
+    assert world.delivered_once() == new_id
 
 
 POINTS = [
@@ -393,17 +393,17 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_release_that_was_cut_off_and_asked_again_is_one_new_entry(place, point):
-    kept = place.kept()
+def test_a_release_that_was_cut_off_and_asked_again_is_one_new_entry(world, point):
+    kept = world.kept()
     with pytest.raises(Killed):
-        place.quarantine(kill_at=point).release(kept)
-    (again,) = place.quarantine().mails()
-    place.quarantine().release(again)
-    place.delivered_once()
+        world.quarantine(kill_at=point).release(kept)
+    (again,) = world.quarantine().mails()
+    world.quarantine().release(again)
+    world.delivered_once()
 
 
-def test_a_release_that_was_cut_off_again_and_again_is_one_new_entry(place):
-    place.kept()
+def test_a_release_that_was_cut_off_again_and_again_is_one_new_entry(world):
+    world.kept()
     for point in (
         "release:published",
         "release:claimed",
@@ -411,30 +411,30 @@ def test_a_release_that_was_cut_off_again_and_again_is_one_new_entry(place):
         "release:published",
         "release:published",
     ):
-        (mail,) = place.quarantine().mails()
+        (mail,) = world.quarantine().mails()
         with pytest.raises(Killed):
-            place.quarantine(kill_at=point).release(mail)
-    (mail,) = place.quarantine().mails()
-    place.quarantine().release(mail)
-    place.delivered_once()
+            world.quarantine(kill_at=point).release(mail)
+    (mail,) = world.quarantine().mails()
+    world.quarantine().release(mail)
+    world.delivered_once()
 
 
-def test_a_release_whose_mail_was_handled_meanwhile_is_not_repeated(place):
-    kept = place.kept()
+def test_a_release_whose_mail_was_handled_meanwhile_is_not_repeated(world):
+    kept = world.kept()
     with pytest.raises(Killed):
-        place.quarantine(kill_at="release:published").release(kept)
-    (handled,) = place.messages()
-    place.stores.tables.deleted.mark_many(place.queue, [handled.enqueue_id])
-    (again,) = place.quarantine().mails()
-    assert place.quarantine().release(again) == handled.enqueue_id
-    assert (place.messages(), place.live(), list(place.quarantine().mails())) == ([], [], [])
+        world.quarantine(kill_at="release:published").release(kept)
+    (handled,) = world.messages()
+    world.stores.tables.deleted.mark_many(world.queue, [handled.enqueue_id])
+    (again,) = world.quarantine().mails()
+    assert world.quarantine().release(again) == handled.enqueue_id
+    assert (world.messages(), world.live(), list(world.quarantine().mails())) == ([], [], [])
 
 
-def test_a_release_whose_mail_is_in_a_workers_hands_is_not_repeated(place):
-    kept = place.kept()
+def test_a_release_whose_mail_is_in_a_workers_hands_is_not_repeated(world):
+    kept = world.kept()
     with pytest.raises(Killed):
-        place.quarantine(kill_at="release:published").release(kept)
-    (held,) = place.messages()
+        world.quarantine(kill_at="release:published").release(kept)
+    (held,) = world.messages()
     record = WorkerRecord(
         "w",
         "h",
@@ -444,55 +444,55 @@ def test_a_release_whose_mail_is_in_a_workers_hands_is_not_repeated(place):
         1,
         (InFlightMail(held.enqueue_id, "m", MINUTE, "loaded", 1, begun=True),),
     )
-    place.stores.own.worker_records.save(place.queue, record)
-    (again,) = place.quarantine().mails()
-    assert place.quarantine().release(again) == held.enqueue_id
-    assert place.messages() == []
-    assert [row.enqueue_id for row in place.live()] == [held.enqueue_id]
+    world.stores.own.worker_records.save(world.queue, record)
+    (again,) = world.quarantine().mails()
+    assert world.quarantine().release(again) == held.enqueue_id
+    assert world.messages() == []
+    assert [row.enqueue_id for row in world.live()] == [held.enqueue_id]
 
 
-def test_two_releases_at_once_are_one(place):
-    kept = place.kept()
+def test_two_releases_at_once_are_one(world):
+    kept = world.kept()
     inner = []
 
     def reached(point):
         if point == "release:published":
-            monkey = Quarantine(place.stores, place.queue, system_clock, sleep=lambda _: None)
+            monkey = Quarantine(world.stores, world.queue, system_clock, sleep=lambda _: None)
             with pytest.raises(Refused):
                 monkey.discard(replace(kept, state=State.RELEASING))
             inner.append(point)
 
-    quarantine = place.quarantine()
+    quarantine = world.quarantine()
     crash.arm(reached)
     quarantine.release(kept)
     with pytest.raises(Refused, match="gone"):
-        place.quarantine().release(kept)
+        world.quarantine().release(kept)
     assert inner
-    place.delivered_once()
+    world.delivered_once()
 
 
-def test_a_discarded_mail_is_gone_and_a_discard_that_was_cut_off_is_finished(place):
-    kept = place.kept()
+def test_a_discarded_mail_is_gone_and_a_discard_that_was_cut_off_is_finished(world):
+    kept = world.kept()
     with pytest.raises(Killed):
-        place.quarantine(kill_at="quarantine:emptied").discard(kept)
-    (half,) = place.quarantine().mails()
+        world.quarantine(kill_at="quarantine:emptied").discard(kept)
+    (half,) = world.quarantine().mails()
     assert half.state is State.DISCARDING
     with pytest.raises(Refused):
-        place.quarantine().release(half)
-    assert place.quarantine().discard(half)
-    assert (place.own_keys(), list(place.quarantine().mails()), place.live()) == (set(), [], [])
+        world.quarantine().release(half)
+    assert world.quarantine().discard(half)
+    assert (world.own_keys(), list(world.quarantine().mails()), world.live()) == (set(), [], [])
 
 
-def cleaned(place, enqueue_id):
+def cleaned(world, enqueue_id):
     """James, or a nightly cleanup, takes the row and the mark of a mail that is done."""
-    written = place.stores.tables.written
+    written = world.stores.tables.written
     (at,) = {
         found
-        for found in written.places(place.queue)
-        if any(row.enqueue_id == enqueue_id for row in written.ids(place.queue, found))
+        for found in written.partitions(world.queue)
+        if any(row.enqueue_id == enqueue_id for row in written.ids(world.queue, found))
     }
-    written.delete_partition(place.queue, at, time.time_ns() // 1000)
-    place.stores.tables.deleted.drop_many(place.queue, [enqueue_id])
+    written.delete_partition(world.queue, at, time.time_ns() // 1000)
+    world.stores.tables.deleted.drop_many(world.queue, [enqueue_id])
 
 
 @pytest.mark.parametrize(
@@ -504,36 +504,36 @@ def cleaned(place, enqueue_id):
         ("marked and cleaned", True),
     ],
 )
-def test_a_closing_that_was_cut_off_is_finished_by_what_the_view_says(place, standing, kept):
+def test_a_closing_that_was_cut_off_is_finished_by_what_the_view_says(world, standing, kept):
     """A mark that was cleaned away was one: the blobs of the mail are gone by then, and the copy is all there is of it."""
-    quarantine = place.quarantine()
-    place.stores.tables.written.insert_many(
-        [replace(row(place.queue, system_clock()), item=place.item)]
+    quarantine = world.quarantine()
+    world.stores.tables.written.insert_many(
+        [replace(row(world.queue, system_clock()), item=world.item)]
     )
-    closing = quarantine.keep(place.item, HOLDER, CLOSED)
+    closing = quarantine.keep(world.item, HOLDER, CLOSED)
     assert not quarantine.tidy(closing)
     if "marked" in standing:
-        place.stores.tables.deleted.mark_many(place.queue, [place.item.enqueue_id])
+        world.stores.tables.deleted.mark_many(world.queue, [world.item.enqueue_id])
     if standing == "marked and cleaned":
-        cleaned(place, place.item.enqueue_id)
+        cleaned(world, world.item.enqueue_id)
     if standing == "before browseStart":
-        place.stores.tables.browse_starts.insert_first(place.queue, system_clock() + 600 * MINUTE)
-    later = place.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
+        world.stores.tables.browse_starts.insert_first(world.queue, system_clock() + 600 * MINUTE)
+    later = world.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
     assert later.tidy(closing)
     assert [mail.state for mail in quarantine.mails()] == ([State.KEPT] if kept else [])
-    assert len(place.own_keys()) == (2 if kept else 0)
+    assert len(world.own_keys()) == (2 if kept else 0)
 
 
-def test_a_release_whose_mail_was_handled_and_cleaned_meanwhile_is_not_repeated(place):
-    kept = place.kept()
+def test_a_release_whose_mail_was_handled_and_cleaned_meanwhile_is_not_repeated(world):
+    kept = world.kept()
     with pytest.raises(Killed):
-        place.quarantine(kill_at="release:published").release(kept)
-    (handled,) = place.messages()
-    place.stores.tables.deleted.mark_many(place.queue, [handled.enqueue_id])
-    cleaned(place, handled.enqueue_id)
-    (again,) = place.quarantine().mails()
-    assert place.quarantine().release(again) == handled.enqueue_id
-    assert (place.messages(), place.live(), list(place.quarantine().mails()), place.own_keys()) == (
+        world.quarantine(kill_at="release:published").release(kept)
+    (handled,) = world.messages()
+    world.stores.tables.deleted.mark_many(world.queue, [handled.enqueue_id])
+    cleaned(world, handled.enqueue_id)
+    (again,) = world.quarantine().mails()
+    assert world.quarantine().release(again) == handled.enqueue_id
+    assert (world.messages(), world.live(), list(world.quarantine().mails()), world.own_keys()) == (
         [],
         [],
         [],
@@ -544,142 +544,142 @@ def test_a_release_whose_mail_was_handled_and_cleaned_meanwhile_is_not_repeated(
 @pytest.mark.parametrize(
     "standing", ["live", "marked", "cleaned", "marked, but its release goes on"]
 )
-def test_a_release_that_was_cut_off_is_finished_when_its_mail_was_handled(place, standing):
-    kept = place.kept()
+def test_a_release_that_was_cut_off_is_finished_when_its_mail_was_handled(world, standing):
+    kept = world.kept()
     with pytest.raises(Killed):
-        place.quarantine(kill_at="release:published").release(kept)
-    (handled,) = place.messages()
+        world.quarantine(kill_at="release:published").release(kept)
+    (handled,) = world.messages()
     if standing != "live":
-        place.stores.tables.deleted.mark_many(place.queue, [handled.enqueue_id])
+        world.stores.tables.deleted.mark_many(world.queue, [handled.enqueue_id])
     if standing == "cleaned":
-        cleaned(place, handled.enqueue_id)
-    (half,) = place.quarantine().mails()
-    lock = f"quarantine/{place.queue}/{half.enqueue_id}/1"
+        cleaned(world, handled.enqueue_id)
+    (half,) = world.quarantine().mails()
+    lock = f"quarantine/{world.queue}/{half.enqueue_id}/1"
     if "goes on" in standing:
-        place.stores.own.locks.acquire(lock, "another", MINUTE)
+        world.stores.own.locks.acquire(lock, "another", MINUTE)
     through = standing in {"marked", "cleaned"}
-    assert place.quarantine().tidy(half) == through
-    assert [mail.state for mail in place.quarantine().mails()] == (
+    assert world.quarantine().tidy(half) == through
+    assert [mail.state for mail in world.quarantine().mails()] == (
         [] if through else [State.RELEASING]
     )
-    assert len(place.own_keys()) == (0 if through else 2)
+    assert len(world.own_keys()) == (0 if through else 2)
 
 
-def test_of_who_withdraws_a_mail_and_who_sets_it_aside_anew_one_does(place):
+def test_of_who_withdraws_a_mail_and_who_sets_it_aside_anew_one_does(world):
     """A sweep that was killed is repeated while stuck_mails withdraws what the first one left: a mark after that would be of a mail without a copy."""
-    quarantine = place.quarantine()
-    listed = quarantine.keep(place.item, HOLDER, CLOSED)
-    renewed = quarantine.renew(quarantine.keep(place.item, HOLDER, CLOSED))
-    assert not place.quarantine().withdraw(listed)
-    assert len(place.own_keys()) == 2
+    quarantine = world.quarantine()
+    listed = quarantine.keep(world.item, HOLDER, CLOSED)
+    renewed = quarantine.renew(quarantine.keep(world.item, HOLDER, CLOSED))
+    assert not world.quarantine().withdraw(listed)
+    assert len(world.own_keys()) == 2
     with pytest.raises(Killed):
-        place.quarantine(kill_at="quarantine:emptied").withdraw(renewed)
-    assert place.quarantine().renew(place.quarantine().keep(place.item, HOLDER, CLOSED)) is None
-    (half,) = place.quarantine().mails()
-    assert place.quarantine().tidy(half)
-    assert (place.own_keys(), list(place.quarantine().mails())) == (set(), [])
+        world.quarantine(kill_at="quarantine:emptied").withdraw(renewed)
+    assert world.quarantine().renew(world.quarantine().keep(world.item, HOLDER, CLOSED)) is None
+    (half,) = world.quarantine().mails()
+    assert world.quarantine().tidy(half)
+    assert (world.own_keys(), list(world.quarantine().mails())) == (set(), [])
 
 
-def later(place):
-    return place.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
+def later(world):
+    return world.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
 
 
-def test_a_copy_without_a_row_is_swept_at_once(place):
+def test_a_copy_without_a_row_is_swept_at_once(world):
     """Its row was written before it, and went before it."""
-    kept = place.kept()
-    table = place.stores.own.quarantine
-    other = Place(place.stores)
-    other.queue = place.queue
+    kept = world.kept()
+    table = world.stores.own.quarantine
+    other = World(world.stores)
+    other.queue = world.queue
     gone = other.kept()
-    assert place.quarantine().sweep() == 0
-    table.remove(place.queue, gone)
-    assert place.quarantine().sweep() == 2
-    assert_kept_alone(place, kept)
+    assert world.quarantine().sweep() == 0
+    table.remove(world.queue, gone)
+    assert world.quarantine().sweep() == 2
+    assert_kept_alone(world, kept)
 
 
-def test_a_kill_between_note_and_row_leaves_a_note_and_no_orphan(place):
+def test_a_kill_between_note_and_row_leaves_a_note_and_no_orphan(world):
     with pytest.raises(Killed):
-        place.quarantine(kill_at="quarantine:copied").keep(place.item, HOLDER, CLOSED)
-    assert later(place).sweep() == 0
-    assert list(place.quarantine().waiting()) == []
-    (noted,) = place.quarantine().mails()
-    assert place.quarantine().tidy(noted)
-    assert (place.own_keys(), list(place.quarantine().mails())) == (set(), [])
+        world.quarantine(kill_at="quarantine:copied").keep(world.item, HOLDER, CLOSED)
+    assert later(world).sweep() == 0
+    assert list(world.quarantine().waiting()) == []
+    (noted,) = world.quarantine().mails()
+    assert world.quarantine().tidy(noted)
+    assert (world.own_keys(), list(world.quarantine().mails())) == (set(), [])
 
 
 @pytest.mark.parametrize("point", ["quarantine:noted", "quarantine:copied"])
-def test_a_keeping_that_stood_still_while_all_was_swept_keeps_the_mail_anew(place, point):
+def test_a_keeping_that_stood_still_while_all_was_swept_keeps_the_mail_anew(world, point):
     """Paused for longer than any time that a sweep could wait: no row points to a copy that is gone."""
     swept = []
 
     def paused(at):
         if at == point and not swept:
-            other = later(place)  # nothing more is armed
+            other = later(world)  # nothing more is armed
             swept.append(other.sweep())
             assert [other.tidy(mail) for mail in other.mails()] == [True]
             assert other.sweep() == 0
 
-    quarantine = place.quarantine()
+    quarantine = world.quarantine()
     crash.arm(paused)
-    kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    kept = quarantine.keep_failed(to(world, "a@x.example"), HOLDER, IN_DOUBT)
     assert swept == [0]
     if point == "quarantine:noted":  # it has copied after its note went
-        assert place.quarantine().sweep() == 2
-    assert_kept_alone(place, kept)
+        assert world.quarantine().sweep() == 2
+    assert_kept_alone(world, kept)
 
 
-def test_copies_of_another_deployment_are_not_swept(place, fresh_module):
+def test_copies_of_another_deployment_are_not_swept(world, fresh_module):
     """Its own keyspace is another one, its bucket and the name of its queue are ours: it has rows for what has none here."""
-    place.kept()
+    world.kept()
     keyspace = f"{fresh_module.settings.own.keyspace}_other"
     with open_stores(fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings) as stores:
-        other = Place(stores)
-        other.queue = place.queue
+        other = World(stores)
+        other.queue = world.queue
         try:
             kept = other.kept()
-            for sweeping in (place, other):
+            for sweeping in (world, other):
                 assert later(sweeping).sweep() == 0
-            assert len(place.own_keys()) == 4
+            assert len(world.own_keys()) == 4
             stores.own.quarantine.remove(other.queue, kept)
-            assert later(place).sweep() == 0
+            assert later(world).sweep() == 0
             assert later(other).sweep() == 2
         finally:
             stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
 
 
-def orphan_of_the_version_before(place):
+def orphan_of_the_version_before(world):
     """Copy before row, and an object that says whose it is: a kill came between."""
-    mine = place.stores.own.locks.first("deployment", "never written: it is there already")
+    mine = world.stores.own.locks.first("deployment", "never written: it is there already")
     for part in ("header", "body"):
-        place.stores.own_blobs.put(
-            BlobId(f"quarantine/{place.queue}/{place.item.enqueue_id}/1/{'a' * 32}/{part}"), b"x"
+        world.stores.own_blobs.put(
+            BlobId(f"quarantine/{world.queue}/{world.item.enqueue_id}/1/{'a' * 32}/{part}"), b"x"
         )
-    place.stores.own_blobs.put(BlobId(f"deployments/{place.queue}/{mine}"), b"")
+    world.stores.own_blobs.put(BlobId(f"deployments/{world.queue}/{mine}"), b"")
     return mine
 
 
-def test_copies_of_an_earlier_version_are_swept_when_they_are_old_and_ours(place):
-    other = Place(place.stores)
-    other.queue = place.queue
+def test_copies_of_an_earlier_version_are_swept_when_they_are_old_and_ours(world):
+    other = World(world.stores)
+    other.queue = world.queue
     other.kept()
-    mine = orphan_of_the_version_before(place)
-    assert place.quarantine().sweep() == 0
-    assert later(place).sweep() == 2
-    assert len(place.own_keys()) == 2
+    mine = orphan_of_the_version_before(world)
+    assert world.quarantine().sweep() == 0
+    assert later(world).sweep() == 2
+    assert len(world.own_keys()) == 2
 
-    orphan_of_the_version_before(place)
-    place.stores.own_blobs.put(BlobId(f"deployments/{place.queue}/another"), b"")
+    orphan_of_the_version_before(world)
+    world.stores.own_blobs.put(BlobId(f"deployments/{world.queue}/another"), b"")
     with pytest.raises(
         Refused,
-        match=rf"2 objects of an earlier version below quarantine/{place.queue}/ .* of another; .* MAILSLICE_OWN_BUCKET",
+        match=rf"2 objects of an earlier version below quarantine/{world.queue}/ .* of another; .* MAILSLICE_OWN_BUCKET",
     ):
-        later(place).sweep()
-    assert len(place.own_keys()) == 4
-    place.stores.own_blobs.delete_many(
-        [BlobId(f"deployments/{place.queue}/{each}") for each in (mine, "another")]
+        later(world).sweep()
+    assert len(world.own_keys()) == 4
+    world.stores.own_blobs.delete_many(
+        [BlobId(f"deployments/{world.queue}/{each}") for each in (mine, "another")]
     )
     with pytest.raises(Refused, match="of nobody"):
-        later(place).sweep()
+        later(world).sweep()
 
 
 def test_a_queue_name_of_odd_characters_is_no_path(stores):
@@ -696,7 +696,7 @@ def test_a_queue_name_of_odd_characters_is_no_path(stores):
     ]
 
 
-def test_a_message_is_published_with_where_its_row_is(place):
-    at = row(place.queue, system_clock())
-    publish(place.stores, place.queue, at.item, at.place, at.enqueued_time)
-    assert [item.enqueue_id for item in place.messages()] == [at.enqueue_id]
+def test_a_message_is_published_with_where_its_row_is(world):
+    at = row(world.queue, system_clock())
+    publish(world.stores, world.queue, at.item, at.partition, at.enqueued_time)
+    assert [item.enqueue_id for item in world.messages()] == [at.enqueue_id]

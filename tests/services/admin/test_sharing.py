@@ -21,7 +21,7 @@ RECORD = WorkerRecord("w1", "host", 1, datetime(2026, 11, 22, tzinfo=UTC), timed
 
 
 @pytest.fixture
-def place(make_fresh):
+def world(make_fresh):
     """A deployment of its own; gives its settings with MAILSLICE_QUEUE_SHARED as said, or unset."""
     fresh = make_fresh()
     with open_stores(fresh.settings) as stores:
@@ -46,20 +46,20 @@ def work(settings):
     return asyncio.run(once())
 
 
-def test_where_all_say_shared_nothing_is_stored_and_no_keyspace_is_made(place):
-    assert agreed(place())
-    assert agreed(place("true"))
-    assert work(place())
-    with open_stores(place()) as stores:
+def test_where_all_say_shared_nothing_is_stored_and_no_keyspace_is_made(world):
+    assert agreed(world())
+    assert agreed(world("true"))
+    assert work(world())
+    with open_stores(world()) as stores:
         assert sharing.stored(stores) is None
         assert not tables_of(stores.cassandra, stores.settings.own.keyspace)
 
 
-def test_the_first_false_is_stored_and_followed_and_what_differs_refuses(place):
-    assert not work(place("false"))
-    assert not work(place())
+def test_the_first_false_is_stored_and_followed_and_what_differs_refuses(world):
+    assert not work(world("false"))
+    assert not work(world())
     with pytest.raises(ConfigurationDiffers) as refused:
-        work(place("true"))
+        work(world("true"))
     assert refused.value.exit_code == 3
     for part in (
         "MAILSLICE_QUEUE_SHARED=true",
@@ -69,12 +69,12 @@ def test_the_first_false_is_stored_and_followed_and_what_differs_refuses(place):
     ):
         assert part in str(refused.value)
     with pytest.raises(ConfigurationDiffers):
-        run_step("plan", RunRequest("queue_cleanup", QUEUE, "r1", params={}), place("true"))
+        run_step("plan", RunRequest("queue_cleanup", QUEUE, "r1", params={}), world("true"))
 
 
-def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(place):
-    assert not agreed(place("false"))
-    with open_stores(place()) as stores:
+def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(world):
+    assert not agreed(world("false"))
+    with open_stores(world()) as stores:
         stores.own.worker_records.save(QUEUE, replace(RECORD, shared=False))
         with pytest.raises(ConfigurationDiffers, match="w1"):
             sharing.change(stores, shared=True)
@@ -82,23 +82,23 @@ def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(place)
         stores.own.worker_records.save(QUEUE, replace(RECORD, shared=True))
         assert sharing.change(stores, shared=True)
         assert not sharing.change(stores, shared=True)
-    assert agreed(place("true"))
+    assert agreed(world("true"))
     with pytest.raises(ConfigurationDiffers):
-        agreed(place("false"))
+        agreed(world("false"))
 
 
-def test_the_first_false_waits_for_workers_that_run_by_the_default(place):
-    with open_stores(place()) as stores:
+def test_the_first_false_waits_for_workers_that_run_by_the_default(world):
+    with open_stores(world()) as stores:
         stores.own.worker_records.save(QUEUE, replace(RECORD, shared=True))
         with pytest.raises(ConfigurationDiffers, match="w1"):
-            agreed(place("false"))
+            agreed(world("false"))
         assert sharing.stored(stores) is None
         stores.own.worker_records.save(QUEUE, replace(RECORD, shared=None))
-        assert not agreed(place("false"))
+        assert not agreed(world("false"))
 
 
-def test_a_record_of_the_last_day_that_says_otherwise_or_nothing_is_told(place):
-    with open_stores(place()) as stores:
+def test_a_record_of_the_last_day_that_says_otherwise_or_nothing_is_told(world):
+    with open_stores(world()) as stores:
         assert not sharing.dissenters(stores, shared=False)
         for name, said in (("right", False), ("other", True), ("earlier", None)):
             stores.own.worker_records.save(QUEUE, replace(RECORD, worker=name, shared=said))
@@ -107,12 +107,12 @@ def test_a_record_of_the_last_day_that_says_otherwise_or_nothing_is_told(place):
         assert len(sharing.dissenters(stores, shared=False)) == len(found)
 
 
-def test_a_worker_writes_into_its_record_what_it_goes_by(place):
+def test_a_worker_writes_into_its_record_what_it_goes_by(world):
     async def once():
-        async with open_worker(place("false"), QUEUE) as worker:
+        async with open_worker(world("false"), QUEUE) as worker:
             recorder = worker._recorder
             await recorder._write(())
 
     asyncio.run(once())
-    with open_stores(place()) as stores:
+    with open_stores(world()) as stores:
         assert [record.shared for record in stores.worker_records(QUEUE)] == [False]

@@ -388,11 +388,16 @@ def test_rows_are_where_the_stored_configuration_has_them(fresh):
     with bench_queue(fresh.settings, DEFAULT_QUEUE, synthetic=True) as queue:
         queue.fill(40, 5, dead=True)
         dead = sorted(
-            {place.slice_start for place in queue.stores.tables.written.places(DEFAULT_QUEUE)}
+            {
+                partition.slice_start
+                for partition in queue.stores.tables.written.partitions(DEFAULT_QUEUE)
+            }
         )
         queue.fill(8, 1, dead=False)
         assert [after - before for before, after in pairwise(dead)] == [timedelta(minutes=10)] * 4
-        assert {place.bucket for place in queue.stores.tables.written.places(DEFAULT_QUEUE)} == {
+        assert {
+            partition.bucket for partition in queue.stores.tables.written.partitions(DEFAULT_QUEUE)
+        } == {
             0,
             1,
             2,

@@ -92,7 +92,7 @@ def test_what_james_wrote_is_what_we_read(stores, case, table):
     )
     stores.cassandra.execute(insert, [given[column] for column in COLUMNS])
     expected = from_row(given)
-    assert rows.read(expected.queue, expected.place, expected.enqueue_id) == expected
+    assert rows.read(expected.queue, expected.partition, expected.enqueue_id) == expected
     assert list(to_row(expected)) == list(COLUMNS)
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.ddl import replication_of
 from mailslice.stores.cassandra.own import (
@@ -139,14 +139,14 @@ def delayed(**changes):
         NOW,
         uuid4(),
         published=False,
-        place=Place(NOW.replace(microsecond=0), 3),
+        partition=Partition(NOW.replace(microsecond=0), 3),
         message=b"\x00{}",
     )
     return replace(mail, **changes)
 
 
 def test_a_delayed_mail_is_read_as_it_was_written(own, queue):
-    for mail in (delayed(), delayed(place=None)):
+    for mail in (delayed(), delayed(partition=None)):
         own.delayed_mails.write_future(queue, mail).result()
         found = own.delayed_mails.read(queue, mail.enqueue_id)
         assert replace(found, written_us=0) == mail

@@ -19,7 +19,7 @@ from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.errors import GateFailed, StoreUnavailable
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.session import CassandraSession
@@ -74,7 +74,7 @@ def _without_spark(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def place(cluster, fresh_module):
+def world(cluster, fresh_module):
     """Settings of a deployment whose view is on the cluster, three copies of all."""
     more = {"MAILSLICE_QUEUE_SLICE_WINDOW": "10s", "MAILSLICE_QUEUE_SHARED": "false"}
     replication = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
@@ -89,9 +89,9 @@ def place(cluster, fresh_module):
 
 
 @pytest.fixture(scope="module")
-def mailboxes(place):
+def mailboxes(world):
     """James' mailbox tables are there."""
-    with open_stores(place) as stores:
+    with open_stores(world) as stores:
         create_mailbox_tables(stores)
 
 
@@ -126,7 +126,7 @@ def row(queue, start, number):
     name = random.Random(number).randbytes(600).hex()
     return ViewRow(
         queue,
-        Place(start, 0),
+        Partition(start, 0),
         start,
         QueuedMail(
             EnqueueId(uuid.uuid4()), Mail(name, None, ("c@d.example",)), BlobId("h"), BlobId("b")
@@ -192,38 +192,38 @@ def rows_at_one(settings, queue):
 
 
 def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes_nothing(
-    cluster, place, timed
+    cluster, world, timed
 ):
-    with open_stores(place) as stores:
+    with open_stores(world) as stores:
         queue = fill(stores)
         for (
             node
         ) in cluster.nodes:  # what is deleted while it is still in memory never comes to the disk
             subprocess.run(
-                [cluster.nodetool(), node.address, "flush", place.cassandra.keyspace],
+                [cluster.nodetool(), node.address, "flush", world.cassandra.keyspace],
                 check=True,
                 capture_output=True,
             )
         cluster.kill(THIRD)
         planned = timed(
-            "cleanup, dry run, a node has just died", run_all, request(queue, dry_run=True), place
+            "cleanup, dry run, a node has just died", run_all, request(queue, dry_run=True), world
         )
         assert (planned["status"], planned["planned"]) == ("dry run", ROWS)
 
         halfway = request(queue)
         for step in ("plan", "check"):
-            timed(f"cleanup, {step}, one node away", run_step, step, halfway, place)
+            timed(f"cleanup, {step}, one node away", run_step, step, halfway, world)
         cluster.kill(SECOND)
         timed("the second node is convicted", convicted, cluster, SECOND)
         worker_stores.close_all()  # what a new process knows of the cluster it learns now
         for asked, step in ((request(queue), "plan"), (halfway, "apply")):
             with pytest.raises(StoreUnavailable):
-                timed(f"cleanup, {step}, two nodes away", run_step, step, asked, place)
-        assert rows_at_one(place, queue) == ROWS + 1
+                timed(f"cleanup, {step}, two nodes away", run_step, step, asked, world)
+        assert rows_at_one(world, queue) == ROWS + 1
 
-        timed("the second node is back", back, cluster, place, SECOND, 2)
+        timed("the second node is back", back, cluster, world, SECOND, 2)
         worker_stores.close_all()
-        report = timed("cleanup, one node away", run_all, request(queue), place)
+        report = timed("cleanup, one node away", run_all, request(queue), world)
         assert (report["status"], report["applied"], report["failed"]) == ("done", ROWS, 0)
         assert report["after"] | {"browseStart": None, "contentStart": None} == {
             "browseStart": None,
@@ -233,14 +233,14 @@ def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes
         }
 
 
-def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(cluster, place):
+def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(cluster, world):
     """Runs second: the third node is still away, and has missed all deletes."""
     said = "what the third node missed is told of in the next test"
     asked = {"params": {"force": True, "unrepaired": True, "reason": said}}
     with pytest.raises(GateFailed, match="Every node is up"):
-        run_all(RunRequest("reclaim", NO_QUEUE, "away", **asked), place)
-    back(cluster, place, THIRD, 3)
-    report = run_all(RunRequest("reclaim", NO_QUEUE, "whole", **asked), place)
+        run_all(RunRequest("reclaim", NO_QUEUE, "away", **asked), world)
+    back(cluster, world, THIRD, 3)
+    report = run_all(RunRequest("reclaim", NO_QUEUE, "whole", **asked), world)
     assert (report["status"], report["planned"], report["applied"], report["failed"]) == (
         "done",
         3,
@@ -260,19 +260,19 @@ def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(c
     assert first["after"]["enqueuedmailsv4"] < first["before"]["enqueuedmailsv4"]
 
 
-def test_a_reclaim_that_is_killed_between_two_nodes_goes_on_with_the_next(cluster, place):
+def test_a_reclaim_that_is_killed_between_two_nodes_goes_on_with_the_next(cluster, world):
     said = {"force": True, "unrepaired": True, "reason": "what was missed is told of below"}
     asked = RunRequest("reclaim", NO_QUEUE, "killed", params=said)
     for step in ("plan", "check"):
-        run_step(step, asked, place)
-    kill("apply", asked, {**environment(place), **cluster.settings()}, "apply:after-node")
-    folder = RunFolder(artifacts(place), asked.duty, asked.queue, asked.run)
+        run_step(step, asked, world)
+    kill("apply", asked, {**environment(world), **cluster.settings()}, "apply:after-node")
+    folder = RunFolder(artifacts(world), asked.duty, asked.queue, asked.run)
     (first,) = folder.read_json("progress.json")["nodes"]
-    with open_stores(place) as stores:
+    with open_stores(world) as stores:
         let_run_out(stores, "reclaim")
     for step in ("apply", "verify"):
-        run_step(step, asked, place)
-    report = run_step("report", asked, place)
+        run_step(step, asked, world)
+    report = run_step("report", asked, world)
     assert (report["status"], report["applied"], report["failed"]) == ("done", 3, 0)
     assert [each["node"] for each in report["nodes"]] == [FIRST, SECOND, THIRD]
     assert report["nodes"][0] == first
@@ -282,8 +282,8 @@ def live(stores, queue):
     """Enqueue ids with a row and without a mark, as a quorum has it."""
     rows = [
         each
-        for place in stores.tables.v4.places(queue)
-        for each in stores.tables.v4.ids(queue, place)
+        for world in stores.tables.v4.partitions(queue)
+        for each in stores.tables.v4.ids(queue, world)
     ]
     ids = [each.enqueue_id for each in rows]
     marked = set(stores.tables.deleted.marked(queue, ids))
@@ -296,10 +296,10 @@ def keep_tombstones(stores, seconds):
         stores.cassandra.execute(f"ALTER TABLE {name} WITH gc_grace_seconds = {seconds}")
 
 
-def cleaned_while_a_node_was_away(cluster, place, timed):
+def cleaned_while_a_node_was_away(cluster, world, timed):
     """Slices behind a stuck mail are emptied meanwhile: (the queue, the ids of the mails that are done, the stuck one's)."""
-    keyspace = place.cassandra.keyspace
-    with open_stores(place) as stores:
+    keyspace = world.cassandra.keyspace
+    with open_stores(world) as stores:
         queue = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
         base = slice_start(datetime.now(UTC), WINDOW) - 30 * WINDOW
         stores.tables.browse_starts.insert_first(queue, base)
@@ -314,14 +314,14 @@ def cleaned_while_a_node_was_away(cluster, place, timed):
         timed("the third node is convicted", convicted, cluster, THIRD)
         stores.tables.deleted.mark_many(queue, [each.enqueue_id for each in done])
         worker_stores.close_all()
-        report = timed("cleanup, one node away", run_all, request(queue), place)
+        report = timed("cleanup, one node away", run_all, request(queue), world)
         assert (report["applied"], report["marks"]["dropped"]) == (60, 60)
         assert [each.partition(":")[0] for each in report["unrepaired"]] == [
             "enqueuedmailsv4",
             "deletedmailsv2",
         ]
         assert "can bring rows back as live mail" in report["message"]
-        timed("the third node is back", back, cluster, place, THIRD, 3)
+        timed("the third node is back", back, cluster, world, THIRD, 3)
         hints(cluster, "enablehandoff")
         worker_stores.close_all()
     return queue, {each.enqueue_id for each in done}, stuck.enqueue_id
@@ -334,23 +334,23 @@ def hints(cluster, command):
 
 
 @pytest.fixture
-def reclaim(place, timed):
+def reclaim(world, timed):
     """A function that reclaims all nodes, whatever waits there; the report."""
 
     def run(**params):
         said = {"force": True, "node_timeout": "1m", **params}
         asked = RunRequest("reclaim", NO_QUEUE, f"r-{uuid.uuid4().hex[:8]}", params=said)
-        return timed(f"reclaim {params}", run_all, asked, place)
+        return timed(f"reclaim {params}", run_all, asked, world)
 
     return run
 
 
 def test_without_a_repair_the_mails_whose_end_a_node_missed_come_back_as_live(
-    cluster, place, timed, reclaim
+    cluster, world, timed, reclaim
 ):
     """What the refusal of a reclaim is for: here a person overrules it, and nobody has repaired."""
-    queue, done, stuck = cleaned_while_a_node_was_away(cluster, place, timed)
-    with open_stores(place) as stores:
+    queue, done, stuck = cleaned_while_a_node_was_away(cluster, world, timed)
+    with open_stores(world) as stores:
         keep_tombstones(stores, 1)
         time.sleep(2)
         assert reclaim(unrepaired=True, reason="a mistake")["applied"] == 3
@@ -361,15 +361,15 @@ def test_without_a_repair_the_mails_whose_end_a_node_missed_come_back_as_live(
 
 
 def test_a_node_that_missed_the_end_of_mails_gives_none_of_them_back_as_live(
-    cluster, place, timed, reclaim
+    cluster, world, timed, reclaim
 ):
-    queue, _, stuck = cleaned_while_a_node_was_away(cluster, place, timed)
-    keyspace = place.cassandra.keyspace
+    queue, _, stuck = cleaned_while_a_node_was_away(cluster, world, timed)
+    keyspace = world.cassandra.keyspace
     # Cassandra compacts when it likes: gc_grace stays long until the repair is through.
     for address in (FIRST, SECOND):
         nodetool(cluster, address, "flush", keyspace)
         nodetool(cluster, address, "compact", keyspace)
-    with open_stores(place) as stores:
+    with open_stores(world) as stores:
         with pytest.raises(GateFailed, match="repaired within gc_grace"):
             reclaim()
         for keywords in (("-pr",), ("--full",)):
@@ -426,40 +426,40 @@ def add_where_nobody_else_has_it(cluster, settings, statement, *values):
 
 
 def test_what_james_added_on_a_node_that_is_away_is_not_added_twice(
-    cluster, place, mailboxes, monkeypatch, timed
+    cluster, world, mailboxes, monkeypatch, timed
 ):
     """All three are up before and after."""
     without_spark(monkeypatch)
-    with open_stores(place) as stores:
-        james = Mailboxes(place, stores)
+    with open_stores(world) as stores:
+        james = Mailboxes(world, stores)
         mailbox = james.mailbox(messages=5, seen=2, add=(-1, -1))
         assert james.counters(mailbox) == (4, 2)
         update = "UPDATE {ks}.mailboxcounters SET count = count + 1, unseen = unseen + 1 WHERE mailboxid = %s"
-        add_where_nobody_else_has_it(cluster, place, update, mailbox)
+        add_where_nobody_else_has_it(cluster, world, update, mailbox)
         timed("the third node is convicted", convicted, cluster, THIRD)
         worker_stores.close_all()
-    with open_stores(place) as stores:
-        james = Mailboxes(place, stores)
+    with open_stores(world) as stores:
+        james = Mailboxes(world, stores)
         report = timed("counter_repair, the node that knows is away", james.repair)
         assert (report["wrong"], report["applied"]) == (1, 0)
         assert report["skippedBy"] == {"a replica is away": 1}
-        timed("the third node is back", back, cluster, place, THIRD, 3)
+        timed("the third node is back", back, cluster, world, THIRD, 3)
         worker_stores.close_all()
-    with open_stores(place) as stores:
-        james = Mailboxes(place, stores)
+    with open_stores(world) as stores:
+        james = Mailboxes(world, stores)
         assert stores.mailboxes.counters_of_all_replicas(mailbox).count == 5
         assert james.repair()["applied"] == 0
         assert stores.mailboxes.counters_of_all_replicas(mailbox).count == 5
         james.execute("DELETE FROM {ks}.mailbox WHERE id = %s", mailbox)
 
 
-def test_a_node_that_hangs_stops_nobody(cluster, place, timed):
+def test_a_node_that_hangs_stops_nobody(cluster, world, timed):
     """Its connections stay open, so what is asked of it is not refused but never answered."""
-    with open_stores(place) as stores:
+    with open_stores(world) as stores:
         queue = fill(stores, 500)
     cluster.freeze(SECOND)
     try:
-        report = timed("cleanup, a node hangs", run_all, request(queue), place)
+        report = timed("cleanup, a node hangs", run_all, request(queue), world)
     finally:
         cluster.thaw(SECOND)
         timed("it is up again", convicted, cluster, SECOND, "UN")
@@ -473,18 +473,18 @@ def test_a_node_that_hangs_stops_nobody(cluster, place, timed):
 
 
 def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_back(
-    cluster, place, mailboxes, monkeypatch, timed
+    cluster, world, mailboxes, monkeypatch, timed
 ):
     """Runs last: all three are up again. No hints are kept here: what a node missed it has from reads, if at all."""
     without_spark(monkeypatch)
     absent = ("enqueuedMailsV3", "attachmentV2", "mailRepositoryContentV2")
-    settings = place.model_copy(
-        update={"gc": place.gc.model_copy(update={"absent_sources": absent})}
+    settings = world.model_copy(
+        update={"gc": world.gc.model_copy(update={"absent_sources": absent})}
     )
     with open_stores(settings) as stores:
         stores.tables.create()
         stores.cassandra.execute(
-            f"CREATE TABLE {place.cassandra.keyspace}.messagev3 (messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)"
+            f"CREATE TABLE {world.cassandra.keyspace}.messagev3 (messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)"
         )
         stores.blobs.ensure_bucket()
         orphans, referred = ({BlobId(str(uuid.uuid4())) for _ in range(count)} for count in (20, 5))
@@ -492,7 +492,7 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
             stores.blobs.put(key, b"content")
 
         def refer(key):
-            statement = f"INSERT INTO {place.cassandra.keyspace}.messagev3 (messageid, headercontent, bodycontent) VALUES (%s, %s, %s)"
+            statement = f"INSERT INTO {world.cassandra.keyspace}.messagev3 (messageid, headercontent, bodycontent) VALUES (%s, %s, %s)"
             stores.cassandra.execute(statement, (uuid.uuid1(), key, key))
 
         for key in referred:
@@ -544,7 +544,7 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
                 )
         assert keys() == orphans | referred
 
-        timed("the second node is back", back, cluster, place, SECOND, 2)
+        timed("the second node is back", back, cluster, world, SECOND, 2)
         worker_stores.close_all()
         for request_, done in ((halfway, 20), (drifted, 0)):
             for step in ("apply", "verify"):
@@ -570,7 +570,7 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
                 referred.add(key)
         missed = james.mailbox(messages=4, seen=1, add=(1, 1))
         queue = fill(stores, 500)
-        timed("the third node is back", back, cluster, place, THIRD, 3)
+        timed("the third node is back", back, cluster, world, THIRD, 3)
         worker_stores.close_all()
         with open_stores(settings) as whole:
             assert Mailboxes(settings, whole).repair()["applied"] == 3

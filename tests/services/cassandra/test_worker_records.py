@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.ddl import tables_of
@@ -42,7 +42,7 @@ def in_flight(**changes):
         "loaded",
         1,
         begun=True,
-        place=Place(NOW.replace(microsecond=0), 3),
+        partition=Partition(NOW.replace(microsecond=0), 3),
         message=b'\x00{"\xff',
     )
     return replace(mail, **changes)
@@ -60,7 +60,7 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
     mails = (
         in_flight(),
         in_flight(
-            place=None,
+            partition=None,
             message=None,
             begun=False,
             stage="received",

@@ -156,12 +156,12 @@ def test_a_vhost_that_is_not_there_exits_2(cli):
 
 def test_a_user_may_be_percent_encoded_in_every_url(cli):
     def encoded(url):
-        head, _, place = url.rpartition("@")
+        head, _, partition = url.rpartition("@")
         scheme, _, userinfo = head.partition("://")
         return (
             f"{scheme}://"
             + ":".join("".join(f"%{ord(c):02X}" for c in word) for word in userinfo.split(":"))
-            + f"@{place}"
+            + f"@{partition}"
         )
 
     keys = f"{cli.env['MAILSLICE_S3_ACCESS_KEY']}:{cli.env['MAILSLICE_S3_SECRET_KEY']}"

@@ -417,8 +417,8 @@ def test_older_than_deletes_only_the_old(cli):
     add(cli, 1, sender="eve@example.org", name="old")
     with open_stores(load_settings(cli.env)) as stores:
         ((row,),) = (
-            list(stores.tables.written.rows(cli.spool, place))
-            for place in stores.tables.written.places(cli.spool)
+            list(stores.tables.written.rows(cli.spool, partition))
+            for partition in stores.tables.written.partitions(cli.spool)
         )
         stores.tables.written.insert_many(
             [replace(row, enqueued_time=row.enqueued_time - timedelta(hours=1))]

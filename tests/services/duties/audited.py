@@ -27,7 +27,7 @@ from mailslice.maintenance.audits import lock_name, newest_audit
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
@@ -77,13 +77,13 @@ class Spool:
         if content:
             self.stores.blobs.put(item.header_blob_id, b"Subject: x\r\n\r\n")
             self.stores.blobs.put(item.body_blob_id, b"body")
-        place = Place(slice_start(at, WINDOW), 0)
-        self.stores.tables.v4.insert_many([ViewRow(self.queue, place, at, item)])
+        world = Partition(slice_start(at, WINDOW), 0)
+        self.stores.tables.v4.insert_many([ViewRow(self.queue, world, at, item)])
         self.stores.tables.content_starts.insert_first(
-            self.queue, place.slice_start - timedelta(days=1)
+            self.queue, world.slice_start - timedelta(days=1)
         )
         self.stores.tables.browse_starts.insert_first(
-            self.queue, place.slice_start - timedelta(days=1)
+            self.queue, world.slice_start - timedelta(days=1)
         )
         if message:
             self.publish(self.names.exchange if to is None else to, item)
@@ -114,7 +114,7 @@ class Spool:
 
     def row(self, enqueue_id: EnqueueId) -> ViewRow | None:
         table = self.stores.tables.v4
-        return next(table.find(self.queue, list(table.places(self.queue)), enqueue_id), None)
+        return next(table.find(self.queue, list(table.partitions(self.queue)), enqueue_id), None)
 
     def messages(
         self, name: str | None = None

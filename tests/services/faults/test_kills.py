@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from mailslice.testing.faults.matrix import Case, Outcome, Place, kills
+from mailslice.testing.faults.matrix import Case, Outcome, World, kills
 from mailslice.testing.faults.operations import OPERATIONS
 from mailslice.testing.faults.points import named
 from tests.services.faults.lanes import Lane, run_lanes
@@ -30,9 +30,9 @@ def own_kills(operation: str, points: Sequence[str]) -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(place: Place) -> dict[str, Outcome]:
+def outcomes(world: World) -> dict[str, Outcome]:
     return run_lanes(
-        place,
+        world,
         {operation: Lane(operation, partial(own_kills, operation)) for operation in OPERATIONS},
         AT_ONCE,
     )

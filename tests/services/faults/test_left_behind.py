@@ -21,7 +21,7 @@ from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.cassandra.session import CassandraSession
-from mailslice.testing.faults.matrix import Outcome, Place, kills
+from mailslice.testing.faults.matrix import Outcome, World, kills
 from tests.services.duties.running import without_docs, without_spark
 from tests.services.faults.lanes import Lane, run_lanes
 
@@ -37,7 +37,7 @@ def later(hours: float) -> Any:
 
 
 @pytest.fixture
-def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A place of its own, as blob_gc looks at a whole bucket; no Spark, and clocks that are ahead."""
     without_spark(monkeypatch)
     without_docs(monkeypatch)
@@ -47,11 +47,11 @@ def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     absent = "enqueuedMailsV3,messageV3,attachmentV2,mailRepositoryContentV2"
     fresh = make_fresh().but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_GC_ABSENT_SOURCES=absent)
     with open_stores(fresh.settings) as stores:
-        yield Place(stores, fresh.env)
+        yield World(stores, fresh.env)
     worker_stores.close_all()
 
 
-def test_what_kills_leave_is_found_by_the_duties(alone: Place) -> None:
+def test_what_kills_leave_is_found_by_the_duties(alone: World) -> None:
     outcomes: dict[str, Outcome] = run_lanes(
         alone, {name: Lane(name, partial(kills, most=4)) for name in OPERATIONS}, 3
     )

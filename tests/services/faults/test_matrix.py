@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from mailslice.testing.faults.matrix import Break, Place, faults, kills
+from mailslice.testing.faults.matrix import Break, World, faults, kills
 from mailslice.testing.faults.operations import OPERATIONS
 from tests.services.faults.lanes import STORES, WAYS, Lane, fault, run_lanes, strict
 
@@ -18,7 +18,7 @@ AT_ONCE = 8
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("store", STORES)
 def test_a_store_that_breaks_at_any_point_loses_and_doubles_nothing(
-    own_place: Place, store: str, how: Break
+    own_place: World, store: str, how: Break
 ) -> None:
     rng = random.Random(f"{store} {how}")
     lanes = {
@@ -35,7 +35,7 @@ def test_a_store_that_breaks_at_any_point_loses_and_doubles_nothing(
     assert {name: outcome.missed for name, outcome in outcomes.items() if outcome.missed} == {}
 
 
-def test_a_kill_at_each_of_the_first_times_that_a_point_is_come_to(own_place: Place) -> None:
+def test_a_kill_at_each_of_the_first_times_that_a_point_is_come_to(own_place: World) -> None:
     lanes = {f"kill-{name}": Lane(name, partial(kills, most=4)) for name in OPERATIONS}
     outcomes = run_lanes(own_place, lanes, 4)
     wrong = [

@@ -18,7 +18,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.names import RabbitNames
 from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.testing.faults.matrix import Break, Case, Fault, Place, faults
+from mailslice.testing.faults.matrix import Break, Case, Fault, World, faults
 from mailslice.testing.faults.operations import OPERATIONS
 from mailslice.testing.faults.points import named
 from mailslice.testing.faults.restarts import Restarts
@@ -53,18 +53,18 @@ class Shares:
 
 
 @pytest.fixture(scope="module")
-def restarted(fresh_module: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def restarted(fresh_module: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with own_broker(tmp_path_factory.mktemp("broker")) as broker:
         fresh = fresh_module.but(
             MAILSLICE_RABBITMQ_URL=broker.settings.url.get_secret_value(),
             MAILSLICE_RABBITMQ_MANAGEMENT_URL=broker.management_url,
         )
         with open_stores(fresh.settings) as stores:
-            yield Place(stores, fresh.env, Restarts(broker.kill, broker.start))
+            yield World(stores, fresh.env, Restarts(broker.kill, broker.start))
 
 
 async def test_a_mail_that_is_parked_is_there_after_a_restart(
-    restarted: Place, monkeypatch: pytest.MonkeyPatch
+    restarted: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores = restarted.stores
     queue = create(stores, "parked")
@@ -99,7 +99,7 @@ async def test_a_mail_that_is_parked_is_there_after_a_restart(
     assert list(MailQueue(stores, queue, system_clock).browse()) == []
 
 
-def test_a_restart_of_rabbitmq_at_any_point_loses_and_doubles_nothing(restarted: Place) -> None:
+def test_a_restart_of_rabbitmq_at_any_point_loses_and_doubles_nothing(restarted: World) -> None:
     shares = Shares()
     operations = random.Random("restart").sample(list(OPERATIONS), len(OPERATIONS))
     outcomes = run_lanes(

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from mailslice.testing.faults.matrix import Break, Outcome, Place, faults
+from mailslice.testing.faults.matrix import Break, Outcome, World, faults
 from mailslice.testing.faults.operations import OPERATIONS
 from tests.services.faults.lanes import STORES, WAYS, Lane, fault, run_lanes, strict
 
@@ -39,12 +39,12 @@ def lane(rng: random.Random, store: str, how: Break) -> Lane:
 
 
 @pytest.fixture(scope="module")
-def outcomes(place: Place) -> dict[str, Outcome]:
+def outcomes(world: World) -> dict[str, Outcome]:
     lanes = {
         f"{store}-{how}": lane(random.Random(f"{SEED} {store} {how}"), store, how)
         for store, how in product(STORES, WAYS)
     }
-    return run_lanes(place, lanes, AT_ONCE)
+    return run_lanes(world, lanes, AT_ONCE)
 
 
 @pytest.mark.parametrize("how", WAYS)

@@ -11,11 +11,11 @@ from mailslice.maintenance.retention import prune_docs
 
 
 @pytest.fixture
-def place(fresh) -> Artifacts:
+def world(fresh) -> Artifacts:
     return Artifacts(f"s3a://{fresh.settings.own.bucket}/artifacts", fresh.settings.s3)
 
 
-def test_gates_are_listed_newest_first_and_what_is_too_old_goes(place, tmp_path: Path) -> None:
+def test_gates_are_listed_newest_first_and_what_is_too_old_goes(world, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     for run, at in (
         ("old", now - timedelta(days=100)),
@@ -35,22 +35,22 @@ def test_gates_are_listed_newest_first_and_what_is_too_old_goes(place, tmp_path:
         )
         page.parent.mkdir(parents=True)
         page.write_text("gx", encoding="utf-8")
-        Docs(place, "queue_size", "spool", run, lambda at=at: at).publish(
+        Docs(world, "queue_size", "spool", run, lambda at=at: at).publish(
             tmp_path / run, "check", success=True, findings=[]
         )
-    index = (place.read("data_docs/index.html") or b"").decode()
+    index = (world.read("data_docs/index.html") or b"").decode()
     assert index.index(">r2<") < index.index(">r1<") < index.index(">old<")
 
-    prune_docs(place, now - timedelta(days=90))
-    assert len(place.files("data_docs/entries")) == 2
-    assert len(place.files("data_docs/gates")) == len(place.files("data_docs/validations")) == 3, (
+    prune_docs(world, now - timedelta(days=90))
+    assert len(world.files("data_docs/entries")) == 2
+    assert len(world.files("data_docs/gates")) == len(world.files("data_docs/validations")) == 3, (
         "the server's clock has just written them"
     )
 
-    prune_docs(place, now + timedelta(days=2))
-    prune_docs(place, now + timedelta(days=2))
-    assert place.files("data_docs") == ["data_docs/index.html"]
-    Docs(place, "queue_size", "spool", "r3", lambda: now).publish(
+    prune_docs(world, now + timedelta(days=2))
+    prune_docs(world, now + timedelta(days=2))
+    assert world.files("data_docs") == ["data_docs/index.html"]
+    Docs(world, "queue_size", "spool", "r3", lambda: now).publish(
         tmp_path / "r2", "check", success=True, findings=[]
     )
-    assert ">r3<" in (place.read("data_docs/index.html") or b"").decode()
+    assert ">r3<" in (world.read("data_docs/index.html") or b"").decode()

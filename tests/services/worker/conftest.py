@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mailslice.admin.queues import create
-from mailslice.model.mail import EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
@@ -66,7 +66,9 @@ class Place4Queue:
     def rows(self) -> list[ViewRow]:
         written = self.stores.tables.written
         return [
-            row for place in written.places(self.queue) for row in written.rows(self.queue, place)
+            row
+            for world in written.partitions(self.queue)
+            for row in written.rows(self.queue, world)
         ]
 
     def live(self) -> list[ViewRow]:
@@ -125,7 +127,7 @@ class Place4Queue:
         item: QueuedMail,
         header: bytes,
         body: bytes,
-        place: Place | None,
+        world: Partition | None,
         enqueued_time: Any = None,
     ) -> None:
         """Blobs, row and message as another producer would write them; no row without a place."""
@@ -133,12 +135,12 @@ class Place4Queue:
 
         self.stores.blobs.put(item.header_blob_id, header)
         self.stores.blobs.put(item.body_blob_id, body)
-        if place is not None:
+        if world is not None:
             self.stores.tables.written.insert_many(
-                [ViewRow(self.queue, place, enqueued_time or place.slice_start, item)]
+                [ViewRow(self.queue, world, enqueued_time or world.slice_start, item)]
             )
-            self.stores.tables.content_starts.insert_first(self.queue, place.slice_start)
-            self.stores.tables.browse_starts.insert_first(self.queue, place.slice_start)
+            self.stores.tables.content_starts.insert_first(self.queue, world.slice_start)
+            self.stores.tables.browse_starts.insert_first(self.queue, world.slice_start)
         self.publish(self.names.exchange, message.encode(item))
 
 
@@ -152,7 +154,7 @@ def spool(fresh_module: Any) -> Iterator[Place4Queue]:
     """A queue and a bucket of its own; the tables are shared by the tests of a module, for they take seconds to make."""
     name = f"spool-{uuid.uuid4().hex[:8]}"
     fresh = fresh_module.but(MAILSLICE_S3_BUCKET=f"{fresh_module.settings.s3.bucket}-{name}")
-    for place in at(fresh.settings, name):
-        yield place
-        place.stores.blobs.delete_many([blob.key for blob in place.stores.blobs.list()])
-        place.stores.blobs.client.delete_bucket(Bucket=fresh.settings.s3.bucket)
+    for world in at(fresh.settings, name):
+        yield world
+        world.stores.blobs.delete_many([blob.key for blob in world.stores.blobs.list()])
+        world.stores.blobs.client.delete_bucket(Bucket=fresh.settings.s3.bucket)

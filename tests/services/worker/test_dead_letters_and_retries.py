@@ -13,7 +13,7 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import BlobId, EnqueueId, Place, QueuedMail
+from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail
 from mailslice.model.slices import slice_start
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.link import Link
@@ -267,8 +267,8 @@ async def test_what_james_wrote_is_handled_and_its_random_blobs_go(spool: Any, c
         given["s3"][part]["key"]: base64.b64decode(given["s3"][part]["base64"])
         for part in ("header", "body")
     }
-    place = Place(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0)
-    spool.put_as_james(item, stored[item.header_blob_id], stored[item.body_blob_id], place)
+    world = Partition(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0)
+    spool.put_as_james(item, stored[item.header_blob_id], stored[item.body_blob_id], world)
     async with (
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(3)) as deliveries,
@@ -353,7 +353,7 @@ async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_co
 
     async def read_and_cleaned(*args: Any, **options: Any) -> Any:
         row = await read(*args, **options)
-        spool.stores.tables.written.delete_partition(spool.queue, row.place, 2**62)
+        spool.stores.tables.written.delete_partition(spool.queue, row.partition, 2**62)
         return row
 
     async with open_worker(spool.settings, spool.queue) as worker:
@@ -411,7 +411,7 @@ async def test_on_an_own_queue_an_old_mail_that_still_has_its_row_is_handled(fre
             unknown(),
             b"A: b\r\n\r\n",
             b"c",
-            Place(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0),
+            Partition(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0),
         )
         async with open_worker(spool.settings, spool.queue) as worker:
             ours = await worker.enqueue(mail("ours"), CONTENT)
@@ -430,9 +430,9 @@ async def test_on_an_own_queue_a_row_that_comes_a_moment_after_its_message_is_wa
     for spool in at(
         fresh.but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_QUEUE_SLICE_WINDOW="2s").settings
     ):
-        place = Place(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0)
+        world = Partition(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0)
         spool.put_as_james(unknown(), b"A: b\r\n\r\n", b"c", None)
-        spool.stores.tables.browse_starts.insert_first(spool.queue, place.slice_start)
+        spool.stores.tables.browse_starts.insert_first(spool.queue, world.slice_start)
         async with (
             open_worker(spool.settings, spool.queue) as worker,
             aclosing(worker.deliveries(3)) as deliveries,
@@ -442,7 +442,7 @@ async def test_on_an_own_queue_a_row_that_comes_a_moment_after_its_message_is_wa
             from mailslice.model.mail import ViewRow
 
             spool.stores.tables.written.insert_many(
-                [ViewRow(spool.queue, place, place.slice_start, unknown())]
+                [ViewRow(spool.queue, world, world.slice_start, unknown())]
             )
             assert (await coming).item == unknown()
 
@@ -457,7 +457,7 @@ async def test_on_an_own_queue_a_mail_whose_rows_were_cleaned_with_its_mark_is_n
             await worker.enqueue(mail("cleaned"), CONTENT)
             await asyncio.sleep(1.2)
             (row,) = spool.rows()
-            spool.stores.tables.written.delete_partition(spool.queue, row.place, 2**62)
+            spool.stores.tables.written.delete_partition(spool.queue, row.partition, 2**62)
             kept = await worker.enqueue(mail("kept"), CONTENT)
             async with aclosing(worker.deliveries(4)) as deliveries:
                 assert (await next_of(deliveries, 25)).item == kept

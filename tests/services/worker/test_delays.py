@@ -14,7 +14,7 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.model.errors import BadInput, StoreUnavailable
-from mailslice.model.mail import BlobId, EnqueueId, Place, QueuedMail, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.own.delays import DelayedMails
 from mailslice.stores.rabbitmq.management import Management
@@ -298,9 +298,9 @@ def hours_ago(hours: int) -> Any:
     return lambda: datetime.now(UTC) - timedelta(hours=hours)
 
 
-def cleaned(spool: Any, place: Any) -> None:
+def cleaned(spool: Any, world: Any) -> None:
     """As a cleanup leaves the place of a mail that was deleted: no row, and no mark either."""
-    spool.stores.tables.written.delete_partition(spool.queue, place, time.time_ns() // 1000)
+    spool.stores.tables.written.delete_partition(spool.queue, world, time.time_ns() // 1000)
 
 
 async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_back(
@@ -309,7 +309,7 @@ async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_ba
     """Shared with James, whose cleanup drops row and mark whatever waits in our levels. A live one is delivered, also before a browseStart."""
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
         gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(seconds=1))
-        cleaned(spool, row(spool, gone).place)
+        cleaned(spool, row(spool, gone).partition)
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(2)) as worker:
         live = await worker.enqueue(mail("live"), CONTENT, delay=timedelta(seconds=1))
     spool.stores.tables.browse_starts.write(spool.queue, datetime.now(UTC), time.time_ns() // 1000)
@@ -331,7 +331,7 @@ async def test_a_flush_leaves_out_what_was_deleted_and_cleaned_away_also_when_it
 ) -> None:
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
         gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(hours=9))
-        cleaned(spool, row(spool, gone).place)
+        cleaned(spool, row(spool, gone).partition)
     async with open_worker(spool.settings, spool.queue) as worker:
         assert await worker.flush() == 0
         assert row(spool, gone).published
@@ -344,17 +344,17 @@ async def test_a_mail_of_james_that_was_put_off_knows_its_place_and_does_not_com
     item = QueuedMail(
         EnqueueId(uuid4()), mail("of James"), BlobId(str(uuid4())), BlobId(str(uuid4()))
     )
-    place = Place(slice_start(hours_ago(3)(), timedelta(hours=1)), 0)
-    spool.put_as_james(item, b"A: b\r\n\r\n", b"later", place)
+    world = Partition(slice_start(hours_ago(3)(), timedelta(hours=1)), 0)
+    spool.put_as_james(item, b"A: b\r\n\r\n", b"later", world)
     async with (
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         await (await next_of(deliveries)).retry(after=timedelta(seconds=1))
-        assert (row(spool, item).place, row(spool, item).failures) == (place, 1)
+        assert (row(spool, item).partition, row(spool, item).failures) == (world, 1)
         again = await next_of(deliveries)  # its row is there
         await again.retry(after=timedelta(seconds=1))
-        cleaned(spool, place)
+        cleaned(spool, world)
         await until(lambda: row(spool, item).published)
         assert await nothing_within(deliveries, 0.5)
 
@@ -365,13 +365,13 @@ async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_i
     """One that somebody forced back, or whose view was lost: that it has no row then says nothing of what happened since."""
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
         item = await worker.enqueue(mail(), CONTENT)
-        cleaned(spool, Place(slice_start(hours_ago(3)(), timedelta(hours=1)), 0))
+        cleaned(spool, Partition(slice_start(hours_ago(3)(), timedelta(hours=1)), 0))
     async with (
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         await (await next_of(deliveries)).retry(after=timedelta(seconds=1))
-        assert row(spool, item).place is None
+        assert row(spool, item).partition is None
         again = await next_of(deliveries)
         assert again.item == item
         await again.complete()
@@ -390,11 +390,13 @@ async def test_on_an_own_queue_a_mail_that_has_lost_its_row_and_is_put_off_is_de
         ) as worker:
             item = await worker.enqueue(mail(), CONTENT)
             (before,) = spool.rows()
-            cleaned(spool, before.place)
+            cleaned(spool, before.partition)
             assert spool.rows() == []
             async with aclosing(worker.deliveries(4)) as deliveries:
                 await (await next_of(deliveries)).retry(after=timedelta(seconds=1))
-        assert [(found.item, found.place) for found in spool.live()] == [(item, before.place)]
+        assert [(found.item, found.partition) for found in spool.live()] == [
+            (item, before.partition)
+        ]
         async with (
             open_worker(spool.settings, spool.queue, clock=hours_ago(-3)) as worker,
             aclosing(worker.deliveries(4)) as deliveries,
@@ -410,7 +412,7 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
 ) -> None:
     """A row is not absent because a store did not answer, because it is written late, because it is in a table that was made since, or nobody knows where."""
     old, now = (
-        Place(slice_start(at, timedelta(hours=1)), 0)
+        Partition(slice_start(at, timedelta(hours=1)), 0)
         for at in (hours_ago(3)(), datetime.now(UTC) + timedelta(hours=1))
     )
     late, other, none = (EnqueueId(uuid4()) for _ in range(3))

@@ -20,9 +20,9 @@ CONTENT = b"A: b\r\n\r\nbody"
 
 @pytest.fixture
 def recorded(fresh_module):
-    for place in at(fresh_module.but(MAILSLICE_WORKER_RECORD_EVERY="200ms").settings, some_queue()):
-        WorkerRecords.created(place.stores.cassandra, place.settings)
-        yield place
+    for world in at(fresh_module.but(MAILSLICE_WORKER_RECORD_EVERY="200ms").settings, some_queue()):
+        WorkerRecords.created(world.stores.cassandra, world.settings)
+        yield world
 
 
 async def until(what, seconds=30):
@@ -33,10 +33,10 @@ async def until(what, seconds=30):
     return found
 
 
-def record(place, worker):
+def record(world, worker):
     """The worker's record, None before it has written one."""
-    return WorkerRecords(place.stores.cassandra, place.settings.own.keyspace).read(
-        place.queue, worker
+    return WorkerRecords(world.stores.cassandra, world.settings.own.keyspace).read(
+        world.queue, worker
     )
 
 
@@ -70,7 +70,7 @@ async def test_what_is_in_hand_what_waits_and_what_is_done_is_in_the_record(reco
                 *((name, False, "received", False) for name in sorted(names)),
             ]
             assert message.decode(found.in_flight[0].message) == second.item
-            assert found.in_flight[0].place == recorded.rows()[0].place
+            assert found.in_flight[0].partition == recorded.rows()[0].partition
             assert found.in_flight[0].held >= timedelta(seconds=1)
             assert found.done == (first.item.enqueue_id,)
             assert (found.times.total, found.is_alive) == (1, True)
@@ -144,15 +144,15 @@ async def test_a_fault_of_the_record_is_no_fault_of_the_worker_and_told_once_a_m
 
 
 async def test_no_record_is_written_where_the_setting_says_so(fresh):
-    for place in at(fresh.but(MAILSLICE_WORKER_RECORD_EVERY="0s").settings):
-        async with open_worker(place.settings, place.queue) as worker:
+    for world in at(fresh.but(MAILSLICE_WORKER_RECORD_EVERY="0s").settings):
+        async with open_worker(world.settings, world.queue) as worker:
             await worker.enqueue(mail(), CONTENT)
             async with aclosing(worker.deliveries(8)) as deliveries:
                 held = await anext(deliveries)
                 await asyncio.sleep(1.5)
                 await held.complete()
         assert WorkerRecords.TABLE not in tables_of(
-            place.stores.cassandra, place.settings.own.keyspace
+            world.stores.cassandra, world.settings.own.keyspace
         )
 
 

@@ -110,15 +110,19 @@ async def test_the_row_is_in_the_slice_and_bucket_that_the_headers_name(fresh: A
         async with open_worker(spool.settings, spool.queue, clock=lambda: now) as worker:
             await worker.enqueue(mail("a"), b"x")
         (row,) = spool.rows()
-        assert row.place.slice_start == datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
-        assert row.place.bucket == 6  # golden/bucket-vectors.json: "a" of 7
+        assert row.partition.slice_start == datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+        assert row.partition.bucket == 6  # golden/bucket-vectors.json: "a" of 7
         assert row.enqueued_time == now
-        assert spool.stores.tables.browse_starts.read(spool.queue).value == row.place.slice_start
-        assert spool.stores.tables.content_starts.read(spool.queue).value == row.place.slice_start
+        assert (
+            spool.stores.tables.browse_starts.read(spool.queue).value == row.partition.slice_start
+        )
+        assert (
+            spool.stores.tables.content_starts.read(spool.queue).value == row.partition.slice_start
+        )
         properties, _ = spool.take(spool.names.work_queue)
         assert properties.headers == {
             "x-dead-letter-routing-key": "",
-            "x-mailslice-slice": int(row.place.slice_start.timestamp() * 1000),
+            "x-mailslice-slice": int(row.partition.slice_start.timestamp() * 1000),
             "x-mailslice-bucket": 6,
         }
         assert (properties.content_type, properties.delivery_mode, properties.priority) == (

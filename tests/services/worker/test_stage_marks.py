@@ -40,9 +40,9 @@ def deployment(fresh_module: Any) -> Any:
 @pytest.fixture
 def spool(deployment: Any, request: pytest.FixtureRequest) -> Any:
     name = f"q{abs(hash(request.node.name))}"
-    for place in at(deployment.but(MAILSLICE_QUEUE_STAGE_MARKS=f"other,{name}").settings, name):
-        create(place.stores, BOUNCES)
-        yield place
+    for world in at(deployment.but(MAILSLICE_QUEUE_STAGE_MARKS=f"other,{name}").settings, name):
+        create(world.stores, BOUNCES)
+        yield world
 
 
 async def next_of(deliveries: Deliveries, seconds: float = 30) -> Delivery:
@@ -111,8 +111,8 @@ def reports(spool: Place4Queue) -> list[tuple[tuple[str, ...], email.message.Ema
     found = []
     for row in [
         row
-        for place in spool.stores.tables.written.places(BOUNCES)
-        for row in spool.stores.tables.written.rows(BOUNCES, place)
+        for world in spool.stores.tables.written.partitions(BOUNCES)
+        for row in spool.stores.tables.written.rows(BOUNCES, world)
     ]:
         content = spool.stores.blobs.get(row.item.header_blob_id) + spool.stores.blobs.get(
             row.item.body_blob_id

@@ -149,8 +149,8 @@ def test_many_mails_are_drawn_as_there_is_room(spool: Place4Queue) -> None:
 def test_when_a_store_goes_away_no_more_mails_are_drawn_and_each_that_was_is_told(
     fresh_module: Any, spool: Place4Queue
 ) -> None:
-    place = urlsplit(fresh_module.env["MAILSLICE_S3_ENDPOINT"])
-    proxy = Proxy((place.hostname, place.port))
+    world = urlsplit(fresh_module.env["MAILSLICE_S3_ENDPOINT"])
+    proxy = Proxy((world.hostname, world.port))
     settings = fresh_module.but(
         MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{proxy.port}", MAILSLICE_S3_TIMEOUT="2s"
     ).settings

@@ -105,17 +105,17 @@ class Round:
 
 
 @pytest.fixture(scope="module")
-def place(fresh_module: Any) -> Any:
+def world(fresh_module: Any) -> Any:
     return fresh_module.but(MAILSLICE_WORKER_RECORD_EVERY="250ms")
 
 
-def one_round(place: Any, mode: str, point: str) -> Round:
+def one_round(world: Any, mode: str, point: str) -> Round:
     """`mode`: kill; stop (until another worker is done with the mail); pause (its connection is lost, and it goes on at once, beside the other worker)."""
     name = f"{mode}-{point.replace('#', '-')}"
-    place = place.but(MAILSLICE_QUEUE_STAGE_MARKS=name)
-    with contextmanager(at)(place.settings, name) as spool, running(Greylisting()) as sink:
+    world = world.but(MAILSLICE_QUEUE_STAGE_MARKS=name)
+    with contextmanager(at)(world.settings, name) as spool, running(Greylisting()) as sink:
         item = asyncio.run(enqueued(spool))
-        broker = urlsplit(place.env["MAILSLICE_RABBITMQ_URL"])
+        broker = urlsplit(world.env["MAILSLICE_RABBITMQ_URL"])
         proxy = Proxy((broker.hostname or "", broker.port or 5672))
         url = broker._replace(
             netloc=broker.netloc.replace(f":{broker.port}", f":{proxy.port}")
@@ -128,7 +128,7 @@ def one_round(place: Any, mode: str, point: str) -> Round:
             spool.queue,
             str(sink.port),
         ]
-        environ = place.but(MAILSLICE_RABBITMQ_URL=url).environ
+        environ = world.but(MAILSLICE_RABBITMQ_URL=url).environ
         environ["PYTHONPATH"] = os.pathsep.join(sys.path)
         with subprocess.Popen(
             command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -237,19 +237,19 @@ def check(mode: str, point: str, found: Round) -> None:
         assert missing == set(), words
 
 
-def checked(place: Any, rounds: list[tuple[str, str]]) -> None:
+def checked(world: Any, rounds: list[tuple[str, str]]) -> None:
     with ThreadPoolExecutor(3) as threads:
         for (mode, point), found in zip(
-            rounds, threads.map(lambda each: one_round(place, *each), rounds), strict=True
+            rounds, threads.map(lambda each: one_round(world, *each), rounds), strict=True
         ):
             check(mode, point, found)
 
 
 def test_killed_or_stopped_around_the_last_step_nobody_gets_a_mail_twice_and_nobody_is_dropped_in_silence(
-    place: Any,
+    world: Any,
 ) -> None:
     checked(
-        place,
+        world,
         [("kill", "unanswered#1"), ("stop", "dot#1"), ("stop", "sending#2"), ("kill", "next#1")],
     )
 
@@ -257,6 +257,6 @@ def test_killed_or_stopped_around_the_last_step_nobody_gets_a_mail_twice_and_nob
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", ["kill", "stop", "pause"])
 def test_at_every_point_nobody_gets_a_mail_twice_and_nobody_is_dropped_in_silence(
-    place: Any, mode: str
+    world: Any, mode: str
 ) -> None:
-    checked(place, [(mode, point) for point in POINTS])
+    checked(world, [(mode, point) for point in POINTS])

@@ -18,16 +18,16 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Artifacts:
+def world(tmp_path: Path) -> Artifacts:
     return Artifacts(str(tmp_path / "a"), S3Settings())
 
 
 @pytest.fixture
-def publish(place: Artifacts, tmp_path: Path) -> Callable[..., str]:
+def publish(world: Artifacts, tmp_path: Path) -> Callable[..., str]:
     """Publishes one gate of a run at an instant; its link."""
 
     def one(
-        run: str, at: datetime = NOON, *, success: bool = True, files: Artifacts = place
+        run: str, at: datetime = NOON, *, success: bool = True, files: Artifacts = world
     ) -> str:
         site = tmp_path / f"site-{run}-{at:%d%H%M%S%f}"
         page = (
@@ -67,13 +67,13 @@ class Counting(Artifacts):
         return found
 
 
-def index(place: Artifacts) -> str:
-    data = place.read("data_docs/index.html")
+def index(world: Artifacts) -> str:
+    data = world.read("data_docs/index.html")
     assert data is not None
     return data.decode()
 
 
-def entry(place: Artifacts, at: datetime, run: str) -> None:
+def entry(world: Artifacts, at: datetime, run: str) -> None:
     told = {
         "duty": "queue_size",
         "queue": "spool",
@@ -83,18 +83,18 @@ def entry(place: Artifacts, at: datetime, run: str) -> None:
         "pages": [],
         "at": f"{at:%Y-%m-%dT%H:%M:%SZ}",
     }
-    place.write(
+    world.write(
         f"data_docs/entries/{at:%Y-%m-%d}/{at:%H%M%S.%fZ}-{run}-check.json",
         json.dumps({**told, "page": f"gates/{run}.html"}).encode(),
     )
 
 
-def test_the_index_lists_gates_newest_first_with_links_to_pages_that_are_there(place, publish):
+def test_the_index_lists_gates_newest_first_with_links_to_pages_that_are_there(world, publish):
     links = [
         publish(run, NOON + timedelta(minutes=minute))
         for run, minute in (("r1", 0), ("r3", 120), ("r2", 60))
     ]
-    text = index(place)
+    text = index(world)
     assert text.index(">r3<") < text.index(">r2<") < text.index(">r1<")
     for run in ("r1", "r2", "r3"):
         assert f'href="gates/queue_size-spool-{run}-check.html"' in text
@@ -105,20 +105,20 @@ def test_the_index_lists_gates_newest_first_with_links_to_pages_that_are_there(p
     )
 
 
-def test_a_gate_that_was_tried_again_is_listed_once_as_it_ended(place, publish):
+def test_a_gate_that_was_tried_again_is_listed_once_as_it_ended(world, publish):
     publish("r1", NOON, success=False)
     publish("r1", NOON + timedelta(minutes=1), success=True)
-    assert (index(place).count("<td>r1</td>"), index(place).count("failed")) == (1, 0)
+    assert (index(world).count("<td>r1</td>"), index(world).count("failed")) == (1, 0)
 
 
-def test_a_gate_looks_at_the_newest_entries_alone_however_many_there_are(place, publish):
+def test_a_gate_looks_at_the_newest_entries_alone_however_many_there_are(world, publish):
     for number in range(700):
-        entry(place, NOON - timedelta(hours=1, minutes=10 * number), f"old{number:03d}")
-    files = Counting(place.location)
+        entry(world, NOON - timedelta(hours=1, minutes=10 * number), f"old{number:03d}")
+    files = Counting(world.location)
     publish("new", files=files)
     assert len(files.read_names) == 200
     assert files.listed <= 200 + 2 * 144, "whole days, until there are enough"
-    text = index(place)
+    text = index(world)
     assert [run for run in ("new", "old000", "old198", "old199") if f">{run}<" in text] == [
         "new",
         "old000",
@@ -126,51 +126,51 @@ def test_a_gate_looks_at_the_newest_entries_alone_however_many_there_are(place, 
     ]
 
 
-def test_what_is_older_than_the_retention_goes_with_all_its_pages(place, publish):
+def test_what_is_older_than_the_retention_goes_with_all_its_pages(world, publish):
     now, retention = datetime.now(UTC), timedelta(days=90)
     before = now - timedelta(days=100)
     publish("old", before)
     publish("new", now)
-    place.write("data_docs/gates/of-an-earlier-version.json", b"{}")
-    place.write("data_docs/gates/of-an-earlier-version.html", b"page")
-    place.write("data_docs/static/style.css", b"style")
+    world.write("data_docs/gates/of-an-earlier-version.json", b"{}")
+    world.write("data_docs/gates/of-an-earlier-version.html", b"page")
+    world.write("data_docs/static/style.css", b"style")
     aged = [
         name
-        for name in place.files("data_docs")
+        for name in world.files("data_docs")
         if "old" in name or "earlier" in name or "static" in name
     ]
     for name in aged:
-        os.utime(place.path(name), (before.timestamp(), before.timestamp()))
-    assert prune_sometimes(place, "queue_size", "spool", now, retention) == []
-    left = place.files("data_docs")
+        os.utime(world.path(name), (before.timestamp(), before.timestamp()))
+    assert prune_sometimes(world, "queue_size", "spool", now, retention) == []
+    left = world.files("data_docs")
     assert not any("old" in name or "earlier" in name for name in left)
     assert "data_docs/static/style.css" in left
     assert sum("queue_size-spool-new" in name for name in left) == 2
     assert any(
         name.startswith("data_docs/validations/queue_size/check/totals/new/") for name in left
     )
-    assert place.folders("data_docs/validations/queue_size/check/totals") == ["new"]
+    assert world.folders("data_docs/validations/queue_size/check/totals") == ["new"]
 
 
-def test_docs_are_looked_through_once_in_a_ninetieth_of_the_retention_whoever_reports(place):
+def test_docs_are_looked_through_once_in_a_ninetieth_of_the_retention_whoever_reports(world):
     now, retention = datetime.now(UTC), timedelta(days=90)
-    prune_sometimes(place, "queue_size", "spool", now, retention)
-    entry(place, now - timedelta(days=100), "old")
-    prune_sometimes(place, "queue_cleanup", "outgoing", now + timedelta(hours=23), retention)
-    assert len(place.files("data_docs/entries")) == 1
-    prune_sometimes(place, "queue_cleanup", "outgoing", now + timedelta(hours=24), retention)
-    assert place.files("data_docs/entries") == []
+    prune_sometimes(world, "queue_size", "spool", now, retention)
+    entry(world, now - timedelta(days=100), "old")
+    prune_sometimes(world, "queue_cleanup", "outgoing", now + timedelta(hours=23), retention)
+    assert len(world.files("data_docs/entries")) == 1
+    prune_sometimes(world, "queue_cleanup", "outgoing", now + timedelta(hours=24), retention)
+    assert world.files("data_docs/entries") == []
 
 
-def test_gates_that_publish_and_prune_beside_each_other_do_not_disturb_one_another(place, publish):
+def test_gates_that_publish_and_prune_beside_each_other_do_not_disturb_one_another(world, publish):
     now = datetime.now(UTC)
     for number in range(300):
         at = now - timedelta(days=100, minutes=number)
-        entry(place, at, f"old{number}")
-        place.write(f"data_docs/gates/old{number}.html", b"page")
-        os.utime(place.path(f"data_docs/gates/old{number}.html"), (at.timestamp(), at.timestamp()))
+        entry(world, at, f"old{number}")
+        world.write(f"data_docs/gates/old{number}.html", b"page")
+        os.utime(world.path(f"data_docs/gates/old{number}.html"), (at.timestamp(), at.timestamp()))
     with ThreadPoolExecutor(8) as pool:
-        pruning = [pool.submit(prune_docs, place, now - timedelta(days=90)) for _ in range(3)]
+        pruning = [pool.submit(prune_docs, world, now - timedelta(days=90)) for _ in range(3)]
         publishing = [
             pool.submit(publish, f"new{number}", now + timedelta(seconds=number))
             for number in range(12)
@@ -181,16 +181,16 @@ def test_gates_that_publish_and_prune_beside_each_other_do_not_disturb_one_anoth
     assert [
         run
         for run in ("last", *(f"new{number}" for number in range(12)))
-        if f">{run}<" not in index(place)
+        if f">{run}<" not in index(world)
     ] == []
-    assert not any("old" in name for name in place.files("data_docs"))
+    assert not any("old" in name for name in world.files("data_docs"))
 
 
-def test_names_that_are_too_long_for_a_file_stay_apart(place):
+def test_names_that_are_too_long_for_a_file_stay_apart(world):
     queue = "q" * 150
     one, other = (
-        Docs(place, "queue_cleanup", queue, "r" * 190 + end).run_name for end in ("1", "2")
+        Docs(world, "queue_cleanup", queue, "r" * 190 + end).run_name for end in ("1", "2")
     )
     assert one != other
     assert len(one) == len(other) == 180
-    assert Docs(place, "queue_cleanup", "a/b", "r1").run_name == "queue_cleanup-a-b-r1"
+    assert Docs(world, "queue_cleanup", "a/b", "r1").run_name == "queue_cleanup-a-b-r1"

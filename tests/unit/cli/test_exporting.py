@@ -16,7 +16,7 @@ import pytest
 
 from mailslice.cli.exporting import export_mails
 from mailslice.model.errors import ContentMissing, MailsliceError, SomeFailed
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 
 MIB = 1024 * 1024
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -50,7 +50,7 @@ class Out:
 def row() -> ViewRow:
     return ViewRow(
         QueueName("spool"),
-        Place(NOON, 0),
+        Partition(NOON, 0),
         NOON,
         QueuedMail(EnqueueId(uuid4()), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")),
     )

@@ -70,8 +70,10 @@ def test_a_newer_run_that_cannot_be_read_is_passed_over_and_said_but_no_older_pl
     ran(settings, OLDER, "plan", "check")
     ran(settings, NEWER, "plan", "check")
     assert newest_pending(settings, "blob_gc", "-", "report") == NEWER
-    place = artifacts(settings)
-    place.write(RunFolder(place, "blob_gc", "-", NEWER).file(FILES["plan"]), b'{"decided": ')
+    partition = artifacts(settings)
+    partition.write(
+        RunFolder(partition, "blob_gc", "-", NEWER).file(FILES["plan"]), b'{"decided": '
+    )
     assert newest_pending(settings, "blob_gc", "-", "report") == OLDER
     assert f"run {NEWER} is passed over" in caplog.text
     with pytest.raises(
@@ -83,11 +85,13 @@ def test_a_newer_run_that_cannot_be_read_is_passed_over_and_said_but_no_older_pl
 def test_of_a_run_that_ended_the_asked_step_alone_is_read_so_what_broke_of_it_since_is_not_said(
     settings, monkeypatch, caplog
 ):
-    place, read = artifacts(settings), []
+    partition, read = artifacts(settings), []
     for hour in range(9):
         run = f"20261120T0{hour}0000Z-cccccc"
         ran(settings, run, *FILES)
-        place.write(RunFolder(place, "blob_gc", "-", run).file(FILES["plan"]), b'{"decided": ')
+        partition.write(
+            RunFolder(partition, "blob_gc", "-", run).file(FILES["plan"]), b'{"decided": '
+        )
     monkeypatch.setattr(
         RunFolder,
         "read_json",

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from mailslice.codec.headers import headers_of, moment, place_in
-from mailslice.model.mail import Place
+from mailslice.codec.headers import headers_of, moment, partition_in
+from mailslice.model.mail import Partition
 
 
 def test_a_place_goes_through_the_headers_and_back() -> None:
-    place = Place(datetime(2026, 11, 21, 10, tzinfo=UTC), 3)
-    assert place_in(headers_of(place)) == place
+    partition = Partition(datetime(2026, 11, 21, 10, tzinfo=UTC), 3)
+    assert partition_in(headers_of(partition)) == partition
     assert headers_of(None) == {}
 
 
@@ -34,7 +34,7 @@ def test_a_place_goes_through_the_headers_and_back() -> None:
     ],
 )
 def test_headers_that_no_row_can_have_name_no_place(headers: dict[str, Any]) -> None:
-    assert place_in(headers) is None
+    assert partition_in(headers) is None
 
 
 @pytest.mark.parametrize("stamp", [None, "1", 1_795_000_000_000, 2**64 - 1, -(2**62)])

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from mailslice.codec import message, row
-from mailslice.model.mail import Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -68,7 +68,7 @@ def test_a_james_row_is_written_as_james_wrote_it(case):
 def test_a_james_row_lies_where_the_rules_say(case):
     golden = json.loads((GOLDEN / f"{case}.json").read_text())
     found = row.from_row(driver_row(case))
-    assert found.place == Place(
+    assert found.partition == Partition(
         slice_start(found.enqueued_time, timedelta(hours=1)),
         bucket_of(found.item.mail.name, golden["bucket_count"]),
     )
@@ -95,7 +95,7 @@ def test_null_collections_are_empty():
 
 
 def test_a_row_of_nothing_but_its_key_is_read():
-    place = Place(datetime(2026, 11, 20, 12, tzinfo=UTC), 0)
+    partition = Partition(datetime(2026, 11, 20, 12, tzinfo=UTC), 0)
     key = {
         "queuename": "q",
         "timerangestart": datetime(2026, 11, 20, 12),  # noqa: DTZ001
@@ -105,8 +105,8 @@ def test_a_row_of_nothing_but_its_key_is_read():
     found = row.from_row(dict.fromkeys(row.COLUMNS) | key)
     assert found == ViewRow(
         QueueName("q"),
-        place,
-        place.slice_start,
+        partition,
+        partition.slice_start,
         QueuedMail(
             UUID(int=1), Mail("", None, (), None, remote_addr=None, remote_host=None), "", ""
         ),

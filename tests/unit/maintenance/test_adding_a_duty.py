@@ -54,13 +54,13 @@ def settings(tmp_path, monkeypatch):
 @pytest.fixture
 def export(settings):
     """Writes an export of that age; its file."""
-    place = artifacts(settings)
+    partition = artifacts(settings)
 
     def one(name, written):
-        place.write(f"dead-letters/spool/{name}", b"x")
-        os.utime(place.path(f"dead-letters/spool/{name}"), (written.timestamp(),) * 2)
+        partition.write(f"dead-letters/spool/{name}", b"x")
+        os.utime(partition.path(f"dead-letters/spool/{name}"), (written.timestamp(),) * 2)
 
-    one.files = lambda: [file.rpartition("/")[2] for file in place.files("dead-letters")]
+    one.files = lambda: [file.rpartition("/")[2] for file in partition.files("dead-letters")]
     return one
 
 
@@ -130,9 +130,9 @@ def test_an_edited_plan_removes_nothing(settings, export):
     export("old", OLD)
     for step in ("plan", "check"):
         runner.run_step(step, request(), settings, clock=lambda: NOW)
-    place = artifacts(settings)
-    (plan,) = [file for file in place.files("runs") if file.endswith("plan.json")]
-    place.write(plan, place.read(plan).replace(b'"keepFor": 7776000.0', b'"keepFor": 1.0'))
+    partition = artifacts(settings)
+    (plan,) = [file for file in partition.files("runs") if file.endswith("plan.json")]
+    partition.write(plan, partition.read(plan).replace(b'"keepFor": 7776000.0', b'"keepFor": 1.0'))
     with pytest.raises(PlanRefused, match="was changed"):
         runner.run_step("apply", request(), settings, clock=lambda: NOW)
     assert export.files() == ["old"]

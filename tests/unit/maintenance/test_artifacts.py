@@ -15,20 +15,20 @@ from mailslice.model.settings import S3Settings
 
 
 @pytest.fixture
-def place(tmp_path):
+def world(tmp_path):
     return Artifacts(str(tmp_path / "a"), S3Settings())
 
 
-def test_json_comes_back_with_times_and_durations_as_text(place):
-    folder = RunFolder(place, "queue_cleanup", "spool", "r1")
+def test_json_comes_back_with_times_and_durations_as_text(world):
+    folder = RunFolder(world, "queue_cleanup", "spool", "r1")
     folder.write_json(
         "x.json", {"at": datetime(2026, 11, 21, 2, 15, tzinfo=UTC), "grace": timedelta(minutes=15)}
     )
     assert folder.read_json("x.json") == {"at": "2026-11-21T02:15:00Z", "grace": "15m"}
 
 
-def test_what_was_not_written_is_none(place):
-    assert RunFolder(place, "d", "q", "r").read_json("plan.json") is None
+def test_what_was_not_written_is_none(world):
+    assert RunFolder(world, "d", "q", "r").read_json("plan.json") is None
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ def test_what_was_not_written_is_none(place):
         (b"null", "holds 'None'"),
     ],
 )
-def test_a_file_that_was_edited_into_something_else_is_refused_by_its_name(place, data, words):
-    folder = RunFolder(place, "d", "q", "r")
-    place.write(folder.file("plan.json"), data)
+def test_a_file_that_was_edited_into_something_else_is_refused_by_its_name(world, data, words):
+    folder = RunFolder(world, "d", "q", "r")
+    world.write(folder.file("plan.json"), data)
     with pytest.raises(PlanRefused, match=rf"/runs/d/q/r/plan\.json {words}"):
         folder.read_json("plan.json")
 
 
-def test_a_key_that_was_taken_out_is_refused_by_its_name_and_may_be_asked_for_all_the_same(place):
-    folder = RunFolder(place, "d", "q", "r")
+def test_a_key_that_was_taken_out_is_refused_by_its_name_and_may_be_asked_for_all_the_same(world):
+    folder = RunFolder(world, "d", "q", "r")
     folder.write_json("plan.json", {"planned": 1})
     for found in (
         folder.read_json("plan.json"),
@@ -68,14 +68,14 @@ def test_a_queues_name_never_leaves_its_folder(queue):
     assert folder.rpartition("/")[2] not in {".", "..", ""}
 
 
-def test_old_runs_are_pruned_and_new_ones_stay(place):
+def test_old_runs_are_pruned_and_new_ones_stay(world):
     for run in ("old", "new"):
-        folder = RunFolder(place, "d", "q", run)
+        folder = RunFolder(world, "d", "q", run)
         folder.write_json("report.json", {})
         if run != "new":
-            os.utime(place.path(folder.file("report.json")), (0, 0))
-    assert prune(place, "d", "q", datetime(2020, 1, 1, tzinfo=UTC)) == ["old"]
-    assert place.folders("runs/d/q") == ["new"]
+            os.utime(world.path(folder.file("report.json")), (0, 0))
+    assert prune(world, "d", "q", datetime(2020, 1, 1, tzinfo=UTC)) == ["old"]
+    assert world.folders("runs/d/q") == ["new"]
 
 
 def test_a_location_that_is_neither_folder_nor_s3a_names_what_is_allowed():
@@ -111,28 +111,28 @@ def test_times_end_in_z():
     assert iso(None) is None
 
 
-def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(place):
-    folder = RunFolder(place, "d", "q", "old")
+def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(world):
+    folder = RunFolder(world, "d", "q", "old")
     folder.write_json("report.json", {})
-    os.utime(place.path(folder.file("report.json")), (0, 0))
+    os.utime(world.path(folder.file("report.json")), (0, 0))
     now, retention = datetime(2026, 11, 21, tzinfo=UTC), timedelta(days=90)
-    place.write("runs/d/q/pruned.txt", (now - timedelta(hours=23)).isoformat().encode())
-    assert prune_sometimes(place, "d", "q", now, retention) == []
-    assert prune_sometimes(place, "d", "q", now + timedelta(hours=1), retention) == ["old"]
-    assert prune_sometimes(place, "d", "q", now + timedelta(hours=2), retention) == []
+    world.write("runs/d/q/pruned.txt", (now - timedelta(hours=23)).isoformat().encode())
+    assert prune_sometimes(world, "d", "q", now, retention) == []
+    assert prune_sometimes(world, "d", "q", now + timedelta(hours=1), retention) == ["old"]
+    assert prune_sometimes(world, "d", "q", now + timedelta(hours=2), retention) == []
 
 
-def test_a_file_is_read_as_it_is(place):
+def test_a_file_is_read_as_it_is(world):
     """Whatever its name ends with: what unpacks it knows why."""
-    assert not place.exists("a/b.csv.gz")
-    place.write("a/b.csv.gz", b"\x1f\x8bnot zipped")
-    assert place.exists("a/b.csv.gz")
-    assert not place.exists("a")
-    assert place.read("a/b.csv.gz") == b"\x1f\x8bnot zipped"
+    assert not world.exists("a/b.csv.gz")
+    world.write("a/b.csv.gz", b"\x1f\x8bnot zipped")
+    assert world.exists("a/b.csv.gz")
+    assert not world.exists("a")
+    assert world.read("a/b.csv.gz") == b"\x1f\x8bnot zipped"
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_write_returns(
-    place, monkeypatch
+    world, monkeypatch
 ):
     """What is acknowledged after a write, such as an exported dead letter, outlives a power cut."""
     done = []
@@ -145,6 +145,6 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_write_
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", lambda *paths: (done.append("named"), replace(*paths)))
-    place.write("letters/1", b"content")
+    world.write("letters/1", b"content")
     assert done == [("file", 7), "named", ("folder", None)]
-    assert place.read("letters/1") == b"content"
+    assert world.read("letters/1") == b"content"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from mailslice.model.slices import (
     bucket_of,
     java_hash,
-    places_between,
+    partitions_between,
     slice_start,
     slices_between,
     whole_seconds,
@@ -80,11 +80,11 @@ def test_slices_between_two_instants_are_all_of_them_and_both_ends():
 
 def test_places_are_slice_by_slice():
     start = datetime(2026, 11, 20, 10, tzinfo=UTC)
-    assert list(places_between(start, start + HOUR, HOUR, 2)) == [
-        Place(start, 0),
-        Place(start, 1),
-        Place(start + HOUR, 0),
-        Place(start + HOUR, 1),
+    assert list(partitions_between(start, start + HOUR, HOUR, 2)) == [
+        Partition(start, 0),
+        Partition(start, 1),
+        Partition(start + HOUR, 0),
+        Partition(start + HOUR, 1),
     ]
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from mailslice.codec import message
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.testing.faults.books import Books, State
 from mailslice.testing.faults.operations import RECIPIENTS, content_of
 
@@ -29,7 +29,7 @@ def made(name: str = "m-1") -> QueuedMail:
 
 
 def row(item: QueuedMail) -> ViewRow:
-    return ViewRow(QueueName("q"), Place(NOW, 0), NOW, item)
+    return ViewRow(QueueName("q"), Partition(NOW, 0), NOW, item)
 
 
 def holding(*items: QueuedMail, **changes: Any) -> State:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail
 from mailslice.view.configuration import Shape
 from mailslice.worker.io import deleted_check
 from mailslice.worker.io.deleted_check import DeliveryStatus, delivery_status
@@ -51,5 +51,5 @@ async def test_a_delivery_without_a_row(
     monkeypatch.setattr(deleted_check, "row_of", none)
     monkeypatch.setattr(deleted_check, "_OLD", (0.0,))
     monkeypatch.setattr(deleted_check, "_RECENT", (0.0,))
-    place = None if minutes is None else Place(NOW - timedelta(minutes=minutes), 0)
-    assert await delivery_status(context(shared=shared), ITEM, place) is expected
+    partition = None if minutes is None else Partition(NOW - timedelta(minutes=minutes), 0)
+    assert await delivery_status(context(shared=shared), ITEM, partition) is expected

@@ -36,7 +36,7 @@ from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from mailslice.model.names import (
     HEADER_DELAY_TOKEN,
     HEADER_DIED,
@@ -221,30 +221,30 @@ class LetterWork:
             self.run.queue, letter.enqueue_id, round_, self.run.clock()
         )
         crash.point("apply:after-count")
-        place = facts.rows.get(letter.enqueue_id)
-        if place is None:
-            place = self._entered(message)
-        elif letter.place is None:
-            place = None  # a letter of James goes back as James left it
+        partition = facts.rows.get(letter.enqueue_id)
+        if partition is None:
+            partition = self._entered(message)
+        elif letter.partition is None:
+            partition = None  # a letter of James goes back as James left it
         if self.run.stores.tables.deleted.is_marked(self.run.queue, letter.enqueue_id):
             return MARKED
         checkout.publish(
             self.names.exchange,
             message.body,
-            redrive_headers(message.headers, round_, place),
+            redrive_headers(message.headers, round_, partition),
             message.timestamp,
         )
         crash.point("apply:after-publish")
         return None
 
-    def _entered(self, message: HeldMessage) -> Place:
+    def _entered(self, message: HeldMessage) -> Partition:
         """Add a row of today for a mail that is redriven by force.
 
         Without a row a worker takes the mail for cleaned, and its mark could be deleted while a
         copy waits.
         """
         item = codec.decode(message.body)
-        place = add_row(
+        partition = add_row(
             self.run.stores,
             self.run.queue,
             item,
@@ -252,7 +252,7 @@ class LetterWork:
             self.run.clock(),
         )
         crash.point("apply:after-row")
-        return place
+        return partition
 
     def _skip_reason(self, classified: Judged, facts: RedriveFacts) -> str | None:
         """Why a letter that was to be redriven is kept, by what is true now; None: it goes."""
@@ -268,16 +268,16 @@ class LetterWork:
 
 
 def redrive_headers(
-    headers: Mapping[str, Any], redrives: int, place: Place | None = None
+    headers: Mapping[str, Any], redrives: int, partition: Partition | None = None
 ) -> dict[str, Any]:
     """The letter's headers for its redelivery.
 
     Without those of the broker and of the dead-lettering; with the number of this redrive, and
-    where the mail's row is (`place`).
+    where the mail's row is (`partition`).
     """
     copied = {
         name: value
         for name, value in headers.items()
         if name not in _OF_THE_BROKER and not str(name).startswith(_DEATHS)
     }
-    return {**copied, **headers_of(place), HEADER_REDRIVE_COUNT: redrives}
+    return {**copied, **headers_of(partition), HEADER_REDRIVE_COUNT: redrives}

@@ -14,7 +14,7 @@ from mailslice.admin.dead_letters import Judged
 from mailslice.codec.addresses import NULL_SENDER, same
 from mailslice.duties.dead_letters.params import Params
 from mailslice.model.dead_letters import Cause
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Partition
 
 DELETED, UNDECODABLE, ASKED = "deleted already", "no mail: exported before it goes", "asked for"
 NOT_ASKED, FILTERED, LIMITED = (
@@ -57,7 +57,7 @@ class RedriveFacts:
     those whose content exists.
     """
 
-    rows: Mapping[EnqueueId, Place]
+    rows: Mapping[EnqueueId, Partition]
     """Where each row is."""
     delayed: frozenset[EnqueueId]
     content: frozenset[str]

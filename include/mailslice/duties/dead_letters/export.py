@@ -29,7 +29,7 @@ def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
 
     Idempotent: after a crash before the ack the same file is written again.
     """
-    place, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
+    artifacts, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
     name = f"{folder_of(context.queue)}/{digest[:32]}.body"
     details = {
         "key": key,
@@ -39,21 +39,21 @@ def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
         "timestamp": iso(message.timestamp),
         "headers": jsonable(message.headers),
     }
-    place.write(name, message.body)
-    place.write(
+    artifacts.write(name, message.body)
+    artifacts.write(
         f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json",
         json.dumps(details, default=plain, indent=1).encode() + b"\n",
     )
-    if not is_exported(place, name):
+    if not is_exported(artifacts, name):
         raise StoreUnavailable(
-            f"the export {place.uri(name)} does not read back as it was written: its letter stays"
+            f"the export {artifacts.uri(name)} does not read back as it was written: its letter stays"
         )
     return name
 
 
-def is_exported(place: Artifacts, name: str) -> bool:
+def is_exported(artifacts: Artifacts, name: str) -> bool:
     """Whether the file is there and holds what its name says."""
-    data = place.read(name)
+    data = artifacts.read(name)
     return data is not None and hashlib.sha256(data).hexdigest().startswith(
         name.rpartition("/")[2].partition(".")[0]
     )

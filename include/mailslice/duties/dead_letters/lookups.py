@@ -8,7 +8,7 @@ from functools import cached_property
 
 from mailslice.admin.dead_letters import Judged, Letter, content_there
 from mailslice.duties.dead_letters.decide import RedriveFacts
-from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import Stores
 from mailslice.view.configuration import Shape, view_shape
@@ -42,7 +42,7 @@ class LetterLookups:
             frozenset(content),
         )
 
-    def with_row(self, letters: Iterable[Letter], now: datetime) -> dict[EnqueueId, Place]:
+    def with_row(self, letters: Iterable[Letter], now: datetime) -> dict[EnqueueId, Partition]:
         """The partition of each letter's row, for letters that have one at browseStart or later.
 
         Before browseStart a row without a mark proves nothing: James' clear moves the start first.
@@ -54,11 +54,12 @@ class LetterLookups:
         first = None if start is None else slice_start(start.value, view.window)
         with_id = [letter for letter in letters if letter.enqueue_id is not None]
         named = (
-            (letter.place, letter)
+            (letter.partition, letter)
             for letter in with_id
-            if letter.place is not None and (first is None or letter.place.slice_start >= first)
+            if letter.partition is not None
+            and (first is None or letter.partition.slice_start >= first)
         )
-        rows = self._in(_by_place(named))
+        rows = self._in(_by_partition(named))
         rest = [letter for letter in with_id if letter.enqueue_id not in rows]
         return rows | (self._anywhere(rest, view, now) if rest else {})
 
@@ -77,28 +78,32 @@ class LetterLookups:
 
     def _anywhere(
         self, letters: Sequence[Letter], view: Shape, now: datetime
-    ) -> dict[EnqueueId, Place]:
+    ) -> dict[EnqueueId, Partition]:
         by_bucket: dict[int, list[EnqueueId]] = {}
         for letter in letters:
             for bucket in {bucket_of(letter.name or "", count) for count in view.bucket_counts}:
                 if letter.enqueue_id is not None:
                     by_bucket.setdefault(bucket, []).append(letter.enqueue_id)
-        places = LiveRows(self._stores.tables, self._queue, view).places(now, by_bucket)
-        return self._in((place, by_bucket[place.bucket]) for place in places)
+        partitions = LiveRows(self._stores.tables, self._queue, view).partitions(now, by_bucket)
+        return self._in((partition, by_bucket[partition.bucket]) for partition in partitions)
 
-    def _in(self, ids: Iterable[tuple[Place, Sequence[EnqueueId]]]) -> dict[EnqueueId, Place]:
+    def _in(
+        self, ids: Iterable[tuple[Partition, Sequence[EnqueueId]]]
+    ) -> dict[EnqueueId, Partition]:
         batches = list(ids)
         return {
-            row.enqueue_id: place
+            row.enqueue_id: partition
             for table in self._stores.tables.existing
-            for place, page in table.some_ids(self._queue, batches)
+            for partition, page in table.some_ids(self._queue, batches)
             for row in page
         }
 
 
-def _by_place(named: Iterable[tuple[Place, Letter]]) -> list[tuple[Place, list[EnqueueId]]]:
-    ids: dict[Place, list[EnqueueId]] = {}
-    for place, letter in named:
+def _by_partition(
+    named: Iterable[tuple[Partition, Letter]],
+) -> list[tuple[Partition, list[EnqueueId]]]:
+    ids: dict[Partition, list[EnqueueId]] = {}
+    for partition, letter in named:
         if letter.enqueue_id is not None:
-            ids.setdefault(place, []).append(letter.enqueue_id)
+            ids.setdefault(partition, []).append(letter.enqueue_id)
     return list(ids.items())

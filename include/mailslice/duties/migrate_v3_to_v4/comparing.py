@@ -18,7 +18,7 @@ from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant
 from mailslice.engine.row_files import Digest
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
-from mailslice.model.mail import Place, ViewRow
+from mailslice.model.mail import Partition, ViewRow
 from mailslice.stores import Stores
 
 SAME, MISSING, NEWER, DIFFERING = OUTCOMES = ("same", "missing", "newer", "differing")
@@ -72,11 +72,11 @@ def by_slice(compared: Iterable[PartitionCompared]) -> list[dict[str, Any]]:
 def _compared(
     stores: Stores, source: Source, key: tuple[int, int], planned_us: int
 ) -> PartitionCompared:
-    place, queue, tables = Place(instant(key[0]), key[1]), source.queue, stores.tables
+    partition, queue, tables = Partition(instant(key[0]), key[1]), source.queue, stores.tables
     result = PartitionCompared(*key)
-    for _, page in tables.v3.written_rows_of(queue, [place], READS_IN_FLIGHT):
+    for _, page in tables.v3.written_rows_of(queue, [partition], READS_IN_FLIGHT):
         ids = [row.enqueue_id for row, _ in page]
-        written = tables.v4.some_written(queue, [(place, ids)], READS_IN_FLIGHT)
+        written = tables.v4.some_written(queue, [(partition, ids)], READS_IN_FLIGHT)
         copies = {row.enqueue_id: (row, at) for row, at in written}
         marked = tables.deleted.marked(queue, ids, READS_IN_FLIGHT) if ids else set()
         for row, at in page:

@@ -20,7 +20,7 @@ from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.row_file import read_groups
 from mailslice.model import crash
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Partition
 from mailslice.stores import Stores
 
 _ROWS_AT_A_TIME = 1000
@@ -74,20 +74,20 @@ class Copying:
     def _rows(self, stores: Stores, result: GroupCopied, ids: list[EnqueueId]) -> None:
         if self.turn is not None:
             self.turn(len(ids))
-        place, queue = Place(instant(result.slice_ms), result.bucket), self.source.queue
+        partition, queue = Partition(instant(result.slice_ms), result.bucket), self.source.queue
         marked = stores.tables.deleted.marked(queue, ids, READS_IN_FLIGHT)
         unmarked = [one for one in ids if one not in marked]
-        read = stores.tables.v3.some_written(queue, [(place, unmarked)])
+        read = stores.tables.v3.some_written(queue, [(partition, unmarked)])
         rows = [(row, at) for row, at in read if at is not None]
         result.marked += len(marked)
         result.gone += len(unmarked) - len(rows)
         # After the marks: what lies behind this one proves nothing by having none.
         first = first_slice(stores, queue, self.window)
-        if first is not None and place.slice_start < first:
+        if first is not None and partition.slice_start < first:
             result.behind += len(rows)
             return
         stores.tables.v4.copy_many(rows)
         crash.point("apply:inside-copies")
-        copied = copies_in_v4(stores, queue, place, {row.enqueue_id: at for row, at in rows})
+        copied = copies_in_v4(stores, queue, partition, {row.enqueue_id: at for row, at in rows})
         result.copied += len(copied)
         result.failed += len(rows) - len(copied)

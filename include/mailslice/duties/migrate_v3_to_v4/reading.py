@@ -14,12 +14,12 @@ from uuid import uuid4
 
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import texts
-from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, partitions
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, pages_by_partition
 from mailslice.engine.row_files import Location
 from mailslice.engine.spill import Spool
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.row_file import RowGroup, RowWriter
-from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores
 
@@ -102,13 +102,15 @@ class _Reader:
     writer: RowWriter
 
     def read(self, keys: Sequence[tuple[int, int, str | None]]) -> Iterator[PartitionRead]:
-        places = [Place(instant(slice_ms), bucket) for slice_ms, bucket, _ in keys]
-        pages_of = partitions(self.stores.tables.v3.written_ids_of, self.source.queue, places)
-        for key, (place, pages) in zip(keys, pages_of, strict=True):
+        partitions = [Partition(instant(slice_ms), bucket) for slice_ms, bucket, _ in keys]
+        pages_of = pages_by_partition(
+            self.stores.tables.v3.written_ids_of, self.source.queue, partitions
+        )
+        for key, (partition, pages) in zip(keys, pages_of, strict=True):
             result, spool = PartitionRead(*key), Spool()
             try:
                 for page in pages:
-                    self._count(result, place, page, spool)
+                    self._count(result, partition, page, spool)
                 result.groups = tuple(self._written(result, spool))
             finally:
                 spool.close()
@@ -117,7 +119,7 @@ class _Reader:
     def _count(
         self,
         result: PartitionRead,
-        place: Place,
+        partition: Partition,
         page: Sequence[tuple[EnqueueId, int | None]],
         spool: Spool,
     ) -> None:
@@ -131,7 +133,7 @@ class _Reader:
         result.live += len(live)
         result.undated += len(page) - len(marked) - len(live)
         if result.skip_reason is None and live:
-            copied = copies_in_v4(self.stores, queue, place, live) if self.source.v4 else set()
+            copied = copies_in_v4(self.stores, queue, partition, live) if self.source.v4 else set()
             result.copied += len(copied)
             for one, at in live.items():
                 if one not in copied:
@@ -147,10 +149,10 @@ class _Reader:
 
 
 def copies_in_v4(
-    stores: Stores, queue: QueueName, place: Place, written: Mapping[EnqueueId, int]
+    stores: Stores, queue: QueueName, partition: Partition, written: Mapping[EnqueueId, int]
 ) -> set[EnqueueId]:
     """Those that V4 has, written at the same time or later."""
-    pages = stores.tables.v4.some_ids(queue, [(place, list(written))], READS_IN_FLIGHT)
+    pages = stores.tables.v4.some_ids(queue, [(partition, list(written))], READS_IN_FLIGHT)
     return {
         row.enqueue_id
         for _, page in pages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from mailslice.model.errors import Refused
-from mailslice.model.mail import Place, QueueName
+from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
@@ -37,14 +37,18 @@ def first_slice(stores: Stores, queue: QueueName, window: timedelta) -> datetime
     return None if start is None else slice_start(start.value, window)
 
 
-def v3_partitions(stores: Stores, queue: QueueName, view: Shape) -> list[tuple[Place, str | None]]:
+def v3_partitions(
+    stores: Stores, queue: QueueName, view: Shape
+) -> list[tuple[Partition, str | None]]:
     """Every partition of V3, oldest first, and why a browse of V4 misses it (None: it does not)."""
     first = first_slice(stores, queue, view.window)
-    partitions = sorted(stores.tables.v3.places(queue), key=lambda at: (at.slice_start, at.bucket))
+    partitions = sorted(
+        stores.tables.v3.partitions(queue), key=lambda at: (at.slice_start, at.bucket)
+    )
     return [(partition, _reason_to_skip(partition, view, first)) for partition in partitions]
 
 
-def _reason_to_skip(partition: Place, view: Shape, first: datetime | None) -> str | None:
+def _reason_to_skip(partition: Partition, view: Shape, first: datetime | None) -> str | None:
     start = partition.slice_start
     if first is not None and start < first:
         return BEHIND

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from mailslice.engine.frames import Session, run_on_keys
-from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis, partitions
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis, pages_by_partition
 from mailslice.engine.row_files import Location, PlanPart, PlanWriter
 from mailslice.engine.spill import Spool
 from mailslice.engine.worker_stores import stores_of
-from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ class _FirstRead:
     def slice(self, start: datetime) -> Iterator[OldMails]:
         """All its partitions; a mail that has a row in both tables counts once."""
         queue, tables = self.spec.queue, self.stores.tables.existing
-        places = [Place(start, bucket) for bucket in range(self.spec.buckets)]
+        partitions = [Partition(start, bucket) for bucket in range(self.spec.buckets)]
         seen_ids: set[EnqueueId] = set()
         for table in tables:
-            for place, pages in partitions(table.ids_of, queue, places):
+            for partition, pages in pages_by_partition(table.ids_of, queue, partitions):
                 spools = Spool(), Spool()
                 for page in pages:
                     times = {row.enqueue_id: row.enqueued_time or start for row in page}
@@ -92,7 +92,7 @@ class _FirstRead:
                     if len(tables) > 1:
                         seen_ids |= old.keys()
                     self._add(old, spools)
-                yield from self._written(table.table.value, place, spools)
+                yield from self._written(table.table.value, partition, spools)
 
     def _add(self, old: Mapping[EnqueueId, datetime], spools: tuple[Spool, Spool]) -> None:
         """The live ones, delayed ones to the second spool. Spools hold enqueued times, in ms."""
@@ -105,13 +105,15 @@ class _FirstRead:
         for enqueue_id in live:
             spools[enqueue_id in delayed].add(enqueue_id, millis(old[enqueue_id]))
 
-    def _written(self, table: str, place: Place, spools: tuple[Spool, Spool]) -> Iterator[OldMails]:
-        start = millis(place.slice_start)
+    def _written(
+        self, table: str, partition: Partition, spools: tuple[Spool, Spool]
+    ) -> Iterator[OldMails]:
+        start = millis(partition.slice_start)
         for delayed, spool in zip((False, True), spools, strict=True):
             if spool.count or not delayed:
                 why = "delayed" if delayed else "live"
-                part, _ = self.writer.add(table, start, place.bucket, spool.chunks(), why)
+                part, _ = self.writer.add(table, start, partition.bucket, spool.chunks(), why)
                 yield OldMails(
-                    table, start, place.bucket, delayed, spool.count, spool.newest_us, part
+                    table, start, partition.bucket, delayed, spool.count, spool.newest_us, part
                 )
             spool.close()

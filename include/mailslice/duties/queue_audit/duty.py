@@ -130,10 +130,10 @@ def _audit(run: Run) -> AuditPlan:
 
 def _slices(run: Run, view: Shape, now: datetime, latest: datetime) -> tuple[list[datetime], int]:
     """The run's slices that may hold mails enqueued until `latest`, and how many buckets."""
-    places = list(LiveRows(run.stores.tables, run.queue, view).places(now))
-    buckets = max([view.buckets, *(place.bucket + 1 for place in places)])
+    partitions = list(LiveRows(run.stores.tables, run.queue, view).partitions(now))
+    buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
     # A writer reads its clock once for the slice and once for the enqueued time, and may be ahead.
-    starts = {place.slice_start for place in places}
+    starts = {partition.slice_start for partition in partitions}
     until, covers = latest + view.largest_window, run.params(Params).covers
     return sorted(start for start in starts if start <= until and covers(start)), buckets
 

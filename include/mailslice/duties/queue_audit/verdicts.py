@@ -17,7 +17,7 @@ from mailslice.engine.partition_scan import instant, millis
 from mailslice.engine.row_files import PlanReader
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.row_file import RowFile, write_rows
-from mailslice.model.mail import EnqueueId, Place, ViewRow
+from mailslice.model.mail import EnqueueId, Partition, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict, Verdict
 
@@ -85,7 +85,7 @@ class _Judging:
 
     def _classify(self, mails: OldMails, ids: list[EnqueueId]) -> list[MailVerdict]:
         spec, stores, queue = self.spec, self.stores, self.spec.queue
-        partition = (QueueTable(mails.table), Place(instant(mails.slice_ms), mails.bucket))
+        partition = (QueueTable(mails.table), Partition(instant(mails.slice_ms), mails.bucket))
         rows = still_live(stores.tables, queue, spec.window, partition, ids)
         due = stores.own.delayed_mails.waiting(queue, rows)
         verdicts: dict[EnqueueId, tuple[Verdict, str]] = {}
@@ -126,8 +126,8 @@ def _mail_verdict(
         verdict[0].value,
         verdict[1],
         table,
-        millis(row.place.slice_start),
-        row.place.bucket,
+        millis(row.partition.slice_start),
+        row.partition.bucket,
         millis(row.enqueued_time),
         decision,
     )

@@ -14,8 +14,8 @@ from mailslice.model.slices import is_live, slice_start
 from mailslice.view.configuration import Shape
 
 if TYPE_CHECKING:
-    from mailslice.engine.partition_scan import PlaceFound
-    from mailslice.engine.unmarked_rows import PlaceLeft
+    from mailslice.engine.partition_scan import PartitionScan
+    from mailslice.engine.unmarked_rows import UnmarkedPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Counts:
     unproven: int = 0
 
 
-def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceRows]:
+def by_slice(partitions: Iterable[PartitionScan | UnmarkedPartition]) -> list[SliceRows]:
     """Partitions summed up to slices that have rows, oldest first."""
     ordered = sorted(
         (partition for partition in partitions if partition.rows), key=attrgetter("slice_ms")
@@ -56,7 +56,7 @@ def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceRows]:
     ]
 
 
-def _slice(start: datetime, partitions: Sequence[PlaceFound | PlaceLeft]) -> SliceRows:
+def _slice(start: datetime, partitions: Sequence[PartitionScan | UnmarkedPartition]) -> SliceRows:
     return SliceRows(
         start,
         sum(partition.rows for partition in partitions),

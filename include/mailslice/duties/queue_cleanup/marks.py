@@ -132,7 +132,7 @@ def _waits(outcome: MarksOutcome, batches: Sequence[_Batch], why: str) -> MarksO
 def _why_none(run: Run, plan: CleanupPlan) -> str | None:
     """Why no mark of this queue may go now, whatever is proved."""
     v3 = run.stores.tables.v3
-    if QueueTable.V3 in plan.tables and next(v3.places(run.queue), None) is not None:
+    if QueueTable.V3 in plan.tables and next(v3.partitions(run.queue), None) is not None:
         return _V3  # marks may still speak for rows there that nobody planned
     if not run.settings.queue.shared and dissenters(run.stores, shared=False, queue=run.queue):
         return _NOT_AGREED

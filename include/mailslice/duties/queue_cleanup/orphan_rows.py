@@ -18,7 +18,7 @@ from uuid import UUID
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.duties.queue_cleanup.plan import RowKey
 from mailslice.duties.queue_cleanup.view import rows_of, starts_of
-from mailslice.engine.partition_scan import PlaceFound
+from mailslice.engine.partition_scan import PartitionScan
 from mailslice.maintenance.run import Run
 from mailslice.model.mail import EnqueueId, ViewRow
 from mailslice.model.names import QueueTable
@@ -38,7 +38,7 @@ _IN_QUARANTINE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
 def orphan_rows_of(
-    partitions: Iterable[PlaceFound], swept: Collection[datetime]
+    partitions: Iterable[PartitionScan], swept: Collection[datetime]
 ) -> tuple[RowKey, ...]:
     """The rows without a mark in the swept slices, the first of them."""
     rows = (
@@ -70,7 +70,9 @@ def quarantine_rows(run: Run, strays: Iterable[RowKey], window: timedelta) -> Qu
     for row_key in strays:
         run.require_lock()
         throttle.take()
-        row = rows_of(run.stores, row_key.table).read(run.queue, row_key.place, row_key.enqueue_id)
+        row = rows_of(run.stores, row_key.table).read(
+            run.queue, row_key.partition, row_key.enqueue_id
+        )
         if row is not None and _is_behind(run, row_key, window):
             _quarantine_row(run, row_key, row, quarantined)
     return quarantined

@@ -60,7 +60,7 @@ def delete_partitions(
             break
         throttle.take()
         table = rows_of(run.stores, partition.table)
-        delete = table.delete_partition_future(run.queue, partition.place, partition.newest_us)
+        delete = table.delete_partition_future(run.queue, partition.partition, partition.newest_us)
         in_flight.append((partition, delete))
         tried += 1
         if len(in_flight) >= _IN_FLIGHT:

@@ -10,13 +10,13 @@ from typing import NamedTuple, TypeAlias
 from pydantic import AwareDatetime
 
 from mailslice.duties.queue_cleanup.candidates import Candidates
-from mailslice.engine.partition_scan import PlaceFound, instant
+from mailslice.engine.partition_scan import PartitionScan, instant
 from mailslice.engine.row_files import Digest, PlanPart
 from mailslice.maintenance.plan import PLAN_FOLDER, QueuePlan
 from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.names import QueueTable
 from mailslice.view.configuration import Shape
 
@@ -44,9 +44,9 @@ class PartitionKey:
         return instant(self.slice_ms)
 
     @property
-    def place(self) -> Place:
+    def partition(self) -> Partition:
         """Slice and bucket."""
-        return Place(self.slice_start, self.bucket)
+        return Partition(self.slice_start, self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class PlannedPartition(PartitionKey):
     groups: int
 
     @classmethod
-    def of(cls, scanned: PlaceFound) -> PlannedPartition:
+    def of(cls, scanned: PartitionScan) -> PlannedPartition:
         """From what a scan found; `scanned.planned` is not 0."""
         key = QueueTable(scanned.table), scanned.slice_ms, scanned.bucket
         part = scanned.part

@@ -26,7 +26,7 @@ from mailslice.duties.queue_cleanup.view import (
     starts_of,
     tables_of,
 )
-from mailslice.engine.partition_scan import PlaceFound, Scan, millis, scan
+from mailslice.engine.partition_scan import PartitionScan, Scan, millis, scan
 from mailslice.engine.row_files import Digest
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.clocks import require_clock
@@ -59,7 +59,7 @@ class _Reading:
     now: datetime
     requested: int
     swept: frozenset[datetime]
-    partitions: Sequence[PlaceFound]
+    partitions: Sequence[PartitionScan]
     slices: Sequence[SliceRows]
     marks_read: datetime
     browse: datetime | None
@@ -154,7 +154,7 @@ def make_plan(run: Run) -> CleanupPlan:
     return plan
 
 
-def _key(partition: PlaceFound | PlannedPartition) -> tuple[int, str, int]:
+def _key(partition: PartitionScan | PlannedPartition) -> tuple[int, str, int]:
     return partition.slice_ms, partition.table, partition.bucket
 
 
@@ -256,7 +256,7 @@ def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
         len(message.encode(row.item))
         for partition in planned[::step][:_SAMPLED_PARTITIONS]
         for row in islice(
-            rows_of(run.stores, partition.table).rows(run.queue, partition.place), _SAMPLED_ROWS
+            rows_of(run.stores, partition.table).rows(run.queue, partition.partition), _SAMPLED_ROWS
         )
     ]
     return sum(sizes) / len(sizes) if sizes else 0.0

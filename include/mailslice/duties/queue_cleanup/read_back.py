@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any, Self
 from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PartitionName, PlannedPartition
-from mailslice.duties.queue_cleanup.view import existing_places, micros, range_of, slices_to_read
+from mailslice.duties.queue_cleanup.view import (
+    existing_partitions,
+    micros,
+    range_of,
+    slices_to_read,
+)
 from mailslice.engine.mark_deletion import halves_of
 from mailslice.engine.partition_scan import instant, millis
-from mailslice.engine.plan_comparison import PlaceKey
+from mailslice.engine.plan_comparison import PlanKey
 from mailslice.engine.row_files import NO_PART
-from mailslice.engine.unmarked_rows import Leftover, PlaceLeft, read_left
+from mailslice.engine.unmarked_rows import Leftover, UnmarkedPartition, read_left
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.run import Run
@@ -36,11 +41,11 @@ _READ_BACK_FILE = "left.json"
 class Remaining:
     """Partitions as they were read after the deletes, from `read_at` on."""
 
-    partitions: Mapping[PartitionName, PlaceLeft]
+    partitions: Mapping[PartitionName, UnmarkedPartition]
     read_at: datetime
 
     @classmethod
-    def of(cls, partitions: Iterable[PlaceLeft], read_at: datetime) -> Self:
+    def of(cls, partitions: Iterable[UnmarkedPartition], read_at: datetime) -> Self:
         """Each partition once."""
         return cls({(one.table, one.slice_ms, one.bucket): one for one in partitions}, read_at)
 
@@ -80,7 +85,7 @@ class Remaining:
         value: Mapping[str, Any] | None = run.folder.read_json(_READ_BACK_FILE)
         if value is None:
             return cls({}, otherwise)
-        rows = [PlaceLeft(*[*row[:-1], tuple(row[-1]), b""]) for row in value["places"]]
+        rows = [UnmarkedPartition(*[*row[:-1], tuple(row[-1]), b""]) for row in value["places"]]
         return cls.of(rows, datetime.fromisoformat(value["readAt"]))
 
 
@@ -89,7 +94,7 @@ def read_remaining(run: Run, plan: CleanupPlan, planned: Iterable[PlannedPartiti
     read_at = run.clock()
     parts = {partition.name: partition.part for partition in planned}
     names = _names(run, plan) | parts.keys()
-    keys = [PlaceKey(*name, parts.get(name, NO_PART)) for name in sorted(names)]
+    keys = [PlanKey(*name, parts.get(name, NO_PART)) for name in sorted(names)]
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
     spec = Leftover(run.settings, run.queue, location, folder, micros(plan.made_at))
     remaining = Remaining.of(read_left(run.spark(), spec, keys), read_at)
@@ -107,6 +112,6 @@ def _names(run: Run, plan: CleanupPlan) -> set[PartitionName]:
     slices, buckets = slices_to_read(run.stores, run.queue, plan.shape, first, last)
     names = {(millis(start), bucket) for start in slices for bucket in range(buckets)}
     if plan.candidates is not None or run.params(Params).sweep:
-        everywhere = existing_places(run.stores, run.queue)
-        names |= {(millis(place.slice_start), place.bucket) for place in everywhere}
+        everywhere = existing_partitions(run.stores, run.queue)
+        names |= {(millis(partition.slice_start), partition.bucket) for partition in everywhere}
     return {(table.value, *name) for name in names for table in plan.tables}

@@ -12,7 +12,7 @@ from mailslice.duties.queue_cleanup.view import rows_of
 from mailslice.engine.row_files import PlanPart, PlanReader
 from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.run import Run
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.names import QueueTable
 
 PARTITIONS, ROWS_A_PARTITION = 50, 20
@@ -37,12 +37,12 @@ def _rows(reader: PlanReader, partition: PlannedPartition) -> Iterator[RowKey]:
 
 def existing(run: Run, rows: Sequence[RowKey]) -> set[EnqueueId]:
     """Which of these ids have a row now, by key."""
-    ids: dict[QueueTable, dict[Place, list[EnqueueId]]] = defaultdict(lambda: defaultdict(list))
+    ids: dict[QueueTable, dict[Partition, list[EnqueueId]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        ids[row.table][row.place].append(row.enqueue_id)
+        ids[row.table][row.partition].append(row.enqueue_id)
     return {
         row.enqueue_id
-        for table, by_place in ids.items()
-        for _, page in rows_of(run.stores, table).some_ids(run.queue, by_place.items())
+        for table, by_partition in ids.items()
+        for _, page in rows_of(run.stores, table).some_ids(run.queue, by_partition.items())
         for row in page
     }

@@ -10,7 +10,7 @@ from mailslice.duties.queue_cleanup.plan import CleanupPlan, PartitionName, Plan
 from mailslice.duties.queue_cleanup.view import slices_to_read, starts_of, tables_of
 from mailslice.engine.errors import unreadable
 from mailslice.engine.partition_scan import instant, millis
-from mailslice.engine.plan_comparison import Comparison, PlaceKey, PlaceNow, compare
+from mailslice.engine.plan_comparison import Comparison, PartitionNow, PlanKey, compare
 from mailslice.engine.row_files import NO_PART, Digest
 from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.run import Run
@@ -31,7 +31,7 @@ class SecondRead:
 
     plan: CleanupPlan
     low: datetime | None
-    partitions: Sequence[PlaceNow]
+    partitions: Sequence[PartitionNow]
 
     def skipped(self, planned: Sequence[PlannedPartition]) -> dict[datetime, str]:
         """Planned slices that are left alone, whole, and why.
@@ -94,7 +94,7 @@ def _require_same_shape(run: Run, plan: CleanupPlan) -> None:
 
 def _keys(
     run: Run, plan: CleanupPlan, planned: Sequence[PlannedPartition], low: datetime | None
-) -> list[PlaceKey]:
+) -> list[PlanKey]:
     slices = {partition.slice_start for partition in planned}
     if plan.new_browse_start is not None and low is not None:
         last = plan.new_browse_start - plan.shape.window
@@ -113,10 +113,10 @@ def _keys(
             f"the plan names {len(outside)} partitions outside the view's tables and buckets, "
             f"such as {next(iter(outside))}; plan again"
         )
-    return [PlaceKey(*name, parts.get(name, NO_PART)) for name in names]
+    return [PlanKey(*name, parts.get(name, NO_PART)) for name in names]
 
 
-def _compared(run: Run, keys: Sequence[PlaceKey]) -> list[PlaceNow]:
+def _compared(run: Run, keys: Sequence[PlanKey]) -> list[PartitionNow]:
     """Every key once; none is asked of Spark where there is none."""
     if not keys:
         return []

@@ -15,11 +15,11 @@ from mailslice.duties.queue_cleanup.plan import CleanupPlan, RowKey, planned_par
 from mailslice.duties.queue_cleanup.read_back import Remaining
 from mailslice.duties.queue_cleanup.sample import existing, sample
 from mailslice.duties.queue_cleanup.view import Starts, micros, rows_of, starts_of
-from mailslice.engine.partition_scan import SURVIVORS_A_PLACE, instant
+from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION, instant
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.result import Result
 from mailslice.maintenance.run import Run
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
 
@@ -94,7 +94,7 @@ class Verification:
                 "start": iso(slice_.start),
                 "live": slice_.unmarked,
                 "dead": slice_.dead,
-                "survivors": slice_.survivors[:SURVIVORS_A_PLACE],
+                "survivors": slice_.survivors[:SURVIVORS_A_PARTITION],
             }
             for slice_ in ([] if plan.ranged else self.remaining.slices())
             if decide.closed(slice_.start, plan.open_for, now=now, grace=plan.grace)
@@ -135,17 +135,18 @@ class Verification:
         browse = self.starts.browse
         if written_start is None or before is None or browse is None or browse < written_start:
             return 0
-        suspects = {(row.table.value, row.place) for row in self.live} | {
-            (partition.table, Place(instant(partition.slice_ms), partition.bucket))
+        suspects = {(row.table.value, row.partition) for row in self.live} | {
+            (partition.table, Partition(instant(partition.slice_ms), partition.bucket))
             for partition in self.remaining.partitions.values()
             if partition.early
         }
         made_us, window = micros(self.plan.made_at), self.plan.shape.window
         early = [
             row.enqueue_id
-            for table, place in suspects
-            if is_live(place.slice_start, before, window) and place.slice_start < written_start
-            for row in rows_of(self.run.stores, QueueTable(table)).ids(self.run.queue, place)
+            for table, partition in suspects
+            if is_live(partition.slice_start, before, window)
+            and partition.slice_start < written_start
+            for row in rows_of(self.run.stores, QueueTable(table)).ids(self.run.queue, partition)
             if row.written_us is not None and row.written_us <= made_us
         ]
         return len(set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from mailslice.duties.queue_cleanup import decide
 from mailslice.model.clock import Clock
-from mailslice.model.mail import Place, QueueName
+from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import slice_start, slices_between
 from mailslice.stores import Stores
@@ -54,9 +54,9 @@ def starts_of(stores: Stores, queue: QueueName) -> Starts:
     return Starts(browse.value if browse else None, content.value if content else None)
 
 
-def existing_places(stores: Stores, queue: QueueName) -> set[Place]:
+def existing_partitions(stores: Stores, queue: QueueName) -> set[Partition]:
     """Every partition of the queue, in both tables: a scan of all keys of the tables."""
-    return {place for rows in stores.tables.existing for place in rows.places(queue)}
+    return {partition for rows in stores.tables.existing for partition in rows.partitions(queue)}
 
 
 def range_of(
@@ -69,7 +69,7 @@ def range_of(
     starts = starts_of(stores, queue)
     browse = starts.browse or now
     content = starts.content or min(
-        (place.slice_start for place in existing_places(stores, queue)), default=browse
+        (partition.slice_start for partition in existing_partitions(stores, queue)), default=browse
     )
     return min(content, browse), now + shape.largest_window
 
@@ -84,23 +84,31 @@ def slices_to_read(
     """
     low = min(slice_start(first, shape.largest_window), slice_start(first, shape.window))
     high = slice_start(last, shape.window)
-    partitions = ((high - low) // shape.window + 1) * shape.buckets * len(stores.tables.existing)
-    if partitions <= MOST_KEYS:
+    count = ((high - low) // shape.window + 1) * shape.buckets * len(stores.tables.existing)
+    if count <= MOST_KEYS:
         return list(slices_between(low, high, shape.window)), shape.buckets
-    log.info("%d partitions from %s to %s: their keys are scanned instead", partitions, low, high)
-    places = [place for place in existing_places(stores, queue) if low <= place.slice_start <= high]
-    return _slices(places, shape.buckets)
+    log.info("%d partitions from %s to %s: their keys are scanned instead", count, low, high)
+    partitions = [
+        partition
+        for partition in existing_partitions(stores, queue)
+        if low <= partition.slice_start <= high
+    ]
+    return _slices(partitions, shape.buckets)
 
 
 def slices_before(stores: Stores, queue: QueueName, first: datetime) -> tuple[list[datetime], int]:
     """Slices before `first` that have a partition, oldest first, and the buckets they need."""
-    places = [place for place in existing_places(stores, queue) if place.slice_start < first]
-    return _slices(places, 1)
+    partitions = [
+        partition
+        for partition in existing_partitions(stores, queue)
+        if partition.slice_start < first
+    ]
+    return _slices(partitions, 1)
 
 
-def _slices(places: list[Place], buckets: int) -> tuple[list[datetime], int]:
-    slices = sorted({place.slice_start for place in places})
-    return slices, max([buckets, *(place.bucket + 1 for place in places)])
+def _slices(partitions: list[Partition], buckets: int) -> tuple[list[datetime], int]:
+    slices = sorted({partition.slice_start for partition in partitions})
+    return slices, max([buckets, *(partition.bucket + 1 for partition in partitions)])
 
 
 def micros(when: datetime) -> int:

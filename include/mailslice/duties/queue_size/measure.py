@@ -18,7 +18,7 @@ from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
-from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
+from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.deleted_mails import ALL
@@ -84,17 +84,17 @@ class Measure:
         A live row counts when a second read still has it, so that a concurrent cleanup makes no
         ghosts.
         """
-        places = [Place(start, bucket) for bucket in range(self.buckets)]
+        partitions = [Partition(start, bucket) for bucket in range(self.buckets)]
         behind = self.browse_start is not None and not is_live(
             start, self.browse_start, self.window
         )
         several = len(stores.tables.existing) > 1
         counted: set[bytes] = set()
-        rows_of: dict[Place, int] = dict.fromkeys(places, 0)
+        rows_of: dict[Partition, int] = dict.fromkeys(partitions, 0)
         dead, live_rows = 0, _Live(self.now)
         for table in stores.tables.existing:
-            for place, page in table.packed_ids_of(self.queue, places, READS_IN_FLIGHT):
-                rows_of[place] += len(page) // WIDTH
+            for partition, page in table.packed_ids_of(self.queue, partitions, READS_IN_FLIGHT):
+                rows_of[partition] += len(page) // WIDTH
                 fresh = page
                 if several:
                     new = [encoded for encoded in each_in_order(page) if encoded not in counted]
@@ -120,7 +120,9 @@ class Measure:
                 for at in range(0, len(live), _ROWS_AT_A_TIME):
                     live_rows.add(
                         table.some(
-                            self.queue, [(place, live[at : at + _ROWS_AT_A_TIME])], READS_IN_FLIGHT
+                            self.queue,
+                            [(partition, live[at : at + _ROWS_AT_A_TIME])],
+                            READS_IN_FLIGHT,
                         )
                     )
         return SliceMeasured(

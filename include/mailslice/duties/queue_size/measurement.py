@@ -107,9 +107,9 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
     may remain.
     """
     tables = run.stores.tables
-    places = list(LiveRows(tables, run.queue, view).places(now))
-    buckets = max([view.buckets, *(place.bucket + 1 for place in places)])
-    starts = {place.slice_start for place in places}
+    partitions = list(LiveRows(tables, run.queue, view).partitions(now))
+    buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
+    starts = {partition.slice_start for partition in partitions}
     browse, content = tables.browse_starts.read(run.queue), tables.content_starts.read(run.queue)
     if browse is not None and content is not None and content.value < browse.value:
         first, last = slice_start(content.value, view.largest_window), browse.value
@@ -117,7 +117,9 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
             starts.update(slices_between(first, last, view.window))
         else:
             existing = {
-                place.slice_start for table in tables.existing for place in table.places(run.queue)
+                partition.slice_start
+                for table in tables.existing
+                for partition in table.partitions(run.queue)
             }
             starts.update(start for start in existing if first <= start <= last)
     return sorted(starts), buckets

@@ -34,7 +34,7 @@ from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import PlanRefused
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
 from mailslice.model.verdicts import MailVerdict, Verdict
@@ -296,7 +296,7 @@ def _vanished(run: Run, published: dict[EnqueueId, MailVerdict]) -> int:
     existing: set[EnqueueId] = set()
     for view in tables.existing:
         ids_by_partition = [
-            (Place(instant(mail.slice_ms), mail.bucket), [enqueue_id])
+            (Partition(instant(mail.slice_ms), mail.bucket), [enqueue_id])
             for enqueue_id, mail in published.items()
             if QueueTable(mail.table) is view.table
         ]

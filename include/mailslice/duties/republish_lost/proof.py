@@ -20,7 +20,7 @@ from mailslice.admin.evidence import (
 from mailslice.duties.republish_lost.params import Params
 from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.run import Run
-from mailslice.model.mail import EnqueueId, Place, ViewRow
+from mailslice.model.mail import EnqueueId, Partition, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.stores.cassandra.own import PublishState, Republished
@@ -159,7 +159,7 @@ class Prover:
         tables, queue = self._run.stores.tables, self._run.queue
         rows: dict[EnqueueId, ViewRow] = {}
         for (table, start, bucket), ids in groupby(sorted(by_id, key=partition), key=partition):
-            where = (QueueTable(table), Place(instant(start), bucket))
+            where = (QueueTable(table), Partition(instant(start), bucket))
             rows |= still_live(tables, queue, self._window, where, list(ids))
         return rows
 

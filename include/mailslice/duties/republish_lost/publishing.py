@@ -106,7 +106,7 @@ class Publication:
             return
         exchange = RabbitNames(queue).exchange
         try:
-            await publisher.publish(exchange, body, headers_of(row.place), row.enqueued_time)
+            await publisher.publish(exchange, body, headers_of(row.partition), row.enqueued_time)
         except MailsliceError as error:
             # An error of the broker is not "not sent".
             self.unconfirmed += 1

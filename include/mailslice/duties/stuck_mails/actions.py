@@ -24,7 +24,7 @@ from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
-from mailslice.model.mail import EnqueueId, Place, QueuedMail
+from mailslice.model.mail import EnqueueId, Partition, QueuedMail
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, Verdict
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
@@ -46,7 +46,7 @@ class StuckMail:
 
     item: QueuedMail
     holder: Holder
-    place: Place | None = None
+    partition: Partition | None = None
 
     @property
     def enqueue_id(self) -> EnqueueId:
@@ -106,7 +106,7 @@ class StuckMailActions:
             raise Skipped("its metadata is not known")
         record, mail = stuck.record, stuck.mail
         holder = Holder(record.worker, mail.stage, planned.since, stuck.age, mail.attempt)
-        stuck_mail = StuckMail(item, holder, mail.place)
+        stuck_mail = StuckMail(item, holder, mail.partition)
         if self.plan.mode is StuckMode.SHADOW:
             return self._note(stuck_mail, Action(planned.action))
         if self.plan.mode is StuckMode.RECOVER and record.stage_marks:
@@ -308,7 +308,7 @@ class StuckMailActions:
     def _publish(self, stuck_mail: StuckMail) -> None:
         """To those that were not begun, as a new attempt: the old holder is refused."""
         publish(
-            self.run.stores, self.run.queue, stuck_mail.item, stuck_mail.place, self.run.clock()
+            self.run.stores, self.run.queue, stuck_mail.item, stuck_mail.partition, self.run.clock()
         )
 
     def _decided(self, action: str, stuck_mail: StuckMail, more: str = "") -> Decided:

@@ -82,7 +82,7 @@ def item_of(stores: Stores, queue: QueueName, stuck: Stuck) -> QueuedMail | None
     mail = stuck.mail
     if mail.message is not None:
         return codec.decode(mail.message)
-    if mail.place is None:
+    if mail.partition is None:
         return None
-    rows = (table.read(queue, mail.place, mail.enqueue_id) for table in stores.tables.existing)
+    rows = (table.read(queue, mail.partition, mail.enqueue_id) for table in stores.tables.existing)
     return next((row.item for row in rows if row is not None), None)

@@ -25,7 +25,7 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import ContentMissing, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.keys import is_impossible, needs_boto3, s3_place, wrong_key
+from mailslice.stores.blobs.keys import is_impossible, needs_boto3, s3_location, wrong_key
 
 _PIECE = 1024 * 1024
 _KEYS_A_DELETE = 1000
@@ -243,7 +243,7 @@ class AdminBlobs:
 
     def _missing(self, blob_id: BlobId) -> ContentMissing:
         return ContentMissing(
-            f"S3 bucket {self.bucket!r} at {s3_place(self.settings)} has no object {blob_id!r}"
+            f"S3 bucket {self.bucket!r} at {s3_location(self.settings)} has no object {blob_id!r}"
         )
 
     @contextmanager
@@ -254,14 +254,14 @@ class AdminBlobs:
             raise self._meaning(error, blob_id) from error
 
     def _meaning(self, error: Exception, blob_id: BlobId | None) -> MailsliceError:
-        place = s3_place(self.settings)
+        location = s3_location(self.settings)
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
             return wrong_key(self.settings, str(error))
         if isinstance(error, ClientError):
             code = _code(error)
             if code in BUSY:
                 return SlowDown(
-                    f"S3 at {place}, bucket {self.bucket!r} is too busy: "
+                    f"S3 at {location}, bucket {self.bucket!r} is too busy: "
                     f"{' '.join(str(error).split())}"
                 )
             if code in _REFUSED:
@@ -271,7 +271,7 @@ class AdminBlobs:
             ):
                 return self._missing(blob_id)
         return StoreUnavailable(
-            f"S3 at {place}, bucket {self.bucket!r}: {' '.join(str(error).split())}"
+            f"S3 at {location}, bucket {self.bucket!r}: {' '.join(str(error).split())}"
         )
 
 

@@ -22,7 +22,7 @@ from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavaila
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.crate import CRATE_ERRORS, s3_store
-from mailslice.stores.blobs.keys import is_impossible, needs_boto3, s3_place, wrong_key
+from mailslice.stores.blobs.keys import is_impossible, needs_boto3, s3_location, wrong_key
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
 from mailslice.stores.blobs.window import Window
 
@@ -164,7 +164,7 @@ class HotBlobs:
             raise self._meaning(error) from error
         if missing_ids and not await self.bucket_is_there():
             raise StoreUnavailable(
-                f"S3 at {s3_place(self._settings)}: there is no bucket {self._bucket!r}, or it may "
+                f"S3 at {s3_location(self._settings)}: there is no bucket {self._bucket!r}, or it may "
                 "not be read"
             )
         return missing_ids
@@ -188,7 +188,7 @@ class HotBlobs:
         if "NoSuchBucket" in str(error) or await self._by_boto(self._exists, blob_id):
             return self._meaning(error)
         return ContentMissing(
-            f"S3 bucket {self._bucket!r} at {s3_place(self._settings)} has no object {blob_id!r}"
+            f"S3 bucket {self._bucket!r} at {s3_location(self._settings)} has no object {blob_id!r}"
         )
 
     def _exists(self, blob_id: BlobId) -> bool:
@@ -202,7 +202,9 @@ class HotBlobs:
             return wrong_key(self._settings, f"bucket {self._bucket!r}")
         late = f"no answer in {self._seconds:g} s"
         why = late if isinstance(error, TimeoutError) else _first_words(error)
-        return StoreUnavailable(f"S3 at {s3_place(self._settings)}, bucket {self._bucket!r}: {why}")
+        return StoreUnavailable(
+            f"S3 at {s3_location(self._settings)}, bucket {self._bucket!r}: {why}"
+        )
 
 
 class OpenBlob:

@@ -37,7 +37,7 @@ def is_impossible(key: str) -> bool:
         return True
 
 
-def s3_place(settings: S3Settings) -> str:
+def s3_location(settings: S3Settings) -> str:
     """host:port of the endpoint, for messages."""
     return urlsplit(settings.endpoint).netloc.rpartition("@")[2] or settings.endpoint
 
@@ -45,6 +45,6 @@ def s3_place(settings: S3Settings) -> str:
 def wrong_key(settings: S3Settings, why: str) -> BadSetting:
     """The error for credentials that S3 refuses."""
     return BadSetting(
-        f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and "
+        f"S3 at {s3_location(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and "
         f"MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}"
     )

@@ -13,7 +13,7 @@ from cassandra.cluster import ResponseFuture
 from cassandra.query import UNSET_VALUE
 
 from mailslice.codec.row import COLUMNS, epoch_ms, from_row, instant, to_row
-from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
+from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, TimedIds
 from mailslice.stores.cassandra.packed import PackedPage
@@ -32,7 +32,7 @@ _RANGES = 16
 
 Page = TypeVar("Page")
 Page_co = TypeVar("Page_co", covariant=True)
-IdsByPlace: TypeAlias = Iterable[tuple[Place, Sequence[EnqueueId]]]
+IdsByPlace: TypeAlias = Iterable[tuple[Partition, Sequence[EnqueueId]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ WrittenRow = tuple[ViewRow, int | None]
 
 
 class ReadPages(Protocol[Page_co]):
-    """Pages of many partitions, in the order of `places` if `ordered`; one page at least."""
+    """Pages of many partitions, in the order of `partitions` if `ordered`; one page at least."""
 
     def __call__(
         self,
         queue: QueueName,
-        places: Iterable[Place],
+        partitions: Iterable[Partition],
         in_flight: int = 8,
         *,
         ordered: bool = False,
-    ) -> Iterator[tuple[Place, Page_co]]:
+    ) -> Iterator[tuple[Partition, Page_co]]:
         """Pages with the partition of each."""
 
 
@@ -109,7 +109,7 @@ class EnqueuedMails(Table):
     _written_by_ids = Statement(select((*COLUMNS, _WRITTEN), _BY_IDS))
     _row_ids_by_ids = Statement(select(_ROW_ID, _BY_IDS))
     _delete_partition = Statement(f"DELETE FROM {{table}} USING TIMESTAMP ? WHERE {_PLACE}")
-    _places = Statement(
+    _partitions = Statement(
         "SELECT DISTINCT queuename, timerangestart, bucketid FROM {table} "
         f"WHERE {_TOKEN} > ? AND {_TOKEN} <= ?"
     )
@@ -129,7 +129,7 @@ class EnqueuedMails(Table):
         that the write time that a later cleanup reads is that of this write. An LWT: only for rare
         writes.
         """
-        key = [*_key(row.queue, row.place), row.enqueue_id]
+        key = [*_key(row.queue, row.partition), row.enqueue_id]
         return self._session.submit(self._replace, [*self._bound(row)[_KEY_COLUMNS:], *key])
 
     def insert_many(self, rows: Iterable[ViewRow], in_flight: int = 128) -> int:
@@ -141,27 +141,27 @@ class EnqueuedMails(Table):
         params = ([*self._bound(row), written_us] for row, written_us in rows)
         return self._session.run_many(self._copy, params)
 
-    def read(self, queue: QueueName, place: Place, enqueue_id: EnqueueId) -> ViewRow | None:
+    def read(self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId) -> ViewRow | None:
         """The row, or None."""
-        rows = self._session.execute(self._read, [*_key(queue, place), enqueue_id])
+        rows = self._session.execute(self._read, [*_key(queue, partition), enqueue_id])
         return from_row(rows[0]) if rows else None
 
     def find(
-        self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId
+        self, queue: QueueName, partitions: Iterable[Partition], enqueue_id: EnqueueId
     ) -> Iterator[ViewRow]:
-        """The row of this id, wherever in `places` it is."""
-        params = ([*_key(queue, place), enqueue_id] for place in places)
+        """The row of this id, wherever in `partitions` it is."""
+        params = ([*_key(queue, partition), enqueue_id] for partition in partitions)
         for _, rows in self._session.map(self._read, params):
             yield from map(from_row, rows)
 
-    def rows(self, queue: QueueName, place: Place) -> Iterator[ViewRow]:
+    def rows(self, queue: QueueName, partition: Partition) -> Iterator[ViewRow]:
         """The rows of a partition, by enqueue id, a page at a time."""
-        for _, rows in self.rows_of(queue, [place], in_flight=1):
+        for _, rows in self.rows_of(queue, [partition], in_flight=1):
             yield from rows
 
-    def ids(self, queue: QueueName, place: Place) -> Iterator[RowId]:
+    def ids(self, queue: QueueName, partition: Partition) -> Iterator[RowId]:
         """Id, enqueued time and write time of each row of a partition."""
-        for _, ids in self.ids_of(queue, [place], in_flight=1):
+        for _, ids in self.ids_of(queue, [partition], in_flight=1):
             yield from ids
 
     def some(
@@ -187,42 +187,44 @@ class EnqueuedMails(Table):
         in_flight: int = 8,
         *,
         ordered: bool = False,
-    ) -> Iterator[tuple[Place, list[RowId]]]:
+    ) -> Iterator[tuple[Partition, list[RowId]]]:
         """As `some`, with `RowId`s: which of these ids have a row, without reading the others."""
         keys = _hundreds(queue, ids_by_place)
         for key, rows in self._session.map(self._row_ids_by_ids, keys, in_flight, ordered=ordered):
-            yield key.place, [_row_id(row) for row in rows]
+            yield key.partition, [_row_id(row) for row in rows]
 
-    def delete_partition(self, queue: QueueName, place: Place, timestamp_us: int) -> None:
+    def delete_partition(self, queue: QueueName, partition: Partition, timestamp_us: int) -> None:
         """Delete what was written into the partition up to `timestamp_us`, and nothing later."""
-        self.delete_partition_future(queue, place, timestamp_us).result()
+        self.delete_partition_future(queue, partition, timestamp_us).result()
 
-    def delete_partition_future(self, queue: QueueName, place: Place, timestamp_us: int) -> Pending:
+    def delete_partition_future(
+        self, queue: QueueName, partition: Partition, timestamp_us: int
+    ) -> Pending:
         """As `delete_partition`, without waiting; its `result()` raises as that."""
-        return self._session.begin(self._delete_partition, [timestamp_us, *_key(queue, place)])
+        return self._session.begin(self._delete_partition, [timestamp_us, *_key(queue, partition)])
 
-    def places(self, queue: QueueName) -> Iterator[Place]:
+    def partitions(self, queue: QueueName) -> Iterator[Partition]:
         """Every partition of the queue, in no order: a scan of all partition keys of the table."""
-        for _, rows in self._session.map(self._places, _token_ranges(), in_flight=4):
+        for _, rows in self._session.map(self._partitions, _token_ranges(), in_flight=4):
             for name, start, bucket in rows:
                 if name == queue:
-                    yield Place(instant(start), bucket)
+                    yield Partition(instant(start), bucket)
 
     def pages(
         self,
         read: PartitionRead[Page],
         queue: QueueName,
-        places: Iterable[Place],
+        partitions: Iterable[Partition],
         in_flight: int = 8,
         *,
         ordered: bool = False,
-    ) -> Iterator[tuple[Place, Page]]:
+    ) -> Iterator[tuple[Partition, Page]]:
         """The pages of one kind of read: see ReadPages."""
-        keys = (_Key(queue, place) for place in places)
+        keys = (_Key(queue, partition) for partition in partitions)
         ask: Any = self._session.packed.pages if read.packed else self._session.map
         statement = self.prepare_statement(read.cql)
         for key, page in ask(statement, keys, in_flight, ordered=ordered):
-            yield key.place, read.decode(page)
+            yield key.partition, read.decode(page)
 
     def _bound(self, row: ViewRow) -> Params:
         values = to_row(row).values()
@@ -236,15 +238,15 @@ class EnqueuedMails(Table):
 class _Key(list[object]):
     """The bound key of a partition, and ids when some are asked for, which remembers the place."""
 
-    def __init__(self, queue: QueueName, place: Place, *ids: list[EnqueueId]) -> None:
-        super().__init__([*_key(queue, place), *ids])
-        self.place = place
+    def __init__(self, queue: QueueName, partition: Partition, *ids: list[EnqueueId]) -> None:
+        super().__init__([*_key(queue, partition), *ids])
+        self.partition = partition
 
 
 def _hundreds(queue: QueueName, ids_by_place: IdsByPlace) -> Iterator[_Key]:
     return (
-        _Key(queue, place, list(ids[at : at + IDS_A_REQUEST]))
-        for place, ids in ids_by_place
+        _Key(queue, partition, list(ids[at : at + IDS_A_REQUEST]))
+        for partition, ids in ids_by_place
         for at in range(0, len(ids), IDS_A_REQUEST)
     )
 
@@ -257,8 +259,8 @@ def _written_row(row: Row) -> WrittenRow:
     return from_row(row[:-1]), row[-1]
 
 
-def _key(queue: QueueName, place: Place) -> Sequence[object]:
-    return [queue, epoch_ms(place.slice_start), place.bucket]
+def _key(queue: QueueName, partition: Partition) -> Sequence[object]:
+    return [queue, epoch_ms(partition.slice_start), partition.bucket]
 
 
 def _token_ranges() -> Iterator[Params]:

@@ -51,8 +51,8 @@ class Management:
         url = settings.management_url.get_secret_value()
         parts = url_parts(_URL, url, ("http", "https"), allowed)
         self._vhost = quote(self._address.vhost, safe="")
-        self._place = parts.netloc.rpartition("@")[2]
-        self._base = f"{parts.scheme}://{self._place}{parts.path.rstrip('/')}"
+        self._partition = parts.netloc.rpartition("@")[2]
+        self._base = f"{parts.scheme}://{self._partition}{parts.path.rstrip('/')}"
         user = unquote(parts.username) if parts.username else self._address.user
         password = unquote(parts.password) if parts.password is not None else self._address.password
         self._user = user
@@ -208,12 +208,12 @@ class Management:
         rows = self._get(path)
         if rows is None:
             raise BadSetting(
-                f"RabbitMQ management at {self._place} ({_URL}): there is no vhost "
+                f"RabbitMQ management at {self._partition} ({_URL}): there is no vhost "
                 f"{self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names"
             )
         if not isinstance(rows, list):
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._place} gives no list for {path} "
+                f"RabbitMQ management at {self._partition} gives no list for {path} "
                 f"(vhost {self._address.vhost!r})"
             )
         return rows
@@ -224,24 +224,24 @@ class Management:
             response = self._pool.request("GET", self._base + path)
         except HTTPError as error:
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._place} ({_URL}) does not answer: {_reason(error)}"
+                f"RabbitMQ management at {self._partition} ({_URL}) does not answer: {_reason(error)}"
             ) from error
         if response.status == 404:
             return None
         if response.status in (401, 403):
             raise BadSetting(
-                f"RabbitMQ management at {self._place} refuses user {self._user!r} of {_URL}: "
+                f"RabbitMQ management at {self._partition} refuses user {self._user!r} of {_URL}: "
                 "wrong password, or no management tag"
             )
         if response.status != 200:
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._place} answers {response.status} to {path}"
+                f"RabbitMQ management at {self._partition} answers {response.status} to {path}"
             )
         try:
             return json.loads(response.data)
         except ValueError as error:
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._place} ({_URL}) does not answer JSON to {path}"
+                f"RabbitMQ management at {self._partition} ({_URL}) does not answer JSON to {path}"
             ) from error
 
 

@@ -39,7 +39,9 @@ class State:
     def read(stores: Stores, queue: QueueName) -> State:
         """All of it, while nobody works on the queue."""
         written = stores.tables.written
-        rows = [row for place in written.places(queue) for row in written.rows(queue, place)]
+        rows = [
+            row for partition in written.partitions(queue) for row in written.rows(queue, partition)
+        ]
         return State(
             rows={row.enqueue_id: row for row in rows},
             marks=frozenset(stores.tables.deleted.ids(queue)),

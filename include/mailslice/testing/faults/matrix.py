@@ -83,7 +83,7 @@ class Break(StrEnum):
     MID_FRAME = "mid-frame"
     """They are closed in the middle of what the worker sends next; new ones pass."""
     RESTART = "restart"
-    """The server itself ends and begins again (`Place.restarts`)."""
+    """The server itself ends and begins again (`World.restarts`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Place:
+class World:
     """Where lanes run: the stores, open, and the environment that names them to children."""
 
     stores: Stores
@@ -172,7 +172,7 @@ def _timeouts(store: str) -> dict[str, str]:
 
 @dataclass
 class _Lane:
-    place: Place
+    world: World
     operation: str
     queue: QueueName
     outcome: Outcome
@@ -190,11 +190,11 @@ class _Lane:
         self._child(Case())
         for case in cases(self.outcome.points):
             self._child(case)
-        self.books.check_live(State.read(self.place.stores, self.queue))
+        self.books.check_live(State.read(self.world.stores, self.queue))
         before = set(self.books.ended)
         self._release_all()
         asyncio.run(self._drain())
-        end = self.outcome.end = State.read(self.place.stores, self.queue)
+        end = self.outcome.end = State.read(self.world.stores, self.queue)
         self.books.check_end(end, self._far)
         self._check_more(end, before)
         return self.outcome
@@ -224,7 +224,7 @@ class _Lane:
             if self.operation == "release":
                 self.books.check_released(end)
             if remaining := len(quarantined) + sum(
-                1 for _ in self.place.stores.own_blobs.list(f"quarantine/{self.queue}/")
+                1 for _ in self.world.stores.own_blobs.list(f"quarantine/{self.queue}/")
             ):
                 self.books.wrong.append(f"{remaining} rows and contents are left in quarantine")
 
@@ -232,7 +232,7 @@ class _Lane:
         """Names of the mails of which reports are in their queue."""
         reported: set[str] = set()
         async with (
-            worker_of(self.place.stores, QueueName(reports_of(self.queue))) as worker,
+            worker_of(self.world.stores, QueueName(reports_of(self.queue))) as worker,
             aclosing(worker.deliveries(16)) as deliveries,
         ):
             while (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
@@ -257,23 +257,23 @@ class _Lane:
             for number in range(count):
                 body = json.dumps({"no": "mail", "number": number}).encode()
                 exchange = RabbitNames(self.queue).exchange
-                publish_confirmed(self.place.stores.settings.rabbitmq, exchange, body, {}, None)
+                publish_confirmed(self.world.stores.settings.rabbitmq, exchange, body, {}, None)
                 self.books.junk.add(body)
             return
-        async with worker_of(self.place.stores, self.queue) as worker:
+        async with worker_of(self.world.stores, self.queue) as worker:
             items = await asyncio.gather(
                 *(worker.enqueue(*new_mail(), delay=_DELAYS.get(seeds)) for _ in range(count))
             )
         ids = [item.enqueue_id for item in items]
         self.books.accepted.update(ids)
         if seeds in (Seeds.DELETED, Seeds.DUE_DELETED):
-            self.place.stores.tables.deleted.mark_many(self.queue, ids)
+            self.world.stores.tables.deleted.mark_many(self.queue, ids)
             self.books.end(ids, time.monotonic())
         elif seeds is Seeds.BEGUN:
-            self.place.stores.own.mail_stages.prepare()
+            self.world.stores.own.mail_stages.prepare()
             for item in items:
                 nobody = MailStage(item.enqueue_id, _ENDED_EARLY, 1, 0, item.mail.recipients)
-                self.place.stores.own.mail_stages.advance(
+                self.world.stores.own.mail_stages.advance(
                     self.queue,
                     None,
                     nobody.moved(
@@ -284,7 +284,7 @@ class _Lane:
             for item in items:
                 self._quarantine_mail(item)
         elif seeds is Seeds.BARE:
-            self.place.stores.blobs.delete_many(
+            self.world.stores.blobs.delete_many(
                 [blob for item in items for blob in (item.header_blob_id, item.body_blob_id)]
             )
             self.books.bare.update(ids)
@@ -295,23 +295,23 @@ class _Lane:
         quarantined = quarantine.keep(
             item, holder, Decided("closed", "it was held for too long", "test kit")
         )
-        self.place.stores.tables.deleted.mark_many(self.queue, [item.enqueue_id])
+        self.world.stores.tables.deleted.mark_many(self.queue, [item.enqueue_id])
         quarantine.settle(quarantined)
         self.books.set_aside[item.enqueue_id] = item.mail.name
         self.books.end([item.enqueue_id], time.monotonic())
 
     @property
     def _quarantine(self) -> Quarantine:
-        return Quarantine(self.place.stores, self.queue, system_clock)
+        return Quarantine(self.world.stores, self.queue, system_clock)
 
     def _note_marks(self) -> None:
         """Whatever is marked now was ended by a child that is gone: from now on nobody is handed it."""
-        self.books.end(self.place.stores.tables.deleted.ids(self.queue), time.monotonic())
+        self.books.end(self.world.stores.tables.deleted.ids(self.queue), time.monotonic())
 
     def _child(self, case: Case) -> None:
         asyncio.run(self._seed(self.spec.each))
         with ExitStack() as stack:
-            env, proxy = stack.enter_context(self.place.behind(case.fault))
+            env, proxy = stack.enter_context(self.world.behind(case.fault))
             line, child_end = _FORK.Pipe()
             env = {**env, **self.spec.settings(self.queue)}
             process = _FORK.Process(
@@ -333,15 +333,15 @@ class _Lane:
             self._clients.pop().join(_LONGEST)
         if case.stop is not None:
             (self.outcome.stopped if stopped else self.outcome.missed).append(case)
-        if self.place.restarts is not None:
-            self.place.restarts.up()
+        if self.world.restarts is not None:
+            self.world.restarts.up()
         self._note_marks()
 
     def _break(self, fault: Fault, proxy: Proxy | None) -> None:
         if proxy is not None:
             _break(proxy, fault)
-        elif self.place.restarts is not None:
-            self.place.restarts.down()
+        elif self.world.restarts is not None:
+            self.world.restarts.down()
 
     def _follow(self, line: Connection, case: Case, proxy: Proxy | None) -> bool:
         """Hears the child to its end; whether it was stopped where it should."""
@@ -397,7 +397,7 @@ class _Lane:
 
     def _check_deleted(self) -> None:
         """A deletion that returned has marked all that was there."""
-        marks = set(self.place.stores.tables.deleted.ids(self.queue))
+        marks = set(self.world.stores.tables.deleted.ids(self.queue))
         for enqueue_id in self.books.accepted - marks:
             self.books.wrong.append(f"{enqueue_id} is not marked, and its deletion has returned")
 
@@ -427,15 +427,15 @@ class _Lane:
                     await self._consume(worker)
             except TimeoutError:
                 self.books.wrong.append(
-                    f"{self.operation}: the queue does not become empty: {ready(self.place.stores, self.queue)}"
+                    f"{self.operation}: the queue does not become empty: {ready(self.world.stores, self.queue)}"
                 )
 
     def _last_worker(self) -> AsyncContext[QueueWorker]:
         """On the stores that are open, where the queue has no settings of its own."""
         more = self.spec.settings(self.queue)
         if not more:
-            return worker_of(self.place.stores, self.queue)
-        settings = load_settings({**self.place.env, **more}, state_file=Path("/nonexistent"))
+            return worker_of(self.world.stores, self.queue)
+        settings = load_settings({**self.world.env, **more}, state_file=Path("/nonexistent"))
         return open_worker(settings, self.queue)
 
     async def _consume(self, worker: QueueWorker) -> None:
@@ -469,9 +469,9 @@ class _Lane:
     def _more_to_come(self) -> bool:
         """Delayed, which the hop consumer may hold until it is due; or then in a RabbitMQ queue, as a mail that is no longer delayed was published before."""
         late = system_clock() - timedelta(seconds=2)
-        rows = self.place.stores.own.delayed_mails.rows(self.queue)
+        rows = self.world.stores.own.delayed_mails.rows(self.queue)
         return any(row.due is not None and row.due > late for row in rows) or bool(
-            ready(self.place.stores, self.queue).keys() - self._far
+            ready(self.world.stores, self.queue).keys() - self._far
         )
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import deaths, failures_in, headers_of, place_in
+from mailslice.codec.headers import deaths, failures_in, headers_of, partition_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
-from mailslice.model.mail import EnqueueId, Place, QueuedMail, ViewRow
+from mailslice.model.mail import EnqueueId, Partition, QueuedMail, ViewRow
 from mailslice.model.names import (
     HEADER_BUCKET,
     HEADER_DIED,
@@ -369,16 +369,18 @@ class Delivery:
         it cleaned.
         """
         narrowed = recipients != self._message_recipients
-        place = place_in(self.message.headers)
+        partition = partition_in(self.message.headers)
         if narrowed or after is not None:
             most = None if narrowed else _MAX_ROW_READS
-            row = await row_of(self._context, self._item, place, most=most)
+            row = await row_of(self._context, self._item, partition, most=most)
             if row is not None:
-                headers |= headers_of(row.place)
+                headers |= headers_of(row.partition)
                 if narrowed:
                     await self._rewrite_row(row, recipients)
-            elif after is not None and place is not None and not self._may_be_cleaned(place):
-                await self._add_row(place, recipients)
+            elif (
+                after is not None and partition is not None and not self._may_be_cleaned(partition)
+            ):
+                await self._add_row(partition, recipients)
             elif after is not None:
                 headers.pop(HEADER_SLICE, None)
                 headers.pop(HEADER_BUCKET, None)
@@ -393,14 +395,14 @@ class Delivery:
                 self._item.enqueue_id, copy, now + after, has_message=not self.lease.is_out
             )
 
-    def _may_be_cleaned(self, place: Place) -> bool:
-        return self._context.settings.queue.shared or not is_open(self._context, place)
+    def _may_be_cleaned(self, partition: Partition) -> bool:
+        return self._context.settings.queue.shared or not is_open(self._context, partition)
 
-    async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:
+    async def _add_row(self, partition: Partition, recipients: tuple[str, ...]) -> None:
         """Its row, as it would be in the view if it had not been lost, or never written."""
         item = _narrowed(self._item, recipients)
         row = ViewRow(
-            self._context.queue, place, self.message.timestamp or self._context.clock(), item
+            self._context.queue, partition, self.message.timestamp or self._context.clock(), item
         )
         await self._context.bridge.rows(self._context.tables.written.insert_future(row))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import count_in, place_in
+from mailslice.codec.headers import count_in, partition_in
 from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, Undecodable
 from mailslice.model.mail import EnqueueId, QueuedMail
@@ -219,8 +219,8 @@ class Preparer:
 
     async def _remaining_recipients(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
         """Those of its row, where they are fewer: a retry writes the row before its message."""
-        place = place_in(slot.message.headers)
-        row = None if place is None else await row_of(self._context, item, place)
+        partition = partition_in(slot.message.headers)
+        row = None if partition is None else await row_of(self._context, item, partition)
         if row is None or not set(row.item.mail.recipients) < set(item.mail.recipients):
             return None
         return row.item.mail.recipients or None
@@ -229,13 +229,13 @@ class Preparer:
         self, slot: Slot, item: QueuedMail
     ) -> tuple[DeliveryStatus, Decision | None]:
         """The deleted check and, in parallel, the stage."""
-        place, in_doubt = place_in(slot.message.headers), self._state.in_doubt
+        partition, in_doubt = partition_in(slot.message.headers), self._state.in_doubt
         if in_doubt is None:
-            return await delivery_status(self._context, item, place), None
+            return await delivery_status(self._context, item, partition), None
         stages = in_doubt.stages
         reading = stages.ask(item.enqueue_id)
         try:
-            now = await delivery_status(self._context, item, place)
+            now = await delivery_status(self._context, item, partition)
             record = stages.record_of(item.enqueue_id, await reading)
         finally:
             if not reading.cancel() and not reading.cancelled():

@@ -23,12 +23,12 @@ from itertools import islice
 from uuid import UUID, uuid4
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import count_in, failures_in, headers_of, place_in
+from mailslice.codec.headers import count_in, failures_in, headers_of, partition_in
 from mailslice.model import crash
 from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, QueueMissing
-from mailslice.model.mail import EnqueueId, Place, QueuedMail
+from mailslice.model.mail import EnqueueId, Partition, QueuedMail
 from mailslice.model.names import (
     HEADER_DELAY_TOKEN,
     HEADER_DELIVERY_COUNT,
@@ -76,7 +76,10 @@ def _copy_of(row: DelayedMail) -> Copy:
         HEADER_REDRIVE_COUNT: row.redrives,
         HEADER_THROTTLED: int(row.throttled),
     }
-    headers = {**headers_of(row.place), **{name: value for name, value in counts.items() if value}}
+    headers = {
+        **headers_of(row.partition),
+        **{name: value for name, value in counts.items() if value},
+    }
     return Copy(row.message, headers, row.enqueued)
 
 
@@ -140,7 +143,7 @@ class Delays:
             due,
             token,
             published=False,
-            place=place_in(copy.headers),
+            partition=partition_in(copy.headers),
             message=copy.body,
             written_us=before.written_us if before else 0,
             failures=failures_in(copy.headers),
@@ -210,7 +213,7 @@ class Delays:
             await self._publish_copy(replace(copy, body=row.message), row.token, row.due)
         elif remaining > _NO_WAIT:
             return remaining
-        elif await self._is_cleaned(item.enqueue_id, row.place, place_in(message.headers)):
+        elif await self._is_cleaned(item.enqueue_id, row.partition, partition_in(message.headers)):
             await self._close(row)
         else:
             await self._release(row, copy)
@@ -247,13 +250,13 @@ class Delays:
         now = await self._read(row.enqueue_id)
         if now is None or now.published or now.token != row.token:
             return False  # it came due, or was delayed anew, since the rows were listed
-        if marked or await self._is_cleaned(now.enqueue_id, now.place):
+        if marked or await self._is_cleaned(now.enqueue_id, now.partition):
             await self._close(now)
             return False
         await self._release(now, _copy_of(now))
         return True
 
-    async def _is_cleaned(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
+    async def _is_cleaned(self, enqueue_id: EnqueueId, *where: Partition | None) -> bool:
         """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
         cleaned = await was_cleaned(self._context, enqueue_id, *where)
         if cleaned:

@@ -20,7 +20,7 @@ from mailslice.codec.content import split
 from mailslice.codec.headers import headers_of
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, Unconfirmed
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
 from mailslice.worker.enqueue.undoing import Undoing
@@ -103,31 +103,36 @@ class Enqueuer:
     async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
         context = self._context
         now = context.clock()
-        place = Place(
+        partition = Partition(
             slice_start(now, context.shape.window),
             bucket_of(item.mail.name, context.shape.bucket_counts[-1]),
         )
         if not self._starts_written:
-            await self._write_starts(place.slice_start)
-        row = ViewRow(context.queue, place, now, item)
+            await self._write_starts(partition.slice_start)
+        row = ViewRow(context.queue, partition, now, item)
         await context.bridge.rows(context.tables.written.insert_future(row))
         crash.point("enqueue:row-inserted")
         try:
-            await self._publish(item, encoded, place, now, delay)
+            await self._publish(item, encoded, partition, now, delay)
         except Unconfirmed as error:
             raise Unconfirmed(
                 f"{error}; the mail may be delivered all the same, mostly its deleted mark drops it"
             ) from error
 
     async def _publish(
-        self, item: QueuedMail, encoded: bytes, place: Place, now: datetime, delay: timedelta | None
+        self,
+        item: QueuedMail,
+        encoded: bytes,
+        partition: Partition,
+        now: datetime,
+        delay: timedelta | None,
     ) -> None:
         if delay is not None and delay > timedelta(0):
-            copy = Copy(encoded, headers_of(place), now)
+            copy = Copy(encoded, headers_of(partition), now)
             await self._delays.schedule(item.enqueue_id, copy, now + delay)
         else:
             await self._context.publisher.publish(
-                self._context.names.exchange, encoded, headers_of(place), now
+                self._context.names.exchange, encoded, headers_of(partition), now
             )
 
     async def _write_starts(self, first: datetime) -> None:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from itertools import islice
 
-from mailslice.model.mail import EnqueueId, Place, QueuedMail, ViewRow
+from mailslice.model.mail import EnqueueId, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slices_between
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.worker.io.context import QueueContext
@@ -47,7 +47,7 @@ class DeliveryStatus(Enum):
 
 
 async def delivery_status(
-    context: QueueContext, item: QueuedMail, place: Place | None
+    context: QueueContext, item: QueuedMail, partition: Partition | None
 ) -> DeliveryStatus:
     """The deleted check and, where marks may have been dropped, a search for the row.
 
@@ -60,45 +60,47 @@ async def delivery_status(
         return DeliveryStatus.DONE
     if context.settings.queue.shared:
         return DeliveryStatus.LIVE
-    if place is not None and is_open(context, place):
+    if partition is not None and is_open(context, partition):
         return DeliveryStatus.LIVE
-    is_recent = place is not None and _over_for(context, place) < _RECENTLY
+    is_recent = partition is not None and _over_for(context, partition) < _RECENTLY
     for pause in _RECENT if is_recent else _OLD:
         await asyncio.sleep(pause)
-        if await row_of(context, item, place) is not None:
+        if await row_of(context, item, partition) is not None:
             return DeliveryStatus.LIVE
     return (
         DeliveryStatus.DONE if await context.is_marked(item.enqueue_id) else DeliveryStatus.CLEANED
     )
 
 
-def is_open(context: QueueContext, place: Place) -> bool:
+def is_open(context: QueueContext, partition: Partition) -> bool:
     """Whether no cleanup can have cleaned the place yet.
 
     Its slice is not over even by the current window, the smallest there was.
     """
-    return context.clock() < place.slice_start + context.shape.window
+    return context.clock() < partition.slice_start + context.shape.window
 
 
-def _over_for(context: QueueContext, place: Place) -> timedelta:
+def _over_for(context: QueueContext, partition: Partition) -> timedelta:
     """Time since its slice ended, by the largest window that any node may still use.
 
     Negative while it is open.
     """
-    return context.clock() - (place.slice_start + context.shape.largest_window)
+    return context.clock() - (partition.slice_start + context.shape.largest_window)
 
 
-async def was_cleaned(context: QueueContext, enqueue_id: EnqueueId, *where: Place | None) -> bool:
+async def was_cleaned(
+    context: QueueContext, enqueue_id: EnqueueId, *where: Partition | None
+) -> bool:
     """Whether an unmarked mail has no row in the places of its message and its delay: cleaned away.
 
     Look for the mark first, for cleanups delete rows first. False in doubt: no place is known (a
     message of James), or its slice is open by the largest window (ADR 35). A row before browseStart
     counts: James' clear moves browseStart first. Raises StoreUnavailable.
     """
-    places = {place for place in where if place is not None}
-    if not places:
+    partitions = {partition for partition in where if partition is not None}
+    if not partitions:
         return False
-    ended = _over_for(context, max(places, key=lambda place: place.slice_start))
+    ended = _over_for(context, max(partitions, key=lambda partition: partition.slice_start))
     if ended < timedelta(0):
         return False
     for pause in _RECENT if ended < _LATELY else _OLD:
@@ -110,7 +112,7 @@ async def was_cleaned(context: QueueContext, enqueue_id: EnqueueId, *where: Plac
             if pause
             else context.tables.existing
         )
-        if await _is_in_one(context, tables, places, enqueue_id):
+        if await _is_in_one(context, tables, partitions, enqueue_id):
             return False
     return True
 
@@ -118,7 +120,7 @@ async def was_cleaned(context: QueueContext, enqueue_id: EnqueueId, *where: Plac
 async def _is_in_one(
     context: QueueContext,
     tables: Iterable[EnqueuedMails],
-    places: Iterable[Place],
+    partitions: Iterable[Partition],
     enqueue_id: EnqueueId,
 ) -> bool:
     """By the id alone: a row that cannot be read is one, too."""
@@ -126,23 +128,27 @@ async def _is_in_one(
     def has_row(rows: EnqueuedMails) -> bool:
         return any(
             page
-            for _, page in rows.some_ids(context.queue, [(place, [enqueue_id]) for place in places])
+            for _, page in rows.some_ids(
+                context.queue, [(partition, [enqueue_id]) for partition in partitions]
+            )
         )
 
     return any(await asyncio.gather(*(asyncio.to_thread(has_row, rows) for rows in tables)))
 
 
 async def row_of(
-    context: QueueContext, item: QueuedMail, place: Place | None, *, most: int | None = None
+    context: QueueContext, item: QueuedMail, partition: Partition | None, *, most: int | None = None
 ) -> ViewRow | None:
     """The mail's row, in V3 or V4, by at most `most` reads (None: as many as it takes).
 
     Without a place: slices from browseStart to now, newest first, in the bucket of its name.
     """
-    places = (
-        [place] if place is not None else await asyncio.to_thread(_possible_places, context, item)
+    partitions = (
+        [partition]
+        if partition is not None
+        else await asyncio.to_thread(_possible_partitions, context, item)
     )
-    looked = islice(((rows, at) for at in places for rows in context.tables.existing), most)
+    looked = islice(((rows, at) for at in partitions for rows in context.tables.existing), most)
     at_once = 2
     while batch := list(islice(looked, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
@@ -157,16 +163,16 @@ async def row_of(
     return None
 
 
-def _possible_places(context: QueueContext, item: QueuedMail) -> Iterable[Place]:
+def _possible_partitions(context: QueueContext, item: QueuedMail) -> Iterable[Partition]:
     start = context.tables.browse_starts.read(context.queue)
-    return list(_places(context, item, start.value)) if start is not None else []
+    return list(_partitions(context, item, start.value)) if start is not None else []
 
 
-def _places(context: QueueContext, item: QueuedMail, first: datetime) -> Iterator[Place]:
+def _partitions(context: QueueContext, item: QueuedMail, first: datetime) -> Iterator[Partition]:
     """The newest slice first, where most mails are; the name's bucket by every past count."""
     buckets = {bucket_of(item.mail.name, count) for count in context.shape.bucket_counts}
     starts = list(slices_between(first, context.clock(), context.shape.window))
-    return (Place(start, bucket) for start in reversed(starts) for bucket in buckets)
+    return (Partition(start, bucket) for start in reversed(starts) for bucket in buckets)
 
 
 def _first(rows: Iterable[ViewRow | None]) -> ViewRow | None:

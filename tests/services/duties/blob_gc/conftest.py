@@ -18,7 +18,7 @@ from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.bulk import BulkBlobs
@@ -63,7 +63,7 @@ class Heap:
         start = datetime(2026, 11, 1, tzinfo=UTC)
         self.used.add("enqueuedmailsv4")
         self.stores.tables.v4.insert_future(
-            ViewRow(QueueName("spool"), Place(start, 0), start, item)
+            ViewRow(QueueName("spool"), Partition(start, 0), start, item)
         ).result()
 
     def message(self, header: str, body: str) -> uuid.UUID:
@@ -142,7 +142,7 @@ def with_spark() -> None:
 
 
 @pytest.fixture(scope="module")
-def _place(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
+def _partition(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
     fresh = make_fresh().but(
         MAILSLICE_GC_ABSENT_SOURCES="enqueuedMailsV3", MAILSLICE_DUTY_SPARK_MASTER="local[2]"
     )
@@ -154,9 +154,9 @@ def _place(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture
-def heap(_place: tuple[Settings, Stores]) -> Iterator[Heap]:
+def heap(_partition: tuple[Settings, Stores]) -> Iterator[Heap]:
     """An empty deployment; what the test puts into it is removed."""
-    settings, stores = _place
+    settings, stores = _partition
     for bucket in (stores.blobs, stores.own_blobs):
         bucket.ensure_bucket()
     heap = Heap(settings, stores)

@@ -48,10 +48,10 @@ def refuse_copies_of(monkeypatch, key):
     copies = BulkBlobs.copies
 
     def some(self, source, wanted):
-        refused = {place: "S3 is full" for place in wanted if place.endswith(key)}
+        refused = {world: "S3 is full" for world in wanted if world.endswith(key)}
         return {
             **copies(
-                self, source, {place: to for place, to in wanted.items() if place not in refused}
+                self, source, {world: to for world, to in wanted.items() if world not in refused}
             ),
             **refused,
         }

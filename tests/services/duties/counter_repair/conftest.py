@@ -41,7 +41,7 @@ def _close_what_in_process_workers_opened() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def _place(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
+def _partition(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
     settings = make_fresh().but(MAILSLICE_DUTY_SPARK_MASTER="local[2]").settings
     with open_stores(settings) as stores:
         create_mailbox_tables(stores)
@@ -49,9 +49,9 @@ def _place(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture(scope="session")
-def shared_james(_place: tuple[Settings, Stores]) -> Mailboxes:
+def shared_james(_partition: tuple[Settings, Stores]) -> Mailboxes:
     """Mailboxes that tests share: a test names its own by the param `mailboxes`."""
-    return Mailboxes(*_place)
+    return Mailboxes(*_partition)
 
 
 @pytest.fixture

@@ -45,10 +45,10 @@ class PlainScanned:
         for part in scan.modseq_keys_first(keys):
             rows += [row for batch in reading.read(what, iter([part])) for row in batch.to_pylist()]
             pause()
-        place = itemgetter("kind", "key")
+        world = itemgetter("kind", "key")
         self._rows = [
             _joined(kind, key, list(parts))
-            for (kind, key), parts in groupby(sorted(rows, key=place), key=place)
+            for (kind, key), parts in groupby(sorted(rows, key=world), key=world)
         ]
         self._mailboxes = [row for row in self._rows if row["kind"] == reading.OF_MAILBOX]
 

@@ -252,10 +252,10 @@ def test_a_row_that_cassandra_does_not_take_is_said_and_the_rest_goes_on(james, 
     james.add(mailbox, 1, 1)
     truth = MailboxTables.truth
 
-    def refused(self, message, *place):
+    def refused(self, message, *world):
         if message != other:
             raise BadSetting("Cassandra at x: InvalidRequest")
-        return truth(self, message, *place)
+        return truth(self, message, *world)
 
     monkeypatch.setattr(MailboxTables, "truth", refused)
     done = james.repair(mailboxes=[str(mailbox)], repair_projection=True)["projection"]

@@ -54,17 +54,17 @@ def test_without_james_tables_it_refuses_by_name(make_fresh):
 @pytest.mark.parametrize("file", ["plan.json", "drifts"])
 def test_a_plan_that_was_edited_is_refused(james, drifted, file):
     mailbox, request, folder = drifted
-    place = folder.artifacts
+    world = folder.artifacts
     name = (
         folder.file(file)
         if file == "plan.json"
-        else next(each for each in place.files(folder.name) if each.endswith("/drifts.parquet"))
+        else next(each for each in world.files(folder.name) if each.endswith("/drifts.parquet"))
     )
-    kept = place.read(name)
+    kept = world.read(name)
     edited = json.loads(kept) if file == "plan.json" else None
     if edited is not None:
         edited["decided"]["settle"] = 1.0
-    place.write(
+    world.write(
         name,
         json.dumps(edited).encode() if edited is not None else kept[:-1] + bytes([kept[-1] ^ 1]),
     )
@@ -72,7 +72,7 @@ def test_a_plan_that_was_edited_is_refused(james, drifted, file):
         with pytest.raises(PlanRefused, match="changed"):
             james.steps(request, "apply")
     finally:
-        place.write(name, kept)
+        world.write(name, kept)
     assert james.counters(mailbox) == (3, 2)
 
 

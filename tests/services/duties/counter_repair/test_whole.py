@@ -247,7 +247,7 @@ def test_the_gates_have_their_pages(whole):
 
 
 def test_the_plot_shows_the_drifts_before_and_after(whole):
-    place = artifacts(whole.james.settings)
-    picture = place.read(whole.report["plot"].removeprefix(place.uri("")).lstrip("/")).decode()
+    world = artifacts(whole.james.settings)
+    picture = world.read(whole.report["plot"].removeprefix(world.uri("")).lstrip("/")).decode()
     assert f"before {len(WRONG)}" in picture
     assert f"after {len(WRONG)}" in picture

@@ -15,7 +15,7 @@ from mailslice.admin import queues
 from mailslice.codec import message
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all, run_step
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
@@ -51,9 +51,9 @@ class Letters:
         item = QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, sender, ("c@d.example",)), *blobs)
         if row:
             now = datetime.now(UTC)
-            place = Place(slice_start(now, self.settings.queue.slice_window), 0)
-            self.stores.tables.v4.insert_many([ViewRow(self.queue, place, now, item)])
-            self.stores.tables.browse_starts.insert_first(self.queue, place.slice_start)
+            world = Partition(slice_start(now, self.settings.queue.slice_window), 0)
+            self.stores.tables.v4.insert_many([ViewRow(self.queue, world, now, item)])
+            self.stores.tables.browse_starts.insert_first(self.queue, world.slice_start)
         if content:
             for blob in blobs:
                 self.stores.blobs.put(blob, b"x")
@@ -167,13 +167,13 @@ def _without_data_docs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def _place(fresh_module: Any) -> Iterator[tuple[Settings, Stores, dict[str, str]]]:
+def _partition(fresh_module: Any) -> Iterator[tuple[Settings, Stores, dict[str, str]]]:
     with open_stores(fresh_module.settings) as stores:
         yield fresh_module.settings, stores, fresh_module.environ
 
 
 @pytest.fixture
-def letters(_place: tuple[Settings, Stores, dict[str, str]]) -> Letters:
+def letters(_partition: tuple[Settings, Stores, dict[str, str]]) -> Letters:
     """A fresh queue."""
-    settings, stores, environ = _place
+    settings, stores, environ = _partition
     return Letters(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"), environ)

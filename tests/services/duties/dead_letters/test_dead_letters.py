@@ -235,7 +235,12 @@ def test_a_mail_of_which_a_delayed_copy_waits_is_not_redriven(letters):
     item = letters.mail("waits")
     letters.letter(item)
     row = DelayedMail(
-        item.enqueue_id, datetime.now(UTC) + HOUR, uuid4(), published=False, place=None, message=b""
+        item.enqueue_id,
+        datetime.now(UTC) + HOUR,
+        uuid4(),
+        published=False,
+        partition=None,
+        message=b"",
     )
     letters.stores.own.delayed_mails.write_future(letters.queue, row).result()
     assert letters.run(redrive=True)["keptBy"] == {"it is delayed: a copy waits": 1}
@@ -498,10 +503,10 @@ def test_an_export_that_is_gone_or_holds_something_else_fails(letters, content):
     letters.letter(b"{no mail")
     request = letters.request()
     assert letters.steps(request, "plan", "check", "apply")["applied"] == 1
-    place = artifacts(letters.settings)
+    world = artifacts(letters.settings)
     (body,) = (
-        name for name in place.files(f"dead-letters/{letters.queue}") if name.endswith(".body")
+        name for name in world.files(f"dead-letters/{letters.queue}") if name.endswith(".body")
     )
-    place.remove(body) if content is None else place.write(body, content)
+    world.remove(body) if content is None else world.write(body, content)
     with pytest.raises(GateFailed, match="Every exported letter is in its file"):
         letters.steps(request, "verify")

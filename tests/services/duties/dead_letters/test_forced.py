@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.codec.headers import headers_of, place_in
+from mailslice.codec.headers import headers_of, partition_in
 from mailslice.model.clock import system_clock
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from mailslice.model.slices import slice_start
 from mailslice.worker import open_worker
 from mailslice.worker.io.deleted_check import REASON
@@ -24,7 +24,7 @@ class Killed(BaseException):
 def cleaned_letter(letters):
     """As a worker dead-letters a mail whose slice was cleaned: its headers name a slice that is over."""
     item = letters.mail("cleaned", row=False)
-    long_ago = Place(
+    long_ago = Partition(
         slice_start(datetime.now(UTC) - timedelta(days=1), letters.settings.queue.slice_window), 0
     )
     letters.letter(item, **headers_of(long_ago), **{"x-mailslice-reason": REASON})
@@ -77,4 +77,4 @@ def test_a_forced_redrive_that_was_cut_off_is_an_ordinary_one_for_the_next_run(
     assert letters.run(redrive=True)["redriven"] == 1
     (row,) = live(letters)
     ((properties, _),) = letters.taken(letters.names.work_queue)
-    assert place_in(properties.headers) == row.place
+    assert partition_in(properties.headers) == row.partition

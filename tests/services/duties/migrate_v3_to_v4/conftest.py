@@ -16,7 +16,7 @@ from mailslice.engine import worker_stores
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import system_clock
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import bucket_of, slice_start
@@ -52,7 +52,7 @@ class OldView:
         start = self.at(number)
         return ViewRow(
             self.queue,
-            Place(start, bucket_of(mail.name, BUCKETS)),
+            Partition(start, bucket_of(mail.name, BUCKETS)),
             start + timedelta(minutes=7, milliseconds=123),
             item,
         )
@@ -83,7 +83,7 @@ class OldView:
         """Every row of the queue in a table, with its write time."""
         return {
             row.enqueue_id: (row, at)
-            for _, page in table.written_rows_of(self.queue, list(table.places(self.queue)))
+            for _, page in table.written_rows_of(self.queue, list(table.partitions(self.queue)))
             for row, at in page
         }
 
@@ -156,7 +156,7 @@ def settings_of(fresh: Any, **more: str) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def _place(fresh_module: Any) -> Iterator[tuple[Settings, Stores]]:
+def _partition(fresh_module: Any) -> Iterator[tuple[Settings, Stores]]:
     settings = settings_of(fresh_module)
     v3 = settings.model_copy(
         update={"queue": settings.queue.model_copy(update={"table": QueueTable.V3})}
@@ -168,7 +168,7 @@ def _place(fresh_module: Any) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture
-def old(_place: tuple[Settings, Stores]) -> OldView:
+def old(_partition: tuple[Settings, Stores]) -> OldView:
     """A fresh queue, where V3 and V4 both exist."""
-    settings, stores = _place
+    settings, stores = _partition
     return OldView(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"))

@@ -11,7 +11,7 @@ from mailslice.maintenance.lock import LockHeld, locked
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all
 from mailslice.model.errors import GateFailed, PlanRefused, Refused, UnknownQueue
-from mailslice.model.mail import Place, QueueName, RecipientHeader
+from mailslice.model.mail import Partition, QueueName, RecipientHeader
 from mailslice.stores import open_stores
 from tests.services.duties.migrate_v3_to_v4.conftest import OldView, settings_of
 
@@ -115,7 +115,7 @@ def test_a_mail_deleted_after_the_plan_is_not_copied_and_one_deleted_after_its_c
     old.steps(request, "plan", "check")
     old.mark(first)
     old.stores.tables.v3.delete_partition(
-        old.queue, second.place, 1
+        old.queue, second.partition, 1
     )  # before everything: nothing goes
     summary = old.steps(request, "apply")
     assert (summary["applied"], summary["skippedBy"]) == (2, {"deleted since the plan": 1})
@@ -130,7 +130,7 @@ def test_a_row_that_left_v3_or_fell_behind_browse_start_since_the_plan_is_not_co
     early, gone, kept = old.insert(-3), old.insert(-1), old.insert(0)
     request = old.request()
     assert old.steps(request, "plan", "check")["planned"] == 3
-    old.stores.tables.v3.delete_partition(old.queue, gone.place, old.v3[gone.enqueue_id][1])
+    old.stores.tables.v3.delete_partition(old.queue, gone.partition, old.v3[gone.enqueue_id][1])
     old.stores.tables.browse_starts.write(old.queue, old.at(-2), 2**52)
     summary = old.steps(request, "apply", "verify", "report")
     assert set(old.v4) == {kept.enqueue_id}
@@ -144,7 +144,7 @@ def test_a_row_that_left_v3_or_fell_behind_browse_start_since_the_plan_is_not_co
 def test_a_copy_that_an_older_delete_covers_is_told_and_stays_live_in_v3(old):
     old.start_at(0)
     row = old.insert(0)
-    old.stores.tables.v4.delete_partition(old.queue, row.place, old.v3[row.enqueue_id][1] + 1)
+    old.stores.tables.v4.delete_partition(old.queue, row.partition, old.v3[row.enqueue_id][1] + 1)
     report = old.run()
     assert (report["status"], report["copied"], report["failed"], report["missing"]) == (
         "failed",
@@ -158,8 +158,8 @@ def test_a_copy_that_an_older_delete_covers_is_told_and_stays_live_in_v3(old):
 def test_a_slice_of_an_older_window_and_a_row_without_times_keep_their_places(old):
     old.start_at(-3)
     odd = old.row(0)
-    unreachable = replace(odd, place=Place(old.at(0) + timedelta(minutes=10), 0))
-    nowhere = replace(old.row(0), place=Place(old.at(0), 9))
+    unreachable = replace(odd, partition=Partition(old.at(0) + timedelta(minutes=10), 0))
+    nowhere = replace(old.row(0), partition=Partition(old.at(0), 9))
     old.stores.tables.v3.insert_many([unreachable, nowhere])
     report = old.run()
     assert (report["status"], report["copied"], report["skippedBy"]) == (
@@ -223,7 +223,7 @@ def copied(old):
 
 def test_a_copy_that_is_gone_fails_verify(old):
     request, row, at = copied(old)
-    old.stores.tables.v4.delete_partition(old.queue, row.place, at + 1)
+    old.stores.tables.v4.delete_partition(old.queue, row.partition, at + 1)
     with pytest.raises(GateFailed, match=r"Every live row of V3 is in V4.* missing is 1 "):
         old.steps(request, "verify")
 

@@ -409,7 +409,7 @@ def test_rows_of_both_tables_are_judged_and_a_copied_row_once(spool):
             stores.cassandra.prepare(
                 f"DELETE FROM {spool.settings.cassandra.keyspace}.enqueuedmailsv4 WHERE queuename = ? AND timerangestart = ? AND bucketid = 0 AND enqueueid = ?"
             ),
-            [spool.queue, row.place.slice_start, other],
+            [spool.queue, row.partition.slice_start, other],
         )
         assert spool.audit(census=True)["verdicts"]["lost"] == 2
         assert spool.verdicts() == {one: "lost", other: "lost"}

@@ -188,13 +188,13 @@ def test_the_reasons_speak_to_people_and_name_no_address(planted):
     assert "James may have delivered it" in spool.why(ids["lost"])
     assert "it was delayed until" in spool.why(ids["overdue"])
     assert "in quarantine (kept)" in spool.why(ids["held"])
-    place = artifacts(spool.settings)
-    assert [name for name in place.files("") if b"secret.person" in place.read(name)] == []
+    world = artifacts(spool.settings)
+    assert [name for name in world.files("") if b"secret.person" in world.read(name)] == []
 
 
 def test_metrics_are_published(planted):
-    place = artifacts(planted.spool.settings)
-    text = place.read(f"metrics/mailslice-audit-{planted.spool.queue}.prom").decode()
+    world = artifacts(planted.spool.settings)
+    text = world.read(f"metrics/mailslice-audit-{planted.spool.queue}.prom").decode()
     assert (
         f'mailslice_audit_mails{{queue="{planted.spool.queue}",verdict="lost or ghost"}} 4.0'
         in text

@@ -20,7 +20,7 @@ from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all, run_step, steps_of
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.configuration import ViewConfiguration
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
@@ -62,7 +62,7 @@ class View:
             BlobId("h"),
             BlobId("b"),
         )
-        row = ViewRow(self.queue, Place(start, bucket), start + timedelta(seconds=1), item)
+        row = ViewRow(self.queue, Partition(start, bucket), start + timedelta(seconds=1), item)
         (table or self.stores.tables.v4).insert_future(row).result()
         if dead:
             self.mark(row.enqueue_id)
@@ -109,11 +109,11 @@ class View:
 
     def rows(self, number: int, bucket: int = 0) -> set[EnqueueId]:
         """The ids in a slice, over all tables."""
-        place = Place(self.at(number), bucket)
+        world = Partition(self.at(number), bucket)
         return {
             row.enqueue_id
             for table in self.stores.tables.existing
-            for row in table.ids(self.queue, place)
+            for row in table.ids(self.queue, world)
         }
 
     def request(self, run: str = "", **params: object) -> RunRequest:

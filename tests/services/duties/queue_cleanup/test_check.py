@@ -9,7 +9,7 @@ from mailslice.duties.queue_cleanup import check, decide, plan, planning
 from mailslice.engine import partition_scan as spark_slices
 from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import BadInput, GateFailed
-from mailslice.model.mail import Place
+from mailslice.model.mail import Partition
 from tests.services.duties.queue_cleanup.conftest import micros
 
 
@@ -91,12 +91,12 @@ def test_rows_of_the_plans_files_that_no_cleanup_may_delete_fail(full, monkeypat
 
 
 def _as_many_as_its_files(of):
-    def place(found):
+    def world(found):
         from dataclasses import replace
 
         return replace(of(found), rows=found.digest.count)
 
-    return place
+    return world
 
 
 @pytest.mark.parametrize("with_real_spark", [pytest.param(True, marks=pytest.mark.soak), False])
@@ -119,8 +119,8 @@ def test_james_cleaning_up_behind_a_start_that_it_moves_on_is_no_alarm(full):
         view.unmark(one)
     assert view.steps(run, "check")["success"]
     for number in (0, 1):
-        place = Place(view.at(number), 0)
-        view.stores.tables.v4.delete_partition(view.queue, place, micros(datetime.now(UTC)))
+        world = Partition(view.at(number), 0)
+        view.stores.tables.v4.delete_partition(view.queue, world, micros(datetime.now(UTC)))
     report = view.steps(run, "apply", "verify", "report")
     assert (report["status"], report["applied"]) == ("done", 0)
 
@@ -178,8 +178,8 @@ def test_a_place_that_was_not_read_or_read_twice_stops_the_run(full, monkeypatch
     scan = planning.scan
 
     def other(*args):
-        places = scan(*args)
-        return places[:found] if found < 0 else [*places[1:], places[-1]]
+        partitions = scan(*args)
+        return partitions[:found] if found < 0 else [*partitions[1:], partitions[-1]]
 
     with monkeypatch.context() as patch:
         patch.setattr(planning, "scan", other)

@@ -126,16 +126,16 @@ async def test_a_mail_enqueued_while_the_queue_is_cleaned_is_delivered_and_stays
         there = {
             row.enqueue_id
             for table in stores.tables.existing
-            for place in table.places(queue)
-            for row in table.ids(queue, place)
+            for world in table.partitions(queue)
+            for row in table.ids(queue, world)
         }
         assert there == set(later)
         assert first.enqueue_id not in there
         browse = stores.tables.browse_starts.read(queue).value
         assert all(
-            place.slice_start >= browse
+            world.slice_start >= browse
             for table in stores.tables.existing
-            for place in table.places(queue)
+            for world in table.partitions(queue)
         )
 
 

@@ -10,7 +10,7 @@ from mailslice.duties.queue_cleanup import duty
 from mailslice.duties.queue_cleanup import view as views
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.model.errors import BadInput, StoreUnavailable
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
@@ -96,8 +96,8 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
         old.steps(request, "check", "apply", "verify")
         there = {
             row.enqueue_id
-            for place in stores.tables.v4.places(queue)
-            for row in stores.tables.v4.ids(queue, place)
+            for world in stores.tables.v4.partitions(queue)
+            for row in stores.tables.v4.ids(queue, world)
         }
         assert there == {still_open}
         assert closed not in there
@@ -105,7 +105,7 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
         # An operator says that no node of James has the larger window any more: today's closes the slice.
         restarted = {"restarted": (datetime.now(UTC) - timedelta(seconds=3)).isoformat()}
         confirmed = old.clean(**restarted)
-        assert (confirmed["applied"], list(stores.tables.v4.places(queue))) == (1, [])
+        assert (confirmed["applied"], list(stores.tables.v4.partitions(queue))) == (1, [])
         assert old.browse_start >= slice_start(
             datetime.now(UTC), timedelta(seconds=10)
         ) - timedelta(seconds=60)
@@ -132,7 +132,7 @@ def test_a_marked_row_without_a_write_time_keeps_its_slice(view):
     assert view.is_marked(bare)
     assert not view.is_marked(dead)
     assert {
-        row.enqueue_id for row in view.stores.tables.v4.ids(view.queue, Place(view.at(0), 0))
+        row.enqueue_id for row in view.stores.tables.v4.ids(view.queue, Partition(view.at(0), 0))
     } == {bare}
 
 
@@ -140,7 +140,7 @@ def test_a_row_of_a_clock_that_is_ahead_keeps_its_slice_until_that_time_has_come
     """The delete's write time would be in the future: a late insert of today would not survive it."""
     view.start_at(0)
     ahead = view.insert(0, dead=True)
-    row = view.stores.tables.v4.read(view.queue, Place(view.at(0), 0), ahead)
+    row = view.stores.tables.v4.read(view.queue, Partition(view.at(0), 0), ahead)
     in_a_while = micros(datetime.now(UTC) + timedelta(minutes=5))
     view.stores.tables.v4.copy_many([(row, in_a_while)])
     view.insert(1, dead=True)
@@ -255,18 +255,18 @@ def test_a_partition_is_deleted_up_to_the_greatest_write_time_of_its_planned_row
     view.insert(0, dead=True)
     view.insert(0, dead=True)
     newest = max(
-        row.written_us for row in view.stores.tables.v4.ids(view.queue, Place(view.at(0), 0))
+        row.written_us for row in view.stores.tables.v4.ids(view.queue, Partition(view.at(0), 0))
     )
     seen = []
     delete = EnqueuedMails.delete_partition_future
 
-    def remember(self, queue, place, timestamp_us):
-        seen.append((place, timestamp_us))
-        return delete(self, queue, place, timestamp_us)
+    def remember(self, queue, world, timestamp_us):
+        seen.append((world, timestamp_us))
+        return delete(self, queue, world, timestamp_us)
 
     monkeypatch.setattr(EnqueuedMails, "delete_partition_future", remember)
     view.clean()
-    assert seen == [(Place(view.at(0), 0), newest)]
+    assert seen == [(Partition(view.at(0), 0), newest)]
 
 
 def test_a_mark_that_is_gone_since_the_plan_keeps_its_slice(view):
@@ -286,14 +286,14 @@ def test_a_delete_that_fails_is_counted_and_stops_no_other(view, monkeypatch):
     first, second = view.insert(0, dead=True), view.insert(1, dead=True)
     delete = EnqueuedMails.delete_partition_future
 
-    def fail_once(self, queue, place, timestamp_us):
+    def fail_once(self, queue, world, timestamp_us):
         future = delete(
             self,
             queue,
-            place if place.slice_start != view.at(0) else Place(view.at(25), 0),
+            world if world.slice_start != view.at(0) else Partition(view.at(25), 0),
             timestamp_us,
         )
-        if place.slice_start == view.at(0):
+        if world.slice_start == view.at(0):
             future.result()
             future.result = lambda: (_ for _ in ()).throw(StoreUnavailable("no answer"))
         return future
@@ -382,14 +382,14 @@ def test_a_range_cleans_its_slices_and_leaves_the_starts(view):
 def test_many_rows_in_one_slice_are_compared_in_their_own_order(view, with_spark):
     """More than one page and one row group would need 50,000 rows; 6,000 are two pages, whose order the walk relies on."""
     view.start_at(0)
-    place = Place(view.at(0), 0)
+    world = Partition(view.at(0), 0)
     ids = [uuid.uuid4() for _ in range(6000)]
     session = view.stores.cassandra
     keyspace = view.settings.cassandra.keyspace
     insert = session.prepare(
         f"INSERT INTO {keyspace}.enqueuedmailsv4 (queuename, timerangestart, bucketid, enqueueid, enqueuedtime) VALUES (?, ?, ?, ?, ?)"
     )
-    millis = int(place.slice_start.timestamp() * 1000)
+    millis = int(world.slice_start.timestamp() * 1000)
     session.run_many(insert, ([view.queue, millis, 0, one, millis] for one in ids))
     view.stores.tables.deleted.mark_many(view.queue, ids)
     report = view.clean()

@@ -97,8 +97,8 @@ def test_marks_of_a_mail_alone_are_not_swept_at_once_on_an_own_queue(view, monke
 
 def candidates(view):
     """The note, and the file that it names."""
-    place = artifacts(view.settings)
-    parent = Path(place.uri(queue_folder("queue_cleanup", view.queue)))
+    world = artifacts(view.settings)
+    parent = Path(world.uri(queue_folder("queue_cleanup", view.queue)))
     note = parent / "candidates.json"
     value = json.loads(note.read_text())
     return note, parent / value["run"] / "marks" / value["files"][0][0]

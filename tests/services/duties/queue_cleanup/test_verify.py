@@ -12,7 +12,7 @@ from mailslice.duties.queue_cleanup.partition_deletes import Deletes
 from mailslice.duties.queue_cleanup.second_read import SecondRead
 from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import GateFailed
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Partition
 from tests.services.duties.queue_cleanup.conftest import micros
 
 
@@ -63,10 +63,10 @@ def test_a_start_of_ours_that_passed_a_live_mail_fails(busy, monkeypatch, unseen
         view.insert(9, dead=False)
     view.steps(request, "plan", "check")
     if unseen:
-        row = view.stores.tables.v4.read(view.queue, Place(view.at(0), 0), dead)
+        row = view.stores.tables.v4.read(view.queue, Partition(view.at(0), 0), dead)
         late = replace(
             row,
-            place=Place(view.at(4), 0),
+            partition=Partition(view.at(4), 0),
             item=replace(row.item, enqueue_id=EnqueueId(uuid.uuid4())),
         )
         view.stores.tables.v4.copy_many([(late, now_us() - 60_000_000)])
@@ -129,7 +129,7 @@ def test_a_content_start_after_browse_start_fails(busy):
 def test_a_live_mail_whose_row_is_gone_fails(busy):
     view, request, _, _ = busy
     view.steps(request, "plan", "check", "apply")
-    view.stores.tables.v4.delete_partition(view.queue, Place(view.at(3), 0), now_us())
+    view.stores.tables.v4.delete_partition(view.queue, Partition(view.at(3), 0), now_us())
     with pytest.raises(GateFailed, match="survivors_lost is 1 "):
         view.steps(request, "verify")
 
@@ -197,8 +197,8 @@ def test_a_cleanup_reads_each_partition_at_most_three_times(busy, monkeypatch):
     view.mark(view.insert(5, dead=True))
     read, table = [], type(view.stores.tables.v4)
 
-    def counted(self, kind, queue, places, *args, **kwargs):
-        listed = list(places)
+    def counted(self, kind, queue, partitions, *args, **kwargs):
+        listed = list(partitions)
         read.extend(listed)
         return pages(self, kind, queue, listed, *args, **kwargs)
 
@@ -207,7 +207,7 @@ def test_a_cleanup_reads_each_partition_at_most_three_times(busy, monkeypatch):
     view.steps(request, "plan")
     sampled = 1  # some rows of a few planned partitions, for the bytes of the report
     view.steps(request, "check", "apply", "verify", "report")
-    counts = {place: read.count(place) for place in set(read)}
-    assert counts[Place(view.at(0), 0)] == 3 + sampled
-    assert counts[Place(view.at(3), 0)] <= 3
+    counts = {world: read.count(world) for world in set(read)}
+    assert counts[Partition(view.at(0), 0)] == 3 + sampled
+    assert counts[Partition(view.at(3), 0)] <= 3
     assert max(counts.values()) <= 3 + sampled

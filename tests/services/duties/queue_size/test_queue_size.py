@@ -98,8 +98,8 @@ def test_the_oldest_mail_and_the_histogram(report):
 
 
 def test_addresses_are_nowhere_in_what_is_kept(report, fresh_module):
-    place = artifacts(fresh_module.settings)
-    kept = {name: place.read(name) for name in place.files("")}
+    world = artifacts(fresh_module.settings)
+    kept = {name: world.read(name) for name in world.files("")}
     assert any(name.endswith("plan.json") for name in kept)
     assert [name for name, data in kept.items() if b"secret.person" in data] == []
 
@@ -205,8 +205,8 @@ def test_what_was_published_and_says_something_else_fails(stores, fresh_module, 
         "queue_size", QueueName("empty"), f"run-{len(name)}", params={"sample": False}
     )
     run_all(request, fresh_module.settings)
-    place, file = artifacts(fresh_module.settings), name.format(run=request.run)
-    place.write(file, place.read(file).replace(b"0", b"1"))
+    world, file = artifacts(fresh_module.settings), name.format(run=request.run)
+    world.write(file, world.read(file).replace(b"0", b"1"))
     with pytest.raises(GateFailed, match=sentence):
         run_step("verify", request, fresh_module.settings)
 

@@ -21,7 +21,7 @@ from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.nodes import Compacting, Nodes
@@ -42,7 +42,7 @@ def _without_spark(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def place(fresh_module):
+def world(fresh_module):
     """A queue of about 7 MiB of rows that are all dead but one, and its stores."""
     if "MAILSLICE_NODETOOL" not in fresh_module.env:
         pytest.skip("these services were started without MAILSLICE_NODETOOL")
@@ -64,7 +64,7 @@ def row(queue, base, number):
     name = random.Random(number).randbytes(600).hex()
     return ViewRow(
         queue,
-        Place(start, 0),
+        Partition(start, 0),
         start,
         QueuedMail(
             EnqueueId(uuid.uuid4()), Mail(name, None, ("c@d.example",)), BlobId("h"), BlobId("b")
@@ -93,8 +93,8 @@ def without_tool(settings):
     return settings.model_copy(update={"duty": settings.duty.model_copy(update={"nodetool": ""})})
 
 
-def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(place):
-    fresh, stores, queue = place
+def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(world):
+    fresh, stores, queue = world
     settings = fresh.settings
     keyspace = settings.cassandra.keyspace
     assert reclaim(settings)["status"] in {
@@ -149,7 +149,7 @@ def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(place):
         0,
         None,
     )
-    assert len(list(stores.tables.v4.places(queue))) >= 1
+    assert len(list(stores.tables.v4.partitions(queue))) >= 1
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(place):
         ),
     ],
 )
-def test_a_run_that_was_killed_is_taken_up_by_the_next(place, point):
-    fresh, stores, _ = place
+def test_a_run_that_was_killed_is_taken_up_by_the_next(world, point):
+    fresh, stores, _ = world
     asked = request(force=True)
     for step in ("plan", "check"):
         run_step(step, asked, fresh.settings)
@@ -186,8 +186,8 @@ def test_a_run_that_was_killed_is_taken_up_by_the_next(place, point):
     assert run_step("report", asked, fresh.settings)["applied"] == 1
 
 
-def test_a_command_that_fails_fails_the_run_and_says_why(place):
-    fresh, _, _ = place
+def test_a_command_that_fails_fails_the_run_and_says_why(world):
+    fresh, _, _ = world
     settings = fresh.but(
         MAILSLICE_NODETOOL="sh -c 'echo no such host {host} >&2; exit 255'"
     ).settings
@@ -197,8 +197,8 @@ def test_a_command_that_fails_fails_the_run_and_says_why(place):
     assert report["nodes"][0]["status"] == "failed"
 
 
-def test_a_plan_that_was_edited_is_refused(place):
-    fresh, _, _ = place
+def test_a_plan_that_was_edited_is_refused(world):
+    fresh, _, _ = world
     asked = request(force=True)
     run_step("plan", asked, fresh.settings)
     folder = RunFolder(artifacts(fresh.settings), asked.duty, asked.queue, asked.run)
@@ -210,8 +210,8 @@ def test_a_plan_that_was_edited_is_refused(place):
             run_step(step, asked, fresh.settings)
 
 
-def test_a_cluster_with_a_node_down_stops_at_the_gate(place, monkeypatch):
-    fresh, _, _ = place
+def test_a_cluster_with_a_node_down_stops_at_the_gate(world, monkeypatch):
+    fresh, _, _ = world
     another_node(monkeypatch, up=False)
     with pytest.raises(GateFailed, match="Every node is up"):
         reclaim(fresh.but(MAILSLICE_NODETOOL="true {host}").settings, force=True)
@@ -231,9 +231,9 @@ def another_node(monkeypatch, *, up):
 
 @pytest.mark.parametrize("planned_node_is_away", [True, False])
 def test_a_node_that_goes_away_after_the_plan_stops_at_the_gate(
-    place, monkeypatch, planned_node_is_away
+    world, monkeypatch, planned_node_is_away
 ):
-    settings = place[0].but(MAILSLICE_NODETOOL="true {host}").settings
+    settings = world[0].but(MAILSLICE_NODETOOL="true {host}").settings
     asked = request(force=True)
     run_step("plan", asked, settings)
     if planned_node_is_away:
@@ -244,8 +244,8 @@ def test_a_node_that_goes_away_after_the_plan_stops_at_the_gate(
         run_step("check", asked, settings)
 
 
-def test_a_command_that_names_no_host_stops_at_the_gate_where_there_are_several(place, monkeypatch):
-    settings = place[0].but(MAILSLICE_NODETOOL="true").settings
+def test_a_command_that_names_no_host_stops_at_the_gate_where_there_are_several(world, monkeypatch):
+    settings = world[0].but(MAILSLICE_NODETOOL="true").settings
     asked = request(force=True)
     run_step("plan", asked, settings)
     another_node(monkeypatch, up=True)
@@ -253,8 +253,8 @@ def test_a_command_that_names_no_host_stops_at_the_gate_where_there_are_several(
         run_step("check", asked, settings)
 
 
-def test_a_node_that_still_collects_after_apply_fails(place, monkeypatch):
-    settings, asked = place[0].settings, request(force=True)
+def test_a_node_that_still_collects_after_apply_fails(world, monkeypatch):
+    settings, asked = world[0].settings, request(force=True)
     for step in ("plan", "check", "apply"):
         run_step(step, asked, settings)
     working = Compacting(pending=1, collecting=True)
@@ -270,8 +270,8 @@ def several_replicas(monkeypatch):
         monkeypatch.setattr(module, "table_repairs", repaired)
 
 
-def test_tables_that_no_repair_within_gc_grace_covers_are_refused(place, several_replicas):
-    fresh, stores, _ = place
+def test_tables_that_no_repair_within_gc_grace_covers_are_refused(world, several_replicas):
+    fresh, stores, _ = world
     keyspace, tables = fresh.settings.cassandra.keyspace, ("enqueuedmailsv4", "deletedmailsv2")
     with pytest.raises(GateFailed, match=r"repaired within gc_grace.*--unrepaired"):
         reclaim(fresh.settings, force=True)
@@ -295,8 +295,8 @@ def test_tables_that_no_repair_within_gc_grace_covers_are_refused(place, several
     assert reclaim(fresh.settings, force=True)["applied"] == 1
 
 
-def test_an_operator_may_go_on_without_a_repair_and_says_why(place, several_replicas):
-    fresh, stores, _ = place
+def test_an_operator_may_go_on_without_a_repair_and_says_why(world, several_replicas):
+    fresh, stores, _ = world
     stores.cassandra.execute(
         f"ALTER TABLE {fresh.settings.cassandra.keyspace}.deletedmailsv2 WITH gc_grace_seconds = 60"
     )
@@ -321,8 +321,8 @@ def mailslice(fresh, *words, **more):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_from_outside(place):
-    fresh, _, _ = place
+def test_from_outside(world):
+    fresh, _, _ = world
     code, out, err = mailslice(
         fresh,
         "duty",
@@ -351,14 +351,14 @@ def test_from_outside(place):
         ((), {"MAILSLICE_NODETOOL": "ssh '"}, "MAILSLICE_NODETOOL"),
     ],
 )
-def test_wrong_input_from_outside(place, words, more, said):
-    code, out, err = mailslice(place[0], "duty", "run", "reclaim", *words, "--json", **more)
+def test_wrong_input_from_outside(world, words, more, said):
+    code, out, err = mailslice(world[0], "duty", "run", "reclaim", *words, "--json", **more)
     assert (code, out) == (2, "")
     assert said in err
 
 
-def test_a_command_that_does_nothing_is_not_believed(place):
-    settings = place[0].but(MAILSLICE_NODETOOL="true {host}").settings
+def test_a_command_that_does_nothing_is_not_believed(world):
+    settings = world[0].but(MAILSLICE_NODETOOL="true {host}").settings
     later = datetime.now(UTC) + timedelta(hours=1)  # what the node did before does not count
     with pytest.raises(GateFailed, match="rewrote its tables"):
         run_all(request(force=True), settings, clock=lambda: later)

@@ -62,7 +62,7 @@ def test_a_lost_mail_is_published_as_an_enqueue_would_and_handled_like_any_other
     )
     assert properties.headers == {
         HEADER_DEAD_LETTER_ROUTING_KEY: "",
-        HEADER_SLICE: epoch_ms(row.place.slice_start),
+        HEADER_SLICE: epoch_ms(row.partition.slice_start),
         HEADER_BUCKET: 0,
     }
     assert properties.timestamp == int(row.enqueued_time.timestamp())
@@ -158,7 +158,7 @@ def mark(spool, lost):
 def clean(spool, lost):
     row = spool.row(lost)
     spool.stores.tables.v4.delete_partition(
-        spool.queue, row.place, int(datetime.now(UTC).timestamp() * 1e6)
+        spool.queue, row.partition, int(datetime.now(UTC).timestamp() * 1e6)
     )
     return "done or gone"
 
@@ -166,7 +166,7 @@ def clean(spool, lost):
 def pass_by(spool, lost):
     spool.stores.tables.browse_starts.write(
         spool.queue,
-        spool.row(lost).place.slice_start + timedelta(hours=1),
+        spool.row(lost).partition.slice_start + timedelta(hours=1),
         int(datetime.now(UTC).timestamp() * 1e6),
     )
     return "done or gone"

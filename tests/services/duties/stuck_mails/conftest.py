@@ -20,7 +20,7 @@ from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores, open_stores
@@ -36,8 +36,8 @@ DAY = timedelta(days=1)
 class Speaker:
     """A worker, as its record shows it: it speaks ten times a second until it is silenced."""
 
-    def __init__(self, place: Place4Stuck, *mails: InFlightMail, **changes: Any) -> None:
-        self.place = place
+    def __init__(self, world: Place4Stuck, *mails: InFlightMail, **changes: Any) -> None:
+        self.partition = world
         self.began = datetime.now(UTC)
         self.record = replace(
             WorkerRecord(
@@ -64,7 +64,7 @@ class Speaker:
         with self._lock:
             self.record = replace(self.record, beat=self.record.beat + 1, **changes)
             with suppress(MailsliceError):
-                self.place.stores.own.worker_records.save(self.place.queue, self.record)
+                self.partition.stores.own.worker_records.save(self.partition.queue, self.record)
 
     def fall_silent(self) -> None:
         """As by kill -9 or SIGSTOP."""
@@ -103,8 +103,8 @@ class Place4Stuck:
         return item
 
     @property
-    def where(self) -> Place:
-        return Place(slice_start(system_clock() - DAY / 24, timedelta(hours=1)), 0)
+    def where(self) -> Partition:
+        return Partition(slice_start(system_clock() - DAY / 24, timedelta(hours=1)), 0)
 
     def held(self, item: QueuedMail, seconds: float = 120.0, **changes: Any) -> InFlightMail:
         """The mail in a handler, for so long."""
@@ -115,7 +115,7 @@ class Place4Stuck:
             "loaded",
             1,
             begun=True,
-            place=self.where,
+            partition=self.where,
             message=message.encode(item),
         )
         return replace(mail, **changes)
@@ -181,7 +181,7 @@ def _opened(make_fresh: Any) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture
-def place(_opened: tuple[Settings, Stores]) -> Iterator[Place4Stuck]:
+def world(_opened: tuple[Settings, Stores]) -> Iterator[Place4Stuck]:
     settings, stores = _opened
     made = Place4Stuck(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
     yield made

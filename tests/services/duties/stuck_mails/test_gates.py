@@ -23,16 +23,16 @@ __all__ = ["recover"]
 MINUTE = timedelta(minutes=1)
 
 
-def folder(place, request):
-    return RunFolder(artifacts(place.settings), request.duty, request.queue, request.run)
+def folder(world, request):
+    return RunFolder(artifacts(world.settings), request.duty, request.queue, request.run)
 
 
-def planned(place, change=None, **params):
+def planned(world, change=None, **params):
     """A run that has its plan, with the plan and its mails that `change` makes of them: its digest is right."""
-    request = place.request(**params)
-    place.steps(request, "plan")
+    request = world.request(**params)
+    world.steps(request, "plan")
     if change is not None:
-        files = folder(place, request)
+        files = folder(world, request)
         summary = files.read_json("plan.json")
         made = StuckPlan.model_validate(summary["decided"])
         where = files.artifacts, files.name
@@ -73,71 +73,71 @@ PLANS = {
 
 
 @pytest.mark.parametrize("sentence", PLANS)
-def test_the_check_stops_a_plan_for(place, sentence):
-    items = [place.mail(), place.mail()]
-    place.worker(*map(place.held, items))
+def test_the_check_stops_a_plan_for(world, sentence):
+    items = [world.mail(), world.mail()]
+    world.worker(*map(world.held, items))
     most = 1 if "at most" in sentence else 2
-    request = planned(place, PLANS[sentence], most=most)
+    request = planned(world, PLANS[sentence], most=most)
     with pytest.raises(GateFailed, match=sentence):
-        place.steps(request, "check")
-    assert not any(map(place.is_marked, items))
+        world.steps(request, "check")
+    assert not any(map(world.is_marked, items))
 
 
-def test_the_check_stops_a_plan_whose_holders_record_is_gone(place):
-    worker = place.worker(place.held(place.mail()))
-    request = planned(place)
+def test_the_check_stops_a_plan_whose_holders_record_is_gone(world):
+    worker = world.worker(world.held(world.mail()))
+    request = planned(world)
     worker.fall_silent()
-    place.stores.cassandra.execute(
-        f"DELETE FROM {place.settings.own.keyspace}.worker_records WHERE queuename = %s",
-        [place.queue],
+    world.stores.cassandra.execute(
+        f"DELETE FROM {world.settings.own.keyspace}.worker_records WHERE queuename = %s",
+        [world.queue],
     )
     with pytest.raises(GateFailed, match="Every holder has a record"):
-        place.steps(request, "check")
+        world.steps(request, "check")
 
 
 @pytest.mark.usefixtures("real_gate")
-def test_great_expectations_passes_and_stops_what_the_plain_gate_does(place):
-    place.worker(place.held(place.mail()), place.held(place.mail()))
-    place.steps(planned(place), "check", "apply", "verify")
-    place.worker(place.held(place.mail()), place.held(place.mail()))
+def test_great_expectations_passes_and_stops_what_the_plain_gate_does(world):
+    world.worker(world.held(world.mail()), world.held(world.mail()))
+    world.steps(planned(world), "check", "apply", "verify")
+    world.worker(world.held(world.mail()), world.held(world.mail()))
     with pytest.raises(GateFailed, match="Every mail is planned once"):
-        place.steps(planned(place, PLANS["Every mail is planned once"]), "check")
+        world.steps(planned(world, PLANS["Every mail is planned once"]), "check")
 
 
-def closed(place):
+def closed(world):
     """A run that has closed a mail: (the request, the mail, its row)."""
-    item = place.mail()
-    place.worker(place.held(item))
-    request = place.request()
-    place.steps(request, "plan", "check", "apply")
-    (kept,) = place.kept()
+    item = world.mail()
+    world.worker(world.held(item))
+    request = world.request()
+    world.steps(request, "plan", "check", "apply")
+    (kept,) = world.kept()
     return request, item, kept
 
 
-def no_decision(place, _item, _kept):
-    place.stores.cassandra.execute(f"TRUNCATE {place.settings.own.keyspace}.decisions")
+def no_decision(world, _item, _kept):
+    world.stores.cassandra.execute(f"TRUNCATE {world.settings.own.keyspace}.decisions")
 
 
-def no_mark(place, item, _kept):
-    place.stores.tables.deleted.drop_many(place.queue, [item.enqueue_id])
+def no_mark(world, item, _kept):
+    world.stores.tables.deleted.drop_many(world.queue, [item.enqueue_id])
 
 
-def no_row(place, _item, kept):
-    assert place.stores.own.quarantine.remove(place.queue, kept)
+def no_row(world, _item, kept):
+    assert world.stores.own.quarantine.remove(world.queue, kept)
 
 
-def half_done(place, _item, kept):
-    assert place.stores.own.quarantine.move(place.queue, kept, state=State.CLOSING)
+def half_done(world, _item, kept):
+    assert world.stores.own.quarantine.move(world.queue, kept, state=State.CLOSING)
 
 
-def no_content(place, _item, _kept):
-    (header, body) = place.stores.own_blobs.list(f"quarantine/{place.queue}/")
-    place.stores.own_blobs.delete_many([max(header.key, body.key)])
+def no_content(world, _item, _kept):
+    (header, body) = world.stores.own_blobs.list(f"quarantine/{world.queue}/")
+    world.stores.own_blobs.delete_many([max(header.key, body.key)])
 
 
-def less_content(place, _item, _kept):
-    for blob in place.stores.own_blobs.list(f"quarantine/{place.queue}/"):
-        place.stores.own_blobs.put(BlobId(blob.key), b"")
+def less_content(world, _item, _kept):
+    for blob in world.stores.own_blobs.list(f"quarantine/{world.queue}/"):
+        world.stores.own_blobs.put(BlobId(blob.key), b"")
 
 
 @pytest.mark.parametrize(
@@ -151,32 +151,32 @@ def less_content(place, _item, _kept):
         (less_content, "content whole.* damaged"),
     ],
 )
-def test_verify_sees_in_the_stores_that_there_is(place, change, sentence):
-    request, item, kept = closed(place)
-    change(place, item, kept)
+def test_verify_sees_in_the_stores_that_there_is(world, change, sentence):
+    request, item, kept = closed(world)
+    change(world, item, kept)
     with pytest.raises(GateFailed, match=sentence):
-        place.steps(request, "verify")
+        world.steps(request, "verify")
 
 
-def test_verify_looks_at_the_stores_and_not_at_what_apply_says(place):
+def test_verify_looks_at_the_stores_and_not_at_what_apply_says(world):
     """An apply whose report names no mail."""
-    request, item, _ = closed(place)
-    files = folder(place, request)
+    request, item, _ = closed(world)
+    files = folder(world, request)
     files.write_json(
         "applied.json", {**files.read_json("applied.json"), "decisions": [], "applied": 0}
     )
-    assert place.steps(request, "verify")["expectations"]
-    no_mark(place, item, None)
+    assert world.steps(request, "verify")["expectations"]
+    no_mark(world, item, None)
     with pytest.raises(GateFailed, match="has its deleted mark"):
-        place.steps(request, "verify")
+        world.steps(request, "verify")
 
 
-def test_verify_is_content_with_what_people_and_a_cleanup_have_done_since(place):
-    request, item, kept = closed(place)
-    place.stores.tables.written.delete_partition(place.queue, place.where, 2**62)
-    no_mark(place, item, kept)
-    assert place.steps(request, "verify")["success"]
-    place.quarantine.release(kept)
+def test_verify_is_content_with_what_people_and_a_cleanup_have_done_since(world):
+    request, item, kept = closed(world)
+    world.stores.tables.written.delete_partition(world.queue, world.where, 2**62)
+    no_mark(world, item, kept)
+    assert world.steps(request, "verify")["success"]
+    world.quarantine.release(kept)
     row = DecisionRow(
         *(item.enqueue_id, "m", "loaded", "w", MINUTE),
         verdict=BY_A_PERSON,
@@ -184,9 +184,9 @@ def test_verify_is_content_with_what_people_and_a_cleanup_have_done_since(place)
         why="by hand",
         decided=system_clock(),
     )
-    place.stores.own.decisions.save(place.queue, row, MINUTE)
-    assert place.steps(request, "verify")["success"]
-    assert len(list(MailQueue(place.stores, place.queue, system_clock).browse())) == 1
+    world.stores.own.decisions.save(world.queue, row, MINUTE)
+    assert world.steps(request, "verify")["success"]
+    assert len(list(MailQueue(world.stores, world.queue, system_clock).browse())) == 1
 
 
 @pytest.mark.parametrize("marks", [{"sent": (A, B)}, {"sending": (A, B)}])

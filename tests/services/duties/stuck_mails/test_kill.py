@@ -36,49 +36,49 @@ POINTS = [
 MAILSLICE = str(Path(sys.executable).with_name("mailslice"))
 
 
-def kill(place, request, point):
+def kill(world, request, point):
     """Apply, in a process that dies at `point`; its lock is let go at once, as 60 s would do."""
-    running.kill("apply", request, environment(place.settings), point)
-    let_run_out(place.stores, f"stuck_mails/{place.queue}")
+    running.kill("apply", request, environment(world.settings), point)
+    let_run_out(world.stores, f"stuck_mails/{world.queue}")
 
 
-def own_keys(place):
-    return len(list(place.stores.own_blobs.list(f"quarantine/{place.queue}/")))
+def own_keys(world):
+    return len(list(world.stores.own_blobs.list(f"quarantine/{world.queue}/")))
 
 
-def assert_closed_once(place, item):
-    assert place.is_marked(item)
-    (kept,) = place.kept()
+def assert_closed_once(world, item):
+    assert world.is_marked(item)
+    (kept,) = world.kept()
     assert (kept.state, kept.action) == (State.KEPT, "closed")
-    assert place.quarantine.content(kept) == HEADER + BODY
-    assert {decision.action for decision in place.decisions()} == {"closed"}
+    assert world.quarantine.content(kept) == HEADER + BODY
+    assert {decision.action for decision in world.decisions()} == {"closed"}
 
 
-def killed(place, point):
-    item = place.mail()
-    worker = place.worker(place.held(item))
-    request = place.request()
-    place.steps(request, "plan", "check")
-    kill(place, request, point)
+def killed(world, point):
+    item = world.mail()
+    worker = world.worker(world.held(item))
+    request = world.request()
+    world.steps(request, "plan", "check")
+    kill(world, request, point)
     return item, worker, request
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_the_run_after_a_kill_ends_in_the_same_state(place, point):
-    item, _, _ = killed(place, point)
-    report = place.run()
+def test_the_run_after_a_kill_ends_in_the_same_state(world, point):
+    item, _, _ = killed(world, point)
+    report = world.run()
     assert report["status"] in {"done", "nothing to do"}
-    assert_closed_once(place, item)
-    assert place.run()["finishedOfEarlierRuns"] == {}
+    assert_closed_once(world, item)
+    assert world.run()["finishedOfEarlierRuns"] == {}
 
 
 @SOAK
-def test_the_same_apply_again_after_a_kill_ends_in_the_same_state(place):
+def test_the_same_apply_again_after_a_kill_ends_in_the_same_state(world):
     """As an Airflow retry of the task does."""
-    item, _, request = killed(place, "apply:marked")
-    report = place.steps(request, "apply", "verify", "report")
+    item, _, request = killed(world, "apply:marked")
+    report = world.steps(request, "apply", "verify", "report")
     assert (report["closed"], report["applied"]) == (1, 1)
-    assert_closed_once(place, item)
+    assert_closed_once(world, item)
 
 
 @pytest.mark.parametrize(
@@ -86,24 +86,24 @@ def test_the_same_apply_again_after_a_kill_ends_in_the_same_state(place):
 )
 @SOAK
 def test_a_mail_whose_holder_gave_it_back_after_the_kill_is_in_the_queue_and_not_in_quarantine(
-    place, point
+    world, point
 ):
-    item, worker, _ = killed(place, point)
+    item, worker, _ = killed(world, point)
     worker.say(in_flight=())
-    place.run()
-    assert not place.is_marked(item)
-    assert (place.kept(), own_keys(place)) == ([], 0)
+    world.run()
+    assert not world.is_marked(item)
+    assert (world.kept(), own_keys(world)) == ([], 0)
 
 
 @SOAK
-def test_a_mail_that_was_marked_before_the_kill_is_kept_though_its_holder_is_gone(place):
-    item, worker, _ = killed(place, "apply:marked")
+def test_a_mail_that_was_marked_before_the_kill_is_kept_though_its_holder_is_gone(world):
+    item, worker, _ = killed(world, "apply:marked")
     worker.fall_silent()
-    place.stores.own.worker_records.discard(
-        place.queue, place.stores.own.worker_records.read(place.queue, worker.name)
+    world.stores.own.worker_records.discard(
+        world.queue, world.stores.own.worker_records.read(world.queue, worker.name)
     )
-    place.run()
-    assert_closed_once(place, item)
+    world.run()
+    assert_closed_once(world, item)
 
 
 @pytest.mark.parametrize(
@@ -115,33 +115,33 @@ def test_a_mail_that_was_marked_before_the_kill_is_kept_though_its_holder_is_gon
     ],
 )
 def test_a_release_by_the_command_line_that_is_killed_and_asked_again_is_one_new_entry(
-    place, point
+    world, point
 ):
-    item = place.mail("once")
-    place.worker(place.held(item))
-    place.run()
-    words = [MAILSLICE, "stuck", "release", place.queue, "--name", "once", "--json"]
+    item = world.mail("once")
+    world.worker(world.held(item))
+    world.run()
+    words = [MAILSLICE, "stuck", "release", world.queue, "--name", "once", "--json"]
     done = subprocess.run(
         words,
-        env={**environment(place.settings), crash.VARIABLE: point},
+        env={**environment(world.settings), crash.VARIABLE: point},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-    let_run_out(place.stores, f"quarantine/{place.queue}/{item.enqueue_id}/1")
-    (mail,) = place.kept()
-    place.quarantine.release(mail)
-    (row,) = MailQueue(place.stores, place.queue, system_clock).browse()
-    with blocking_connection(place.settings.rabbitmq) as connection:
+    let_run_out(world.stores, f"quarantine/{world.queue}/{item.enqueue_id}/1")
+    (mail,) = world.kept()
+    world.quarantine.release(mail)
+    (row,) = MailQueue(world.stores, world.queue, system_clock).browse()
+    with blocking_connection(world.settings.rabbitmq) as connection:
         channel = connection.channel()
         bodies = iter(
-            lambda: channel.basic_get(RabbitNames(place.queue).work_queue, auto_ack=True)[2], None
+            lambda: channel.basic_get(RabbitNames(world.queue).work_queue, auto_ack=True)[2], None
         )
         came = [decoded.enqueue_id for decoded in map(message.decode, bodies)]
     handled = [
-        each for each in came if not place.stores.tables.deleted.is_marked(place.queue, each)
+        each for each in came if not world.stores.tables.deleted.is_marked(world.queue, each)
     ]
     assert handled == [row.enqueue_id]
-    assert (place.kept(), own_keys(place)) == ([], 0)
+    assert (world.kept(), own_keys(world)) == ([], 0)

@@ -32,22 +32,22 @@ def handle(mail, content):
 class Process:
     """`mailslice worker run` on the queue, in a folder with the handler."""
 
-    def __init__(self, place, folder):
+    def __init__(self, world, folder):
         (folder / "handlers.py").write_text(HANDLER)
-        self.folder, self.place = folder, place
+        self.folder, self.partition = folder, world
         words = [
             MAILSLICE,
             "worker",
             "run",
             "--queue",
-            place.queue,
+            world.queue,
             "--handler",
             "handlers:handle",
             "--drain",
             "1s",
         ]
         with (folder / "log").open("a") as log:
-            env = {**environment(place.settings), "MAILSLICE_WORKER_RECORD_EVERY": "500ms"}
+            env = {**environment(world.settings), "MAILSLICE_WORKER_RECORD_EVERY": "500ms"}
             self.popen = subprocess.Popen(
                 words, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True
             )
@@ -61,13 +61,13 @@ class Process:
 
     def record(self):
         """Of this process: the one that was started last."""
-        records = self.place.stores.own.worker_records.list(self.place.queue)
+        records = self.partition.stores.own.worker_records.list(self.partition.queue)
         return max(records, key=lambda record: record.started)
 
     def recorded(self):
         return {
             mail.name
-            for record in self.place.stores.own.worker_records.list(self.place.queue)
+            for record in self.partition.stores.own.worker_records.list(self.partition.queue)
             for mail in record.in_flight
             if record.is_alive
         }
@@ -83,11 +83,11 @@ def until(what, seconds=60):
 
 
 @pytest.fixture
-def worker(place, tmp_path):
+def worker(world, tmp_path):
     started = []
 
     def start(folder=tmp_path):
-        started.append(Process(place, Path(folder)))
+        started.append(Process(world, Path(folder)))
         return started[-1]
 
     yield start
@@ -98,14 +98,14 @@ def worker(place, tmp_path):
         process.popen.wait()
 
 
-def enqueue(place, folder, *names):
+def enqueue(world, folder, *names):
     for name in names:
         (folder / f"{name}.eml").write_bytes(b"Subject: x\r\n\r\n" + name.encode())
         words = [
             MAILSLICE,
             "mail",
             "enqueue",
-            place.queue,
+            world.queue,
             str(folder / f"{name}.eml"),
             "--name",
             name,
@@ -115,113 +115,113 @@ def enqueue(place, folder, *names):
             "c@d.example",
         ]
         subprocess.run(
-            words, env=environment(place.settings), check=True, capture_output=True, timeout=120
+            words, env=environment(world.settings), check=True, capture_output=True, timeout=120
         )
 
 
-def depth(place, name):
-    with blocking_connection(place.settings.rabbitmq) as connection:
+def depth(world, name):
+    with blocking_connection(world.settings.rabbitmq) as connection:
         return connection.channel().queue_declare(name, passive=True).method.message_count
 
 
-def test_a_handler_that_hangs_and_comes_back_after_its_mail_was_closed(place, worker, tmp_path):
+def test_a_handler_that_hangs_and_comes_back_after_its_mail_was_closed(world, worker, tmp_path):
     names = ["completes", "rejects", "retries"]
-    enqueue(place, tmp_path, "quick", *names)
+    enqueue(world, tmp_path, "quick", *names)
     process = worker()
     until(lambda: process.begun() == sorted(["quick", *names]))
     until(lambda: process.recorded() == set(names))
     time.sleep(1.1)
-    report = place.run(lock_timeout="1s")
+    report = world.run(lock_timeout="1s")
     assert (report["inFlight"], report["closed"], report["workers"]["alive"]) == (3, 3, 1)
-    assert [mail.name for mail in sorted(place.kept(), key=lambda mail: mail.name)] == names
-    assert {mail.stage for mail in place.kept()} == {"loaded"}
+    assert [mail.name for mail in sorted(world.kept(), key=lambda mail: mail.name)] == names
+    assert {mail.stage for mail in world.kept()} == {"loaded"}
 
     (tmp_path / "go").touch()
     until(lambda: not process.recorded())
     process.signal(signal.SIGTERM)
     process.popen.wait(60)
     assert process.begun() == sorted(["quick", *names])
-    queues = RabbitNames(place.queue)
-    assert [depth(place, name) for name in (queues.work_queue, queues.dead_letter_queue)] == [0, 0]
+    queues = RabbitNames(world.queue)
+    assert [depth(world, name) for name in (queues.work_queue, queues.dead_letter_queue)] == [0, 0]
 
-    report = place.run(lock_timeout="1s")
+    report = world.run(lock_timeout="1s")
     assert (report["inFlight"], report["closed"], report["discardedRecords"]) == (0, 0, 0)
-    finished = {mail.name: mail.finished is not None for mail in place.kept()}
+    finished = {mail.name: mail.finished is not None for mail in world.kept()}
     assert finished == {"completes": True, "rejects": False, "retries": False}
-    assert place.quarantine.content(
-        next(mail for mail in place.kept() if mail.name == "completes")
+    assert world.quarantine.content(
+        next(mail for mail in world.kept() if mail.name == "completes")
     ).endswith(b"completes")
 
 
-def test_a_worker_that_is_killed_between_plan_and_apply_has_nothing_closed(place, worker, tmp_path):
+def test_a_worker_that_is_killed_between_plan_and_apply_has_nothing_closed(world, worker, tmp_path):
     """Its last record is younger than the plan. The broker gives the mail to the next worker."""
-    enqueue(place, tmp_path, "hangs")
+    enqueue(world, tmp_path, "hangs")
     process = worker()
     until(lambda: process.recorded() == {"hangs"})
     time.sleep(1.1)
-    request = place.request(lock_timeout="1s")
-    place.steps(request, "plan", "check")
+    request = world.request(lock_timeout="1s")
+    world.steps(request, "plan", "check")
 
     beat = process.record().beat
     until(lambda: process.record().beat > beat)
     process.signal(signal.SIGKILL)
     process.popen.wait(60)
-    report = place.steps(request, "apply", "verify", "report")
+    report = world.steps(request, "apply", "verify", "report")
     assert (report["planned"], report["closed"], report["skippedBy"]) == (
         1,
         0,
         {"its holder is silent": 1},
     )
-    assert listed(place) == []
+    assert listed(world) == []
 
     (tmp_path / "go").touch()
     process = worker()
     until(lambda: process.begun() == ["hangs", "hangs"])
-    until(lambda: not live(place))
-    assert place.run(lock_timeout="1s")["closed"] == 0
-    assert (process.begun(), place.kept()) == (["hangs", "hangs"], [])
-    assert depth(place, RabbitNames(place.queue).work_queue) == 0
+    until(lambda: not live(world))
+    assert world.run(lock_timeout="1s")["closed"] == 0
+    assert (process.begun(), world.kept()) == (["hangs", "hangs"], [])
+    assert depth(world, RabbitNames(world.queue).work_queue) == 0
 
 
 @pytest.mark.soak
 def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(
-    place, worker, tmp_path
+    world, worker, tmp_path
 ):
-    enqueue(place, tmp_path, "hangs")
+    enqueue(world, tmp_path, "hangs")
     process = worker()
     until(lambda: process.recorded() == {"hangs"})
     time.sleep(1.1)
     process.signal(signal.SIGSTOP)
-    report = place.run(lock_timeout="1s")
+    report = world.run(lock_timeout="1s")
     assert (report["closed"], report["discardedRecords"], report["inFlight"]) == (0, 1, 0)
 
     process.signal(signal.SIGCONT)
     until(lambda: process.recorded() == {"hangs"})
     process.signal(signal.SIGKILL)
     process.popen.wait(60)
-    report = place.run(lock_timeout="1s")
+    report = world.run(lock_timeout="1s")
     assert (report["closed"], report["discardedRecords"], report["inFlight"]) == (0, 1, 0)
-    assert place.kept() == []
+    assert world.kept() == []
 
     (tmp_path / "go").touch()
     process = worker()
     until(lambda: process.begun() == ["hangs", "hangs"])
-    until(lambda: not live(place))
-    assert place.run(lock_timeout="1s")["closed"] == 0
-    assert [mail for mail in place.kept() if mail.state is not State.KEPT] == []
+    until(lambda: not live(world))
+    assert world.run(lock_timeout="1s")["closed"] == 0
+    assert [mail for mail in world.kept() if mail.state is not State.KEPT] == []
 
 
-def live(place):
+def live(world):
     """The rows of the view that have no deleted mark."""
-    written, deleted = place.stores.tables.written, place.stores.tables.deleted
-    rows = [row for at in written.places(place.queue) for row in written.rows(place.queue, at)]
-    return [row for row in rows if not deleted.is_marked(place.queue, row.enqueue_id)]
+    written, deleted = world.stores.tables.written, world.stores.tables.deleted
+    rows = [row for at in written.partitions(world.queue) for row in written.rows(world.queue, at)]
+    return [row for row in rows if not deleted.is_marked(world.queue, row.enqueue_id)]
 
 
-def listed(place):
+def listed(world):
     """What `mailslice stuck list` shows."""
-    words = [MAILSLICE, "stuck", "list", place.queue, "--json"]
+    words = [MAILSLICE, "stuck", "list", world.queue, "--json"]
     done = subprocess.run(
-        words, env=environment(place.settings), check=True, capture_output=True, timeout=120
+        words, env=environment(world.settings), check=True, capture_output=True, timeout=120
     )
     return done.stdout.decode().splitlines()

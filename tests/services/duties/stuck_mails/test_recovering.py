@@ -26,37 +26,37 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def recover(place):
+def recover(world):
     """The place, whose queue has stage marks."""
-    queue = place.settings.queue.model_copy(update={"stage_marks": (place.queue,)})
-    place.settings = place.settings.model_copy(update={"queue": queue})
-    return place
+    queue = world.settings.queue.model_copy(update={"stage_marks": (world.queue,)})
+    world.settings = world.settings.model_copy(update={"queue": queue})
+    return world
 
 
-def staged(place, item, worker, *, sending=(), sent=(), attempt=1):
+def staged(world, item, worker, *, sending=(), sent=(), attempt=1):
     """The holder's marks."""
     states = dict.fromkeys(sending, Stage.SENDING) | dict.fromkeys(sent, Stage.SENT)
     left = tuple(recipient for recipient in item.mail.recipients if recipient not in states)
     record = MailStage(item.enqueue_id, worker, attempt, 1, left, states, system_clock())
-    assert place.stores.own.mail_stages.advance(place.queue, None, record)
+    assert world.stores.own.mail_stages.advance(world.queue, None, record)
     return record
 
 
-def held(place, *recipients, **marks):
+def held(world, *recipients, **marks):
     """A mail in a handler that hangs: (item, its worker, its record of stages)."""
-    item = place.mail("m", recipients)
-    worker = place.worker(
-        place.held(item, stage="sending" if marks.get("sending") else "loaded"), stage_marks=True
+    item = world.mail("m", recipients)
+    worker = world.worker(
+        world.held(item, stage="sending" if marks.get("sending") else "loaded"), stage_marks=True
     )
-    return item, worker, staged(place, item, worker.name, **marks) if marks else None
+    return item, worker, staged(world, item, worker.name, **marks) if marks else None
 
 
-def published(place, queue=None):
+def published(world, queue=None):
     found = []
-    with blocking_connection(place.settings.rabbitmq) as connection:
+    with blocking_connection(world.settings.rabbitmq) as connection:
         channel = connection.channel()
         while (
-            body := channel.basic_get(RabbitNames(queue or place.queue).work_queue, auto_ack=True)[
+            body := channel.basic_get(RabbitNames(queue or world.queue).work_queue, auto_ack=True)[
                 2
             ]
         ) is not None:
@@ -64,8 +64,8 @@ def published(place, queue=None):
     return found
 
 
-def stage(place, item):
-    return place.stores.own.mail_stages.read(place.queue, item.enqueue_id)
+def stage(world, item):
+    return world.stores.own.mail_stages.read(world.queue, item.enqueue_id)
 
 
 def test_before_sending_the_mail_is_given_to_another_and_its_holder_is_refused(recover):
@@ -198,11 +198,11 @@ def test_close_mode_leaves_a_mail_that_was_given_to_another_attempt(recover):
     assert not recover.is_marked(item)
 
 
-def kept_by_holder(place, item, worker, *recipients, **changes):
+def kept_by_holder(world, item, worker, *recipients, **changes):
     """Its row of those in doubt, as a worker leaves it that hangs over the end of an attempt: written before its stage marks say that they failed."""
     doubtful = replace(item, mail=replace(item.mail, recipients=recipients))
     holder = Holder(worker.name, "sending", system_clock(), timedelta(0))
-    return place.quarantine.keep(
+    return world.quarantine.keep(
         doubtful, holder, replace(Decided("failed", "in doubt", worker.name), **changes), State.KEPT
     )
 
@@ -384,9 +384,9 @@ def test_a_withdrawal_that_was_cut_off_is_finished_and_the_mail_acted_on(
 CUTS = ["apply:kept", "apply:taken", "apply:published", "quarantine:emptied"]
 
 
-def cut(place, monkeypatch, point, mode="recover"):
+def cut(world, monkeypatch, point, mode="recover"):
     """A run that ends at this point; its lock is free."""
-    killed(monkeypatch, point, lambda: place.run(mode=mode))
+    killed(monkeypatch, point, lambda: world.run(mode=mode))
 
 
 def killed(monkeypatch, point, work):

@@ -24,12 +24,12 @@ from mailslice.duties.dead_letters.decide import (
 from mailslice.duties.dead_letters.params import Params
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Partition
 from mailslice.stores.rabbitmq.held import HeldMessage
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-SOMEWHERE = Place(datetime(1970, 1, 1, microsecond=1000, tzinfo=UTC), 7)
+SOMEWHERE = Partition(datetime(1970, 1, 1, microsecond=1000, tzinfo=UTC), 7)
 
 
 def classified(

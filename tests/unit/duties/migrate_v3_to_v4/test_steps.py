@@ -16,7 +16,7 @@ from mailslice.maintenance.context import FILES
 from mailslice.maintenance.progress import Progress
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
@@ -47,14 +47,14 @@ class Tables:
 
     def insert(self, number, *, dead=False, bucket=0):
         item = QueuedMail(EnqueueId(uuid.uuid4()), Mail("m", None, ()), BlobId("h"), BlobId("b"))
-        row = ViewRow(QUEUE, Place(self.at(number), bucket), self.at(number), item)
+        row = ViewRow(QUEUE, Partition(self.at(number), bucket), self.at(number), item)
         self.v3.insert_future(row)
         if dead:
             self.stores.tables.deleted.mark_many(QUEUE, [row.enqueue_id])
         return row
 
     def rows(self, table):
-        return {row.enqueue_id for at in table.places(QUEUE) for row in table.rows(QUEUE, at)}
+        return {row.enqueue_id for at in table.partitions(QUEUE) for row in table.rows(QUEUE, at)}
 
     def take(self, *steps, **params):
         summary = {}
@@ -122,9 +122,11 @@ def test_live_rows_and_they_alone_are_copied_with_their_times_and_counted_once(t
         (2, 2, True),
     ]
     assert (tables.rows(tables.v4), tables.rows(tables.v3)) == (live, before)
-    for place in tables.v4.places(QUEUE):
-        times = {row.enqueue_id: row.written_us for row in tables.v3.ids(QUEUE, place)}
-        assert all(row.written_us == times[row.enqueue_id] for row in tables.v4.ids(QUEUE, place))
+    for partition in tables.v4.partitions(QUEUE):
+        times = {row.enqueue_id: row.written_us for row in tables.v3.ids(QUEUE, partition)}
+        assert all(
+            row.written_us == times[row.enqueue_id] for row in tables.v4.ids(QUEUE, partition)
+        )
     again = tables.take(*ALL)
     assert (again["status"], again["copied"], again["verified"]) == ("nothing to do", 0, 3)
     assert again["skippedBy"]["in V4 already"] == 3
@@ -171,7 +173,7 @@ def test_what_changed_since_the_plan_is_not_copied(tables):
     early, gone, marked, kept = (tables.insert(number) for number in (-3, -1, 0, 1))
     assert tables.take("plan", "check")["planned"] == 4
     tables.stores.tables.deleted.mark_many(QUEUE, [marked.enqueue_id])
-    tables.v3.delete_partition(QUEUE, gone.place, 2**60)
+    tables.v3.delete_partition(QUEUE, gone.partition, 2**60)
     tables.stores.tables.browse_starts.write(QUEUE, tables.at(-2), 2**60)
     report = tables.take("apply", "verify", "report")
     assert (report["copied"], report["skippedBy"]) == (
@@ -189,7 +191,7 @@ def test_what_changed_since_the_plan_is_not_copied(tables):
 def test_a_copy_that_a_later_delete_covers_fails_the_run_and_stays_in_v3(tables):
     tables.stores.tables.browse_starts.insert_first(QUEUE, tables.at(-2))
     row = tables.insert(0)
-    tables.v4.delete_partition(QUEUE, row.place, 2**60)
+    tables.v4.delete_partition(QUEUE, row.partition, 2**60)
     report = tables.take(*ALL)
     assert (report["status"], report["copied"], report["failed"], report["missing"]) == (
         "failed",
@@ -204,12 +206,12 @@ def test_a_copy_that_is_gone_or_holds_something_else_fails_verify(tables):
     tables.stores.tables.browse_starts.insert_first(QUEUE, tables.at(-2))
     row = tables.insert(0)
     tables.take(*ALL[:3])
-    (entry,) = tables.v4.some_written(QUEUE, [(row.place, [row.enqueue_id])])
+    (entry,) = tables.v4.some_written(QUEUE, [(row.partition, [row.enqueue_id])])
     mail = replace(row.item.mail, name="other")
     tables.v4.copy_many([(replace(row, item=replace(row.item, mail=mail)), entry[1])])
     with pytest.raises(GateFailed, match="differing"):
         tables.take("verify")
-    tables.v4.delete_partition(QUEUE, row.place, 2**60)
+    tables.v4.delete_partition(QUEUE, row.partition, 2**60)
     with pytest.raises(GateFailed, match="missing"):
         tables.take("verify")
 

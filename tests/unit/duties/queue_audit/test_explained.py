@@ -26,7 +26,7 @@ def record(beat, *held, worker="m", silent=timedelta(0), every=3):
             1,
             begun=True,
             returned=False,
-            place=None,
+            partition=None,
             message=None,
         )
         for one in held

@@ -29,7 +29,7 @@ from mailslice.maintenance.plan import digest_of
 from mailslice.maintenance.progress import Progress
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
@@ -70,14 +70,14 @@ class View:
     def insert(self, number, *, dead):
         enqueue_id = EnqueueId(uuid.uuid4())
         item = QueuedMail(enqueue_id, Mail("mail", None, ()), BlobId("h"), BlobId("b"))
-        place = Place(self.at(number), 0)
-        self.tables.v4.insert_future(ViewRow(QUEUE, place, self.at(number), item)).result()
+        partition = Partition(self.at(number), 0)
+        self.tables.v4.insert_future(ViewRow(QUEUE, partition, self.at(number), item)).result()
         if dead:
             self.tables.deleted.mark_many(QUEUE, [enqueue_id])
         return enqueue_id
 
     def rows(self, number):
-        return {row.enqueue_id for row in self.tables.v4.ids(QUEUE, Place(self.at(number), 0))}
+        return {row.enqueue_id for row in self.tables.v4.ids(QUEUE, Partition(self.at(number), 0))}
 
     def start_at(self, number):
         self.tables.browse_starts.insert_first(QUEUE, self.at(number))
@@ -173,7 +173,7 @@ def test_rows_that_changed_since_the_plan_are_counted_by_reason(view):
     view.take("plan", "check")
     view.tables.deleted.drop_many(QUEUE, [again])
     late.append(view.insert(1, dead=False))
-    view.tables.v4.delete_partition(QUEUE, Place(view.at(2), 0), micros(NOW))
+    view.tables.v4.delete_partition(QUEUE, Partition(view.at(2), 0), micros(NOW))
     report = view.take("apply", "verify", "report")
     assert report["skippedBy"] == {
         "live again": 1,
@@ -416,9 +416,9 @@ def failing_deletes(view, monkeypatch, error):
 
     delete = MemoryEnqueuedMails.delete_partition_future
 
-    def fail(self, queue, place, timestamp_us):
-        if place.slice_start > view.at(1):
-            return delete(self, queue, place, timestamp_us)
+    def fail(self, queue, partition, timestamp_us):
+        if partition.slice_start > view.at(1):
+            return delete(self, queue, partition, timestamp_us)
         return SimpleNamespace(result=result)
 
     monkeypatch.setattr(MemoryEnqueuedMails, "delete_partition_future", fail)

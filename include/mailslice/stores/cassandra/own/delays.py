@@ -18,7 +18,7 @@ from cassandra.cluster import ResponseFuture
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.batches import batches
-from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.own.rows import Rows
 from mailslice.stores.cassandra.own.table import OwnTable
@@ -45,7 +45,7 @@ class DelayedMail:
     due: datetime | None
     token: UUID
     published: bool
-    place: Place | None
+    partition: Partition | None
     message: bytes
     written_us: int = 0
     failures: int = 0
@@ -100,13 +100,19 @@ class DelayedMails(OwnTable):
     def row(values: Row) -> DelayedMail:
         """A row of `read_future`."""
         enqueue_id, written, start, bucket, *rest = values
-        place = None if start is None or bucket is None else Place(instant(start), bucket)
-        return _ROWS.record(rest, enqueue_id=enqueue_id, place=place, written_us=written or 0)
+        partition = None if start is None or bucket is None else Partition(instant(start), bucket)
+        return _ROWS.record(
+            rest, enqueue_id=enqueue_id, partition=partition, written_us=written or 0
+        )
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
         """Write the row over what was read (`written_us`), and over a closing of what was read."""
-        place = mail.place
-        where = (None, None) if place is None else (epoch_ms(place.slice_start), place.bucket)
+        partition = mail.partition
+        where = (
+            (None, None)
+            if partition is None
+            else (epoch_ms(partition.slice_start), partition.bucket)
+        )
         values = [*where, *_ROWS.values(mail), _timestamp(mail.written_us + 1)]
         return self._session.submit(self._write, [*_key(queue, mail.enqueue_id), *values])
 

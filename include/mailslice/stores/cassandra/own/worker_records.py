@@ -18,7 +18,7 @@ from uuid import UUID
 from cassandra.cluster import ResponseFuture
 
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.stores.cassandra.own.rows import Rows
 from mailslice.stores.cassandra.own.table import OwnTable
@@ -38,7 +38,7 @@ class InFlightMail:
     `held`: since it was handed to a handler, or, before that (`begun` False), since the broker
     delivered it; as of the record's heartbeat. `returned`: its connection is gone, so the broker
     has given the mail back: this worker's handler may still run, but the mail is not its own.
-    `message`: James' JSON as the broker delivered it, of mails that are held for long. `place` is
+    `message`: James' JSON as the broker delivered it, of mails that are held for long. `partition` is
     where the row is, None for a message of James.
     """
 
@@ -49,22 +49,22 @@ class InFlightMail:
     attempt: int
     begun: bool
     returned: bool = False
-    place: Place | None = None
+    partition: Partition | None = None
     message: bytes | None = None
 
     def as_json(self) -> list[object]:
         """Short; the message travels beside it."""
-        place = self.place and [epoch_ms(self.place.slice_start), self.place.bucket]
+        partition = self.partition and [epoch_ms(self.partition.slice_start), self.partition.bucket]
         held = self.held // _MILLISECOND
-        state = [self.stage, self.attempt, self.begun, self.returned, place]
+        state = [self.stage, self.attempt, self.begun, self.returned, partition]
         return [str(self.enqueue_id), self.name, held, *state]
 
     @classmethod
     def of_json(cls, value: list[Any], messages: dict[UUID, bytes]) -> InFlightMail:
         """The inverse of `as_json`."""
-        text, name, held, stage, attempt, begun, returned, place = value
+        text, name, held, stage, attempt, begun, returned, partition = value
         enqueue_id, held = EnqueueId(UUID(text)), held * _MILLISECOND
-        where = place and Place(instant(place[0]), place[1])
+        where = partition and Partition(instant(partition[0]), partition[1])
         message = messages.get(enqueue_id)
         return cls(enqueue_id, name, held, stage, attempt, begun, returned, where, message)
 
