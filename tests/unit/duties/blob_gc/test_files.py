@@ -39,21 +39,21 @@ keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
 
 @pytest.fixture
-def world(tmp_path):
+def place(tmp_path):
     return Artifacts(str(tmp_path), S3Settings())
 
 
 @pytest.fixture
-def groups(world):
-    world.folder("run/plan")
-    writer = BlobWriter(world, "run", "delete")
+def groups(place):
+    place.folder("run/plan")
+    writer = BlobWriter(place, "run", "delete")
     for blob in BLOBS:
         writer.add(blob)
     return writer.close()
 
 
-def test_plan_files_come_back_a_thousand_keys_a_group(world, groups):
-    found = [blobs_of(rows) for _, rows in read_groups(world, "run", groups)]
+def test_plan_files_come_back_a_thousand_keys_a_group(place, groups):
+    found = [blobs_of(rows) for _, rows in read_groups(place, "run", groups)]
     assert [len(blobs) for blobs in found] == [1000, 1000, 500]
     assert [blob for blobs in found for blob in blobs] == BLOBS
 
@@ -61,8 +61,8 @@ def test_plan_files_come_back_a_thousand_keys_a_group(world, groups):
 @pytest.mark.parametrize(
     ("column", "value"), [("key", "other"), ("size", 99), ("modified_s", 1), ("since_ms", 1)]
 )
-def test_a_plan_file_with_one_changed_value_is_refused(world, groups, column, value):
-    path = Path(world.path(f"run/{groups[0].file}"))
+def test_a_plan_file_with_one_changed_value_is_refused(place, groups, column, value):
+    path = Path(place.path(f"run/{groups[0].file}"))
     table = pq.read_table(path)
     rows = table.to_pylist()
     rows[3][column] = value
@@ -70,7 +70,7 @@ def test_a_plan_file_with_one_changed_value_is_refused(world, groups, column, va
         for at in range(0, len(rows), 1000):
             writer.write_table(pa.Table.from_pylist(rows[at : at + 1000], table.schema))
     with pytest.raises(PlanRefused, match="another digest"):
-        list(read_groups(world, "run", groups))
+        list(read_groups(place, "run", groups))
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_a_plan_file_with_one_changed_value_is_refused(world, groups, column, va
         lambda path: path.write_bytes(path.read_bytes()[:-9]),
     ],
 )
-def test_a_plan_file_that_is_gone_or_cut_is_refused(world, groups, damage):
-    damage(Path(world.path(f"run/{groups[0].file}")))
+def test_a_plan_file_that_is_gone_or_cut_is_refused(place, groups, damage):
+    damage(Path(place.path(f"run/{groups[0].file}")))
     with pytest.raises(PlanRefused, match="changed or removed"):
-        list(read_groups(world, "run", groups))
+        list(read_groups(place, "run", groups))
 
 
-def test_a_group_that_is_not_in_the_file_is_refused(world, groups):
+def test_a_group_that_is_not_in_the_file_is_refused(place, groups):
     with pytest.raises(PlanRefused, match="changed or removed"):
-        list(read_groups(world, "run", [RowGroup(groups[0].file, 9, 1, groups[0].digest)]))
+        list(read_groups(place, "run", [RowGroup(groups[0].file, 9, 1, groups[0].digest)]))
 
 
 def plan() -> GcPlan:
@@ -154,20 +154,20 @@ def noted(run_name="r-1"):
     )
 
 
-def test_a_note_on_candidates_comes_back_and_an_edit_is_seen(world):
-    assert candidates.recorded(world) is None
-    candidates.record(world, noted())
-    assert candidates.recorded(world) == noted()
-    (file,) = world.files("runs")
-    value = json.loads(world.read(file))
+def test_a_note_on_candidates_comes_back_and_an_edit_is_seen(place):
+    assert candidates.recorded(place) is None
+    candidates.record(place, noted())
+    assert candidates.recorded(place) == noted()
+    (file,) = place.files("runs")
+    value = json.loads(place.read(file))
     for edited in ({**value, "recorded": "2026-01-01T00:00:00Z"}, {**value, "spared": []}):
-        world.write(file, json.dumps(edited).encode())
-        found = candidates.recorded(world)
+        place.write(file, json.dumps(edited).encode())
+        found = candidates.recorded(place)
         assert ("was changed" in found.forgotten, found.groups) == (True, ())
         assert found.sources == {"s": 2}
     for broken in (b'{"run": "x"', b'{"run": "x"}', b"[]", b"7"):
-        world.write(file, broken)
-        assert candidates.recorded(world) is None
+        place.write(file, broken)
+        assert candidates.recorded(place) is None
 
 
 def test_a_run_that_is_planned_again_retains_what_it_has_recorded_itself(run):
@@ -181,7 +181,7 @@ def test_a_run_that_is_planned_again_retains_what_it_has_recorded_itself(run):
 @given(keys, st.text("abc+~:._-", min_size=1, max_size=9))
 def test_the_name_of_a_kept_copy_says_what_it_is_of(key, run):
     kept = Kept(NOW, run, BlobId(key), 7)
-    assert Kept.of(kept.partition, 7) == kept
+    assert Kept.of(kept.place, 7) == kept
 
 
 @pytest.mark.parametrize(
