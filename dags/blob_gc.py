@@ -1,42 +1,52 @@
 """### Deletes blobs that nothing refers to
 
-With deduplication James deletes no content: many mails may share one object. And whoever is killed at the wrong moment leaves an object behind.
-This DAG reads every reference there is, holds them against the bucket's listing, exactly, and deletes what is left over, in two phases:
-a run records candidates; a later one deletes those for which its own full scan finds no reference either.
+With deduplication James deletes no content: many mails may share one object. And whoever is killed
+at the wrong moment leaves an object behind. This DAG reads every reference there is, holds them
+against the bucket's listing, exactly, and deletes what is left over, in two phases: a run records
+candidates; a later one deletes those for which its own full scan finds no reference either.
 
 **Steps**
 
-| task | what it does | changes |
-|---|---|---|
-| `plan_blobs` | Spark: lists the bucket, then reads all references, joins them; writes candidates and blobs that can go, with a digest | nothing |
-| `check_plan` | Great Expectations: every source and every range of keys read whole, no source shrank, not too many blobs; a failing one stops here | nothing |
-| `apply_blobs` | Spark: reads all references again, keeps copies, looks at each blob again, deletes, puts back what is missed | blobs, own bucket |
-| `verify` | Great Expectations over what is now in the buckets | nothing |
-| `report` | ledger row and report: by generation and age, a sample of victims, unknown keys; runs also after a failure, and then fails the run | ledger |
+- `plan_blobs`: Spark: lists the bucket, then reads all references, joins them; writes candidates
+  and blobs that can go, with a digest. Changes: nothing.
+- `check_plan`: Great Expectations: every source and every range of keys read whole, no source
+  shrank, not too many blobs; a failing one stops here. Changes: nothing.
+- `apply_blobs`: Spark: reads all references again, keeps copies, looks at each blob again, deletes,
+  puts back what is missed. Changes: blobs, own bucket.
+- `verify`: Great Expectations over what is now in the buckets. Changes: nothing.
+- `report`: ledger row and report: by generation and age, a sample of victims, unknown keys; runs
+  also after a failure, and then fails the run. Changes: ledger.
 
-**Sources of references.** enqueuedMailsV3 and V4, messageV3, attachmentV2, mailRepositoryContentV2, the columns of `MAILSLICE_GC_SOURCES`, and always
-mailslice's own tables and bucket and the dead letters of every queue. A missing table stops the run unless `MAILSLICE_GC_ABSENT_SOURCES` names it.
-**Name every table in which your own extensions of James keep blob ids: what nothing refers to is deleted.** A column of James' keyspace that is named like one
-and that nobody reads or excuses (MAILSLICE_GC_UNREAD_COLUMNS) fails the gate.
+**Sources of references.** enqueuedMailsV3 and V4, messageV3, attachmentV2, mailRepositoryContentV2,
+the columns of `MAILSLICE_GC_SOURCES`, and always mailslice's own tables and bucket and the dead
+letters of every queue. A missing table stops the run unless `MAILSLICE_GC_ABSENT_SOURCES` names it.
+**Name every table in which your own extensions of James keep blob ids: what nothing refers to is
+deleted.** A column of James' keyspace that is named like one and that nobody reads or excuses
+(MAILSLICE_GC_UNREAD_COLUMNS) fails the gate.
 
-**Dangers.** It deletes content. Never touched: what a row refers to in any spelling, keys that are no blob ids, ids of a present generation, objects younger
-than `grace`, and what changed since it was listed. Deleted content stays for `keep` in mailslice's bucket: `mailslice blobs restore`.
-A run that was killed is finished by the next one.
+**Dangers.** It deletes content. Never touched: what a row refers to in any spelling, keys that are
+no blob ids, ids of a present generation, objects younger than `grace`, and what changed since it
+was listed. Deleted content stays for `keep` in mailslice's bucket: `mailslice blobs restore`. A run
+that was killed is finished by the next one.
 
-**Params.** `grace`: objects modified less long ago are left alone. `delete_after`: time between recording a candidate and deleting it. `keep`: how long
-copies stay, `0s` = none. `max_share`: of all blobs, at most, in one run; 0.1 (MAILSLICE_GC_MAX_SHARE).
-`unusual`: also far more than the last runs deleted; needs a reason. `max_shrink`: of its references, what a source may have lost since the last run.
-`inventory`: an S3 Inventory (manifest.json, or a folder of Parquet or CSV files) in place of listing. `dry_run`: plan, check and report only.
-`intensity`: the share of the allowed rates, or of the time, that a run may take. `time_limit`: apply starts nothing new after it. `reason`: for the ledger.
+**Params.** `grace`: objects modified less long ago are left alone. `delete_after`: time between
+recording a candidate and deleting it. `keep`: how long copies stay, `0s` = none. `max_share`: of
+all blobs, at most, in one run; 0.1 (MAILSLICE_GC_MAX_SHARE). `unusual`: also far more than the last
+runs deleted; needs a reason. `max_shrink`: of its references, what a source may have lost since the
+last run. `inventory`: an S3 Inventory (manifest.json, or a folder of Parquet or CSV files) in place
+of listing. `dry_run`: plan, check and report only. `intensity`: the share of the allowed rates, or
+of the time, that a run may take. `time_limit`: apply starts nothing new after it. `reason`: for the
+ledger.
 
-**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
+**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
+the pool `spark`, without which its tasks wait for ever.
 
 **Example**
 
 ```
 airflow dags trigger blob_gc --conf '{"dry_run": true}'
 mailslice duty run blob_gc --grace 24h --json                   # the same without Airflow
-mailslice blobs restore --run RUN                               # all that a run deleted, while its copies are kept
+mailslice blobs restore --run RUN                               # all that a run deleted
 ```
 """
 

@@ -1,34 +1,44 @@
 """### Corrects the message counters of mailboxes that drifted
 
-What a mail client shows as the number of messages and of unread ones is a Cassandra counter, to which James adds with every message. A crash or time-out
-between message and counter leaves the two apart, for good. This DAG counts the messages of every mailbox in `imapUidTable`, the truth, compares
-this with `mailboxCounters`, and adds the difference where nothing moves. It also lists the rows in which `messageIdTable` differs from the truth.
+What a mail client shows as the number of messages and of unread ones is a Cassandra counter, to
+which James adds with every message. A crash or time-out between message and counter leaves the two
+apart, for good. This DAG counts the messages of every mailbox in `imapUidTable`, the truth,
+compares this with `mailboxCounters`, and adds the difference where nothing moves. It also lists the
+rows in which `messageIdTable` differs from the truth.
 
 **Steps**
 
-| task | what it does | changes |
-|---|---|---|
-| `plan_counters` | Spark: one scan of the four tables, joined by mailbox; lists drifts, and rows in which the two message tables differ | nothing |
-| `check_plan` | Great Expectations: the scan was whole, the lists add up; a failing one stops here | nothing |
-| `apply_counters` | reads each drifted mailbox again, `settle` after the first read; claims it; one counter update | mailboxCounters, claims |
-| `verify` | Great Expectations: every corrected counter is right, unless its mailbox moved since | nothing |
-| `report` | ledger row, largest drifts before and after, a picture; runs also after a failure, and then fails the run | ledger |
+- `plan_counters`: Spark: one scan of the four tables, joined by mailbox; lists drifts, and rows in
+  which the two message tables differ. Changes: nothing.
+- `check_plan`: Great Expectations: the scan was whole, the lists add up; a failing one stops here.
+  Changes: nothing.
+- `apply_counters`: reads each drifted mailbox again, `settle` after the first read; claims it; one
+  counter update. Changes: mailboxCounters, claims.
+- `verify`: Great Expectations: every corrected counter is right, unless its mailbox moved since.
+  Changes: nothing.
+- `report`: ledger row, largest drifts before and after, a picture; runs also after a failure, and
+  then fails the run. Changes: ledger.
 
-**Dangers.** A counter update cannot be repeated: it is sent once, by this task's own process (never by Spark, which may run a task twice), without
-the driver's retries, after a claim of run and mailbox. When its outcome is not known the report says `unknown`, and this run never sends another.
-Mailboxes in use, and those of which a replica is away, are skipped and counted; a later run finds them.
-James' own recount (webadmin `RecomputeMailboxCounters`) must not run at the same
-time: it subtracts and adds, and would add to what is being corrected here. Nobody's mail is touched, but by `repair_projection`, which rewrites rows of
-`messageIdTable`.
+**Dangers.** A counter update cannot be repeated: it is sent once, by this task's own process (never
+by Spark, which may run a task twice), without the driver's retries, after a claim of run and
+mailbox. When its outcome is not known the report says `unknown`, and this run never sends another.
+Mailboxes in use, and those of which a replica is away, are skipped and counted; a later run finds
+them. James' own recount (webadmin `RecomputeMailboxCounters`) must not run at the same time: it
+subtracts and adds, and would add to what is being corrected here. Nobody's mail is touched, but by
+`repair_projection`, which rewrites rows of `messageIdTable`.
 
-**Params.** `settle`: time between the two reads that must agree. `mailboxes`, `users`: only these; none = all. `trust_projection`: count `messageIdTable`
-instead, which is cheaper and sees no inconsistency. `repair_projection`: also rewrite the rows of `messageIdTable` that the plan lists, from the
-truth, each looked at again `settle` after the plan began; rows that were deleted from there alone come back. `dry_run`: plan, check and report only.
-`max_share`: of all mailboxes, at most, in one run that names none; 0.2 (MAILSLICE_DUTY_MAX_COUNTERS_SHARE). `unusual`: also far more than the last runs
-corrected; needs a reason. `intensity`: how hard to lean on Cassandra. `reason`: kept in the ledger.
+**Params.** `settle`: time between the two reads that must agree. `mailboxes`, `users`: only these;
+none = all. `trust_projection`: count `messageIdTable` instead, which is cheaper and sees no
+inconsistency. `repair_projection`: also rewrite the rows of `messageIdTable` that the plan lists,
+from the truth, each looked at again `settle` after the plan began; rows that were deleted from
+there alone come back. `dry_run`: plan, check and report only. `max_share`: of all mailboxes, at
+most, in one run that names none; 0.2 (MAILSLICE_DUTY_MAX_COUNTERS_SHARE). `unusual`: also far more
+than the last runs corrected; needs a reason. `intensity`: how hard to lean on Cassandra. `reason`:
+kept in the ledger.
 
-**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its task waits for ever; and
-James' mailbox tables in MAILSLICE_CASSANDRA_KEYSPACE: without them it refuses.
+**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
+the pool `spark`, without which its task waits for ever; and James' mailbox tables in
+MAILSLICE_CASSANDRA_KEYSPACE: without them it refuses.
 
 **Example**
 

@@ -1,34 +1,44 @@
 """### Looks after the dead letters of every mail queue, hourly
 
-Says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit, expired), how old they are, and shows a sample. Drops the letters of
-mails that are deleted already, exports what is no mail to a file before it goes, and, when asked, puts letters back into their queue.
+Says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit, expired),
+how old they are, and shows a sample. Drops the letters of mails that are deleted already, exports
+what is no mail to a file before it goes, and, when asked, puts letters back into their queue.
 
 **Steps, for each queue by itself**
 
-| task | what it does | changes |
-|---|---|---|
-| `plan_letters` | looks at 100,000 letters (`look_at`) by holding them, reads marks, notes and rows, and writes down what becomes of each | nothing |
-| `check_plan` | Great Expectations: every letter once, none redriven twice or too often, none unasked; a failing one ends the run | nothing |
-| `apply_letters` | holds the queue again, proves each planned letter once more, then acts; others go back | both queues, artifacts |
-| `verify` | looks again: what was dealt with has left, every export is there byte for byte | nothing |
-| `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
+- `plan_letters`: looks at 100,000 letters (`look_at`) by holding them, reads marks, notes and rows,
+  and writes down what becomes of each. Changes: nothing.
+- `check_plan`: Great Expectations: every letter once, none redriven twice or too often, none
+  unasked; a failing one ends the run. Changes: nothing.
+- `apply_letters`: holds the queue again, proves each planned letter once more, then acts; others go
+  back. Changes: both queues, artifacts.
+- `verify`: looks again: what was dealt with has left, every export is there byte for byte. Changes:
+  nothing.
+- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+  ledger.
 
-**Dangers.** A look gives everything back, also when it is killed; a classic queue keeps its order, a quorum queue puts what was looked at to its back, and one
-with a delivery limit is refused, because each look would use it up. A redriven mail is delivered again: no redrive happens without `redrive`, of a mail at
-most `most_redrives` times, never of a mail that is deleted, delayed, without content, or without a row (`force_cleaned` overrides the last). A kill between
-publish and acknowledgement leaves the letter beside its copy: whichever comes second is dropped once the mail is done.
+**Dangers.** A look gives everything back, also when it is killed; a classic queue keeps its order,
+a quorum queue puts what was looked at to its back, and one with a delivery limit is refused,
+because each look would use it up. A redriven mail is delivered again: no redrive happens without
+`redrive`, of a mail at most `most_redrives` times, never of a mail that is deleted, delayed,
+without content, or without a row (`force_cleaned` overrides the last). A kill between publish and
+acknowledgement leaves the letter beside its copy: whichever comes second is dropped once the mail
+is done.
 
-**Params.** `queues`: names, none = all. `redrive`, `limit`, `rate`. `cause`, `name`, `sender`, `older_than`: which letters. `most_redrives`, `force_cleaned`,
-`look_at`. `intensity`: share of the rate that is set. `dry_run`: plan, check and report, change nothing. `reason`: kept in the ledger.
+**Params.** `queues`: names, none = all. `redrive`, `limit`, `rate`. `cause`, `name`, `sender`,
+`older_than`: which letters. `most_redrives`, `force_cleaned`, `look_at`. `intensity`: share of the
+rate that is set. `dry_run`: plan, check and report, change nothing. `reason`: kept in the ledger.
 
-**Costs** a second a queue without letters; a look holds 5 KB a letter in the broker; a letter that says no reason (James' own) costs S3 two requests.
+**Costs** a second a queue without letters; a look holds 5 KB a letter in the broker; a letter that
+says no reason (James' own) costs S3 two requests.
 
-**Needs** RabbitMQ's management API, and no other consumer on the dead letter queue. Exports are below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS, for ever.
+**Needs** RabbitMQ's management API, and no other consumer on the dead letter queue. Exports are
+below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS, for ever.
 
 **Example**
 
 ```
-airflow dags trigger dead_letters --conf '{"queues": ["spool"], "redrive": true, "cause": "missing blob", "reason": "S3 was restored"}'
+airflow dags trigger dead_letters --conf '{"queues": ["spool"], "redrive": true, "cause": "missing blob"}'
 mailslice duty run dead_letters --queue spool --redrive --cause expired --limit 100 --dry-run
 ```
 """

@@ -1,39 +1,48 @@
 """### Says of every old mail where it is, daily
 
-A mail that waits for hours is somewhere: in the work queue, in a delay level, in a worker's hands, among the dead letters, in quarantine; or its message
-is gone, and nobody will ever deliver it. This DAG gives each live mail that is older than a limit a verdict, and says why: waiting, delayed, held,
+A mail that waits for hours is somewhere: in the work queue, in a delay level, in a worker's hands,
+among the dead letters, in quarantine; or its message is gone, and nobody will ever deliver it. This
+DAG gives each live mail that is older than a limit a verdict, and says why: waiting, delayed, held,
 in flight, dead-lettered, lost, `lost or ghost`, ghost, bare (content missing), or unknown.
 
 **Steps, for each queue by itself**
 
-| task | what it does | changes |
-|---|---|---|
-| `plan_audit` | Spark: finds the old live mails by two quorum reads; gathers the evidence; judges each mail | nothing, see dangers |
-| `check_plan` | Great Expectations: every partition read once, one verdict a mail, none called lost without proof | nothing |
-| `apply_audit` | publishes the counts as Prometheus text | artifacts |
-| `verify` | Great Expectations over what was published, read back | nothing |
-| `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
+- `plan_audit`: Spark: finds the old live mails by two quorum reads; gathers the evidence; judges
+  each mail. Changes: nothing, see dangers.
+- `check_plan`: Great Expectations: every partition read once, one verdict a mail, none called lost
+  without proof. Changes: nothing.
+- `apply_audit`: publishes the counts as Prometheus text. Changes: artifacts.
+- `verify`: Great Expectations over what was published, read back. Changes: nothing.
+- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+  ledger.
 
-The evidence: RabbitMQ's figures, the workers' own records, the delays, the quarantine, a census of the dead letters.
+The evidence: RabbitMQ's figures, the workers' own records, the delays, the quarantine, a census of
+the dead letters.
 
-**Dangers.** None for mail. The dead letter queue is looked through by holding its messages for a second. `census` holds the ready messages of the work
-queue, too, for 15 to 45 s (to 195 s where MAILSLICE_WORKER_RECORD_EVERY is above 10s): workers get no mail of it meanwhile, and afterwards each message
-is marked redelivered; nothing is lost, doubled or, on a classic queue, reordered, not even when the run is killed. Quorum queues with a delivery limit
-are refused. Without a census nothing is called lost.
+**Dangers.** None for mail. The dead letter queue is looked through by holding its messages for a
+second. `census` holds the ready messages of the work queue, too, for 15 to 45 s (to 195 s where
+MAILSLICE_WORKER_RECORD_EVERY is above 10s): workers get no mail of it meanwhile, and afterwards
+each message is marked redelivered; nothing is lost, doubled or, on a classic queue, reordered, not
+even when the run is killed. Quorum queues with a delivery limit are refused. Without a census
+nothing is called lost.
 
-**Params.** `queues`: names, none = all. `older_than`: two slice windows when empty. `census`: see above. `dry_run`: judge and report, publish nothing;
-takes no census. `reason`: kept in the ledger. `intensity`: of no use here, nothing is written to the stores.
+**Params.** `queues`: names, none = all. `older_than`: two slice windows when empty. `census`: see
+above. `dry_run`: judge and report, publish nothing; takes no census. `reason`: kept in the ledger.
+`intensity`: of no use here, nothing is written to the stores.
 
-**Output.** `mailslice queue audit QUEUE` lists the mails of the last audit; `metrics/mailslice-audit-QUEUE.prom` below MAILSLICE_ARTIFACTS.
+**Output.** `mailslice queue audit QUEUE` lists the mails of the last audit;
+`metrics/mailslice-audit-QUEUE.prom` below MAILSLICE_ARTIFACTS.
 
-**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
+**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
+the pool `spark`, without which its tasks wait for ever.
 
-**Backfill** (`airflow backfill create ... --max-active-runs 1`) holds an audit to the mails of the slices that start in its data interval.
+**Backfill** (`airflow backfill create ... --max-active-runs 1`) holds an audit to the mails of the
+slices that start in its data interval.
 
 **Example**
 
 ```
-airflow dags trigger queue_audit --conf '{"queues": ["spool"], "census": true, "reason": "after the broker's restart"}'
+airflow dags trigger queue_audit --conf '{"queues": ["spool"], "census": true, "reason": "restart"}'
 mailslice duty run queue_audit --queue spool --census --json   # the same without Airflow
 ```
 """

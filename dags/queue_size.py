@@ -1,32 +1,41 @@
 """### Measures every mail queue, every 15 minutes
 
-How many mails are live, how many dead rows are read over again by every browse, how old the oldest mail is, which recipient domains wait how long (as
-Postfix' `qshape` draws it), how many messages are dead letters, and whether the broker was seen empty, which is what lets a cleanup drop deleted marks.
+How many mails are live, how many dead rows are read over again by every browse, how old the oldest
+mail is, which recipient domains wait how long (as Postfix' `qshape` draws it), how many messages
+are dead letters, and whether the broker was seen empty, which is what lets a cleanup drop deleted
+marks.
 
 **Steps, for each queue by itself**
 
-| task | what it does | changes |
-|---|---|---|
-| `plan_size` | Spark: counts slice by slice; looks at the broker once, and again after 15 s when it was empty | nothing |
-| `check_plan` | Great Expectations: every slice read once, sums agree; a failing one publishes nothing | nothing |
-| `apply_size` | publishes the Prometheus text, the picture of the slices, and the broker's sample | artifacts, own keyspace |
-| `verify` | Great Expectations over what was published, read back | nothing |
-| `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
+- `plan_size`: Spark: counts slice by slice; looks at the broker once, and again after 15 s when it
+  was empty. Changes: nothing.
+- `check_plan`: Great Expectations: every slice read once, sums agree; a failing one publishes
+  nothing. Changes: nothing.
+- `apply_size`: publishes the Prometheus text, the picture of the slices, and the broker's sample.
+  Changes: artifacts, own keyspace.
+- `verify`: Great Expectations over what was published, read back. Changes: nothing.
+- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+  ledger.
 
-**Dangers.** None for mail: it reads James' tables and writes none of them. Of live mails it reads the row, never the content;
-addresses leave it as domains only. It costs the broker a few calls of the management API, and Cassandra the read of all rows from contentStart
-on: after a cleanup that is little.
+**Dangers.** None for mail: it reads James' tables and writes none of them. Of live mails it reads
+the row, never the content; addresses leave it as domains only. It costs the broker a few calls of
+the management API, and Cassandra the read of all rows from contentStart on: after a cleanup that is
+little.
 
-**Params.** `queues`: names, none = all. `domains`: so many in the histogram, the rest is summed up. `sample`: look at the broker.
-`dry_run`: measure and report, publish nothing. `reason`: kept in the ledger. `intensity`: nothing here to slow down.
+**Params.** `queues`: names, none = all. `domains`: so many in the histogram, the rest is summed up.
+`sample`: look at the broker. `dry_run`: measure and report, publish nothing. `reason`: kept in the
+ledger. `intensity`: nothing here to slow down.
 
-**Output.** `metrics/mailslice-QUEUE.prom` below MAILSLICE_ARTIFACTS (point node_exporter's text file collector at the folder), `slices.svg` and JSON
-with each run. An empty queue says 0; what is unknown is left out.
+**Output.** `metrics/mailslice-QUEUE.prom` below MAILSLICE_ARTIFACTS (point node_exporter's text
+file collector at the folder), `slices.svg` and JSON with each run. An empty queue says 0; what is
+unknown is left out.
 
-**Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own process, all five steps of it, without Spark; the other
-tasks show what it did. Whoever clears one of them has that step done anew.
+**Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own
+process, all five steps of it, without Spark; the other tasks show what it did. Whoever clears one
+of them has that step done anew.
 
-**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
+**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
+the pool `spark`, without which its tasks wait for ever.
 
 **Example**
 

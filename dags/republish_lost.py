@@ -1,25 +1,33 @@
 """### Puts lost mails back, on demand, after incidents
 
-A broker that was restored from nothing, or a queue that somebody purged, leaves mails in the view whose messages are gone. This DAG publishes them
-again, under their own enqueue ids: only those that `queue_audit` proved lost by a census, each proved again just before it is published.
+A broker that was restored from nothing, or a queue that somebody purged, leaves mails in the view
+whose messages are gone. This DAG publishes them again, under their own enqueue ids: only those that
+`queue_audit` proved lost by a census, each proved again just before it is published.
 
 **Steps, for each queue by itself**
 
-| task | what it does | changes |
-|---|---|---|
-| `plan_republish` | takes the lost mails of the newest audit with a census (or of `audit`), and proves each again | nothing |
-| `check_plan` | Great Expectations: only mails of that audit, each once, none in doubt unless duplicates are accepted | nothing |
-| `apply_republish` | proves each again, claims it in the ledger of decisions, publishes it with confirm, records it | RabbitMQ, own keyspace |
-| `verify` | Great Expectations: all that was published is in the ledger of decisions | nothing |
-| `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
+- `plan_republish`: takes the lost mails of the newest audit with a census (or of `audit`), and
+  proves each again. Changes: nothing.
+- `check_plan`: Great Expectations: only mails of that audit, each once, none in doubt unless
+  duplicates are accepted. Changes: nothing.
+- `apply_republish`: proves each again, claims it in the ledger of decisions, publishes it with
+  confirm, records it. Changes: RabbitMQ, own keyspace.
+- `verify`: Great Expectations: all that was published is in the ledger of decisions. Changes:
+  nothing.
+- `report`: ledger row and report; runs also after a failure, and then fails the run. Changes:
+  ledger.
 
-**Dangers.** A mail that is published twice may be delivered twice. So: never one that has a mark, is delayed, held, in flight or dead-lettered; each once,
-however often it is asked; a publish that nobody saw confirmed is told, and repeated only with `repeat_unknown`. On a queue that James shares the
-evidence cannot tell a lost mail from one that James delivered without marking it: these need `accept_duplicates`.
-A mail whose content is missing is skipped as bare. James' own task RepublishNotProcessedMails knows of none of this, nor of delays.
+**Dangers.** A mail that is published twice may be delivered twice. So: never one that has a mark,
+is delayed, held, in flight or dead-lettered; each once, however often it is asked; a publish that
+nobody saw confirmed is told, and repeated only with `repeat_unknown`. On a queue that James shares
+the evidence cannot tell a lost mail from one that James delivered without marking it: these need
+`accept_duplicates`. A mail whose content is missing is skipped as bare. James' own task
+RepublishNotProcessedMails knows of none of this, nor of delays.
 
-**Params.** `queues`: names, none = all. `audit`: run of an audit. `older_than`: as James' olderThan (`1d`, `5h`). `accept_duplicates`, `repeat_unknown`:
-see above. `intensity`: share of MAILSLICE_DUTY_RATE_RABBITMQ. `dry_run`: only say what would be published. `reason`: kept in the ledger.
+**Params.** `queues`: names, none = all. `audit`: run of an audit. `older_than`: as James' olderThan
+(`1d`, `5h`). `accept_duplicates`, `repeat_unknown`: see above. `intensity`: share of
+MAILSLICE_DUTY_RATE_RABBITMQ. `dry_run`: only say what would be published. `reason`: kept in the
+ledger.
 
 **Example**
 

@@ -1,4 +1,6 @@
-"""What the one-shot `airflow-init` does before Airflow's services start: database, Spark's pool, the demo's login."""
+"""What the one-shot `airflow-init` does before Airflow's services start: database, Spark's pool,
+the demo's login.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""spark-submit jobs/blob_gc.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of blob_gc."""
+"""spark-submit jobs/blob_gc.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]:
+one step of blob_gc.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""spark-submit jobs/counter_repair.py STEP --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of counter_repair."""
+"""spark-submit jobs/counter_repair.py STEP --run RUN [--dag-run ID] [--who W] [--params JSON]: one
+step of counter_repair.
+"""
 
 import sys
 

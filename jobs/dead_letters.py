@@ -1,4 +1,6 @@
-"""spark-submit jobs/dead_letters.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of dead_letters."""
+"""spark-submit jobs/dead_letters.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
+JSON]: one step of dead_letters.
+"""
 
 import sys
 

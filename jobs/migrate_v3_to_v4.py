@@ -1,4 +1,6 @@
-"""spark-submit jobs/migrate_v3_to_v4.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of migrate_v3_to_v4."""
+"""spark-submit jobs/migrate_v3_to_v4.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
+JSON]: one step of migrate_v3_to_v4.
+"""
 
 import sys
 

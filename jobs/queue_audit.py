@@ -1,4 +1,6 @@
-"""spark-submit jobs/queue_audit.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of queue_audit."""
+"""spark-submit jobs/queue_audit.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
+JSON]: one step of queue_audit.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""spark-submit jobs/queue_cleanup.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of queue_cleanup."""
+"""spark-submit jobs/queue_cleanup.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
+JSON]: one step of queue_cleanup.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""spark-submit jobs/queue_size.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of queue_size."""
+"""spark-submit jobs/queue_size.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
+JSON]: one step of queue_size.
+"""
 
 import sys
 

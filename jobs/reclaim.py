@@ -1,4 +1,6 @@
-"""spark-submit jobs/reclaim.py STEP --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of reclaim."""
+"""spark-submit jobs/reclaim.py STEP --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of
+reclaim.
+"""
 
 import sys
 

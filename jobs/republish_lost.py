@@ -1,4 +1,6 @@
-"""spark-submit jobs/republish_lost.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of republish_lost."""
+"""spark-submit jobs/republish_lost.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
+JSON]: one step of republish_lost.
+"""
 
 import sys
 

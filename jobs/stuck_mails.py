@@ -1,4 +1,6 @@
-"""spark-submit jobs/stuck_mails.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of stuck_mails."""
+"""spark-submit jobs/stuck_mails.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
+JSON]: one step of stuck_mails.
+"""
 
 import sys
 

@@ -1,7 +1,9 @@
-"""The page "Mail queues" in Airflow: queues, measurements, cleanups, Data Docs, and a button that starts a run.
+"""The page "Mail queues" in Airflow: queues, measurements, cleanups, Data Docs, and a button that
+starts a run.
 
-Airflow mounts a plugin's app without any authentication, so every route here asks for an Airflow user who may read the DAG `queue_cleanup`.
-The app only reads. The button posts to Airflow's own REST API with the user's session, so that Airflow decides who may, and keeps who did.
+Airflow mounts a plugin's app without any authentication, so every route here asks for an Airflow
+user who may read the DAG `queue_cleanup`. The app only reads. The button posts to Airflow's own
+REST API with the user's session, so that Airflow decides who may, and keeps who did.
 """
 
 from pathlib import Path
@@ -18,9 +20,16 @@ from mailslice.model.errors import MailsliceError, TryAgain
 
 STATIC = Path(__file__).parent / "mailslice_static"
 KINDS = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
-PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"  # noqa: E501
-# Data Docs are HTML that a gate wrote: styles and pictures of their own, but no script ever runs in them.
-DOCS_POLICY = "sandbox allow-same-origin; default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; frame-ancestors 'self'"  # noqa: E501
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+# Data Docs are HTML that a gate wrote: styles and pictures of their own, but no script ever runs in
+# them.
+DOCS_POLICY = (
+    "sandbox allow-same-origin; default-src 'none'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; frame-ancestors 'self'"
+)
 
 may_read = requires_access_dag("GET", param_dag_id="queue_cleanup")
 app = FastAPI(
@@ -35,7 +44,9 @@ page = QueuePage()
 
 @app.middleware("http")
 async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Headers of every answer; a request that would write is refused unless it comes from this site, as JSON."""
+    """Headers of every answer; a request that would write is refused unless it comes from this
+    site, as JSON.
+    """
     if request.method not in ("GET", "HEAD") and not (
         _same_site(request)
         and request.headers.get("content-type", "").split(";")[0] == "application/json"
@@ -59,7 +70,7 @@ def _same_site(request: Request) -> bool:
 
 @app.exception_handler(MailsliceError)
 def explain(_request: Request, error: MailsliceError) -> JSONResponse:
-    """The sentence of the error, which names what is wrong; 503 when a later attempt may succeed."""
+    """The error as an answer; 503 when a later attempt may succeed."""
     return JSONResponse({"detail": str(error)}, 503 if isinstance(error, TryAgain) else 400)
 
 

@@ -1,4 +1,6 @@
-"""Registers the schedule of `MAILSLICE_STACK_SCHEDULES=off` with Airflow: a DAG that uses a timetable no plugin names cannot be stored."""
+"""Registers the schedule of `MAILSLICE_STACK_SCHEDULES=off` with Airflow: a DAG that uses a
+timetable no plugin names cannot be stored.
+"""
 
 from typing import ClassVar
 

@@ -33,7 +33,7 @@ def setup(_: list[str]) -> int:
 
 
 def stop(_: list[str]) -> int:
-    """Ends what `make run`, or a killed `make test`, left behind; nothing of one that is at work."""
+    """Ends what `make run` or a killed `make test` left behind, never a `make test` at work."""
 
     def stopped(stack: StackSettings) -> str:
         count = _module("stack").stop(stack)
@@ -129,7 +129,10 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def main(argv: list[str]) -> int:
-    """Runs one command; its exit code. An error is one line on stderr, with `--debug` before the command its traceback."""
+    """Runs one command; its exit code.
+
+    An error is one line on stderr, with `--debug` before the command its traceback.
+    """
     debug = argv[:1] == [DEBUG]
     argv = argv[debug:]
     if not argv or argv[0] not in COMMANDS:

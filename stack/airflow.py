@@ -1,4 +1,6 @@
-"""Airflow as `airflow standalone` (SQLite, LocalExecutor) on loopback, all by environment; and the REST calls that the demo needs."""
+"""Airflow as `airflow standalone` (SQLite, LocalExecutor) on loopback, all by environment; and the
+REST calls that the demo needs.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,17 @@ SCHEDULES = "MAILSLICE_STACK_SCHEDULES"
 """`off`: the DAG files give no schedule, so that nothing runs unless it is asked for."""
 SPARK_POOL = "spark"
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1"
-"""For drivers that end after seconds: what the second compiler of the JVM would win comes after them, and takes a quarter of their CPU."""
+"""For drivers that end after seconds: what the second compiler of the JVM would win comes after
+them, and takes a quarter of their CPU.
+"""
 _REPEATED_SECONDS = 120
 """On a busy machine Airflow's server is late, not gone."""
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def airflow_environment(stack: StackSettings, settings: Mapping[str, str]) -> dict[str, str]:
-    """Everything Airflow reads, and what its tasks read: the same for `airflow standalone`, `airflow dags test` and the tests.
+    """Everything Airflow reads, and what its tasks read: the same for `airflow standalone`,
+    `airflow dags test` and the tests.
 
     Writes the passwords file and the secret, once for each state folder.
     """
@@ -79,7 +84,10 @@ def airflow_environment(stack: StackSettings, settings: Mapping[str, str]) -> di
 
 
 def airflow(stack: StackSettings, settings: Mapping[str, str]) -> Program:
-    """The program of Airflow. Its children outlive a TERM to the parent alone: supervisor signals the group."""
+    """The program of Airflow.
+
+    Its children outlive a TERM to the parent alone: supervisor signals the group.
+    """
     ports = ("airflow_port", "airflow_worker_log_port", "airflow_trigger_log_port")
     return Program(
         name="airflow",

@@ -1,6 +1,8 @@
-"""`make setup`, first half: system packages, `.venv`, Python packages. Standard library alone, run by the system's Python as a script.
+"""`make setup`, first half: system packages, `.venv`, Python packages. Standard library alone, run
+by the system's Python as a script.
 
-Each step is skipped when its inputs are as they were the last time. The second half (`python -m stack setup`) brings the Java parts.
+Each step is skipped when its inputs are as they were the last time. The second half (`python -m
+stack setup`) brings the Java parts.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class SetupError(Exception):
 
 
 UNEXPECTED = (OSError, subprocess.SubprocessError, ValueError)
-"""What a machine may do to any step: folders of another user, a full disk, a program that hangs, words that are no numbers."""
+"""What a machine may do to any step: folders of another user, a full disk, a program that hangs,
+words that are no numbers.
+"""
 
 
 def main(argv: list[str]) -> int:
@@ -65,14 +69,22 @@ def main(argv: list[str]) -> int:
 
 
 def message_of_error(error: Exception) -> str:
-    """One of UNEXPECTED in one line: the path or the program, what is wrong with it, and the remedy."""
+    """One of UNEXPECTED in one line: the path or the program, what is wrong with it, and the
+    remedy.
+    """
     if isinstance(error, OSError) and error.filename is not None:
         path = Path(os.fsdecode(error.filename))
         return f"{path}: {error.strerror or error}. Remedy: {_remedy(error, path)}"
     if isinstance(error, subprocess.TimeoutExpired):
         words = [error.cmd] if isinstance(error.cmd, str) else [str(word) for word in error.cmd]
-        return f"{words[0]} did not end within {error.timeout:g} s. Remedy: look why (network, disk, a busy machine), then try again"
-    return f"{' '.join(f'{type(error).__name__}: {error}'.split())}. Remedy: the same command with DEBUG=1 shows where it comes from"
+        return (
+            f"{words[0]} did not end within {error.timeout:g} s. Remedy: look why (network, "
+            "disk, a busy machine), then try again"
+        )
+    return (
+        f"{' '.join(f'{type(error).__name__}: {error}'.split())}. Remedy: the same command "
+        "with DEBUG=1 shows where it comes from"
+    )
 
 
 def _remedy(error: OSError, path: Path) -> str:
@@ -83,7 +95,8 @@ def _remedy(error: OSError, path: Path) -> str:
             (folder for folder in (path, *path.parents) if os.path.lexists(folder)), path
         )
         me = _name(os.geteuid())
-        # all of .state or .venv, whichever it is; what is outside of the clone is not ours to give to somebody else
+        # all of .state or .venv, whichever it is; what is outside of the clone is not ours to give
+        # to somebody else
         inside = existing.relative_to(ROOT).parts[:1] if existing.is_relative_to(ROOT) else None
         chown = f"sudo chown -R {me} {ROOT.joinpath(*inside)}" if inside is not None else None
         whose = f"{existing} belongs to {_owner(existing)}, and this is {me}"
@@ -110,7 +123,8 @@ def check_python() -> None:
     if sys.version_info < OLDEST:
         version = ".".join(map(str, sys.version_info[:3]))
         raise SetupError(
-            f"Python {version} is too old, 3.11 is needed. Remedy: apt-get install -y python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"
+            f"Python {version} is too old, 3.11 is needed. Remedy: apt-get install -y python3.11 "
+            "python3.11-venv, or make PYTHON=/path/to/python3.11"
         )
 
 
@@ -134,7 +148,8 @@ def system_packages() -> str:
     line = f"apt-get install -y --no-install-recommends {' '.join(packages)}"
     if shutil.which("apt-get") is None:
         raise SetupError(
-            f"{', '.join(packages)}: not installed, and there is no apt-get here. Remedy: install them by this system's own means"
+            f"{', '.join(packages)}: not installed, and there is no apt-get here. Remedy: install "
+            "them by this system's own means"
         )
     if os.geteuid() != 0:
         raise SetupError(f"{', '.join(packages)}: not installed. Remedy: sudo {line}")
@@ -148,7 +163,8 @@ def system_packages() -> str:
     missing = missing_packages()
     if missing:
         raise SetupError(
-            f"{', '.join(missing)}: still not found after apt-get. Remedy: {line}, and look at its output"
+            f"{', '.join(missing)}: still not found after apt-get. Remedy: {line}, and look at its "
+            "output"
         )
     return "installed " + ", ".join(packages)
 
@@ -185,7 +201,8 @@ def check_disk(mib: int) -> None:
     free = shutil.disk_usage(ROOT).free // 2**20
     if free < mib:
         raise SetupError(
-            f"{ROOT} has {free} MiB free, {mib} are needed. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB"
+            f"{ROOT} has {free} MiB free, {mib} are needed. Remedy: make room, or set "
+            "MAILSLICE_STACK_DISK_MIB"
         )
 
 
@@ -193,7 +210,8 @@ def _required_mib() -> int:
     value = os.environ.get("MAILSLICE_STACK_DISK_MIB") or "4096"
     if not re.fullmatch(r"\d{1,12}", value, re.ASCII):
         raise SetupError(
-            f"MAILSLICE_STACK_DISK_MIB={value!r} (in the environment): allowed is a whole number of MiB"
+            f"MAILSLICE_STACK_DISK_MIB={value!r} (in the environment): allowed is a whole number "
+            "of MiB"
         )
     return int(value)
 

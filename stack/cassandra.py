@@ -14,7 +14,9 @@ from stack.settings import StackSettings
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of a cluster on this machine: its loopback address, the seed's, its folder, its own JMX port (that one is always on 127.0.0.1)."""
+    """One node of a cluster on this machine: its loopback address, the seed's, its folder, its own
+    JMX port (that one is always on 127.0.0.1).
+    """
 
     address: str
     seed: str
@@ -40,7 +42,9 @@ def cassandra(stack: StackSettings) -> Program:
 
 
 def cassandra_node(stack: StackSettings, node: Node) -> Program:
-    """Writes the folder of one node and gives its program; versions, sizes and the two other ports are the stack's."""
+    """Writes the folder of one node and gives its program; versions, sizes and the two other ports
+    are the stack's.
+    """
     folder = node.folder
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
     write_file(
@@ -67,7 +71,9 @@ def cassandra_node(stack: StackSettings, node: Node) -> Program:
 
 
 def nodetool_command(stack: StackSettings, node: Node | None = None) -> tuple[str, ...]:
-    """`nodetool` of this stack's Cassandra, or of another node, without its arguments; no script of Cassandra's distribution is needed."""
+    """`nodetool` of this stack's Cassandra, or of another node, without its arguments; no script of
+    Cassandra's distribution is needed.
+    """
     node = node or only_node(stack)
     jars = f"{part('cassandra', stack.sizes)}/*"
     jvm = ("-Xmx128m", *_opened(), f"-Duser.home={node.folder}", "-cp", jars)
@@ -76,7 +82,9 @@ def nodetool_command(stack: StackSettings, node: Node | None = None) -> tuple[st
 
 
 def nodetool_setting(stack: StackSettings) -> dict[str, str]:
-    """MAILSLICE_NODETOOL of this stack: a script of one line in its folder, which people may call, too."""
+    """MAILSLICE_NODETOOL of this stack: a script of one line in its folder, which people may call,
+    too.
+    """
     script = stack.state / "nodetool"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(
@@ -87,7 +95,9 @@ def nodetool_setting(stack: StackSettings) -> dict[str, str]:
 
 
 def as_word(path: Path) -> str:
-    """The path as one word of a command, without quotes: those at the ends of a value are the settings file's own."""
+    """The path as one word of a command, without quotes: those at the ends of a value are the
+    settings file's own.
+    """
     return re.sub(r"([^\w/.,+-])", r"\\\1", str(path))
 
 

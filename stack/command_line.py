@@ -27,7 +27,11 @@ class CommandLine:
         self._environment = {**clean, **past_proxies(clean), **settings}
 
     def lines(self, *words: str) -> Iterator[dict[str, Any]]:
-        """One dict a line of `--json`. Raises CannotStart with the command's own message when it ends with another code than 0 or 1."""
+        """One dict a line of `--json`.
+
+        Raises CannotStart with the command's own message when it ends with another code than 0 or
+        1.
+        """
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         command = [self._program, *words, "--json"]
         with subprocess.Popen(
@@ -50,7 +54,10 @@ class CommandLine:
         return rows[-1]
 
     def show(self, *words: str) -> int:
-        """Runs the command for the person who looks on: its table goes straight to the terminal. Gives its exit code."""
+        """Runs the command for the person who looks on: its table goes straight to the terminal.
+
+        Gives its exit code.
+        """
         return subprocess.run(
             [self._program, *words], env=self._environment, stdin=subprocess.DEVNULL, check=False
         ).returncode

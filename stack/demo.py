@@ -20,7 +20,10 @@ _GRACE = "2s"
 
 
 def run_demo() -> int:
-    """Starts, enqueues, drains, cleans, reports. Gives the exit code; raises MailsliceError with the cause and the remedy."""
+    """Starts, enqueues, drains, cleans, reports.
+
+    Gives the exit code; raises MailsliceError with the cause and the remedy.
+    """
     began = time.monotonic()
     stack = stack_settings(Profile.RUN)
     steps = Steps()
@@ -42,10 +45,14 @@ def run_demo() -> int:
         report = commands.one("report", "last", "--duty", DAG, "--queue", QUEUE)
         size = commands.one("queue", "size", QUEUE)["size"]
     _show_report(steps, report, run)
-    counts = f"{mail.progress.enqueued} enqueued, {mail.progress.drained} drained, {size} in the queue now"
+    counts = (
+        f"{mail.progress.enqueued} enqueued, {mail.progress.drained} drained, {size} in the "
+        "queue now"
+    )
     _show_addresses(steps, stack, counts, _text(report.get("dataDocs") or report.get("docs")), run)
     steps.console.print(
-        f"\nup and running after {time.monotonic() - began:.0f} s; make stop ends it, make clean removes it"
+        f"\nup and running after {time.monotonic() - began:.0f} s; make stop ends it, make "
+        "clean removes it"
     )
     return 0
 
@@ -94,7 +101,10 @@ def _show_addresses(steps: Steps, stack: StackSettings, mail: str, docs: str, ru
         "Data Docs": docs,
         "RabbitMQ": f"http://127.0.0.1:{stack.ports.rabbitmq_management_port}  (guest / guest)",
         "settings": str(stack.settings_file),
-        "command line": f"{program} queue size {QUEUE}; {program} queue slices {QUEUE}; {program} report last; {program} --help",
+        "command line": (
+            f"{program} queue size {QUEUE}; {program} queue slices {QUEUE}; {program} report "
+            f"last; {program} --help"
+        ),
     }
     for name, value in addresses.items():
         steps.console.print(f"  {name:<13} {value}", markup=False)

@@ -19,7 +19,10 @@ _ERROR = re.compile(r"(mailslice: |[\w.]*(Error|Exception|Failed|Refused|Unavail
 
 
 def run_cleanup(api: AirflowApi, logs: Path, conf: dict[str, object], step: Step) -> str:
-    """Triggers the DAG and waits; gives Airflow's run id. Raises CannotStart naming the task that failed and where its log is."""
+    """Triggers the DAG and waits; gives Airflow's run id.
+
+    Raises CannotStart naming the task that failed and where its log is.
+    """
     try:
         _pool(api)
         _wait_parsed(api, logs)
@@ -54,7 +57,8 @@ def _watched(api: AirflowApi, run: str, logs: Path, step: Step) -> str:
 
 def _cause(api: AirflowApi, run: str, task: dict[str, Any]) -> str:
     """The task that failed and the last error of its log."""
-    path = f"dags/{DAG}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
+    instance = f"dags/{DAG}/dagRuns/{run}/taskInstances/{task['task_id']}"
+    path = f"{instance}/logs/{task['try_number']}?map_index={task['map_index']}"
     try:
         lines = api.call("GET", path).get("content") or []
     except ConnectionError:
@@ -68,7 +72,9 @@ def _cause(api: AirflowApi, run: str, task: dict[str, Any]) -> str:
 
 
 def _error_of(line: dict[str, Any]) -> str | None:
-    """The error that a line of a task's log tells of, if any: a Spark job's own stands in plain lines, before Airflow's word that it failed."""
+    """The error that a line of a task's log tells of, if any: a Spark job's own stands in plain
+    lines, before Airflow's word that it failed.
+    """
     event = str(line.get("event"))
     if _ERROR.match(event):
         return event

@@ -1,7 +1,10 @@
-"""The mail of `make run`: each mail of a source is enqueued once, in several slices, and a part of them is drained. Killed half way, it goes on where it was.
+"""The mail of `make run`: each mail of a source is enqueued once, in several slices, and a part of
+them is drained. Killed half way, it goes on where it was.
 
-The mails of a source that are not enqueued yet are first written one a file into the state folder; a file is removed when `mail enqueue` has said that
-its mail is durable. What was enqueued is known by its content: a source that changed gives what is new in it, and a mail that it holds twice is two mails.
+The mails of a source that are not enqueued yet are first written one a file into the state folder;
+a file is removed when `mail enqueue` has said that its mail is durable. What was enqueued is known
+by its content: a source that changed gives what is new in it, and a mail that it holds twice is two
+mails.
 """
 
 from __future__ import annotations
@@ -65,7 +68,8 @@ class DemoMail:
             self._fingerprints, self._bytes = _fingerprint(source)
         except OSError as error:
             raise CannotStart(
-                f"MAIL={source}: {error.filename}: {error.strerror}. {_REMEDY} that this user may read"
+                f"MAIL={source}: {error.filename}: {error.strerror}. {_REMEDY} that this user may "
+                "read"
             ) from error
         self._stack = stack
         self._source = source
@@ -83,16 +87,21 @@ class DemoMail:
         return self.progress.complete == self._fingerprints
 
     def check_room(self) -> None:
-        """Raises CannotStart when the disk of the state folder cannot hold what of this source is not in the stores yet."""
+        """Raises CannotStart when the disk of the state folder cannot hold what of this source is
+        not in the stores yet.
+        """
         partition, free = free_mib(self._stack)
         needed = max(0, self._bytes - self.progress.bytes) // 2**20 + _SPARE_MIB
         if not self.enqueued and free < needed:
             raise CannotStart(
-                f"MAIL={self._source}: {partition} has {free} MiB free, {needed} are needed for it. Remedy: make room, or name fewer mails"
+                f"MAIL={self._source}: {partition} has {free} MiB free, {needed} are needed for "
+                "it. Remedy: make room, or name fewer mails"
             )
 
     def spool(self) -> None:
-        """Writes each mail of the source that was not enqueued into a file of its own, dealt out over the slices in order."""
+        """Writes each mail of the source that was not enqueued into a file of its own, dealt out
+        over the slices in order.
+        """
         shutil.rmtree(self._waiting, ignore_errors=True)
         text = self._known.read_text(encoding="ascii") if self._known.is_file() else ""
         known = Counter(text.split())
@@ -168,14 +177,18 @@ class DemoMail:
 
 
 def source_of(stack: StackSettings, source: str | None, *, from_environment: bool) -> Path:
-    """The source that MAIL names; the sample when it names none, or when it is the mailbox that a login shell sets it to."""
+    """The source that MAIL names; the sample when it names none, or when it is the mailbox that a
+    login shell sets it to.
+    """
     if not source or (from_environment and source.startswith(("/var/mail/", "/var/spool/mail/"))):
         return stack.root / _SAMPLE
     return Path(source).expanduser().absolute()
 
 
 def _fingerprint(source: Path) -> tuple[str, int]:
-    """Path, names, sizes and times as a digest, which differs for a source that changed; and its bytes."""
+    """Path, names, sizes and times as a digest, which differs for a source that changed; and its
+    bytes.
+    """
     walked = ((parent, name) for parent, _, names in os.walk(source) for name in names)
     files = [source] if source.is_file() else sorted(Path(*words) for words in walked)
     stats = [(file, file.stat()) for file in files if file.is_file()]

@@ -1,4 +1,5 @@
-"""Measures the state of the code base: import circles, vague names, widths, patched privates, citations.
+"""Measures the state of the code base: import circles, vague names, widths, patched privates,
+citations.
 
 `python stack/house.py` prints one line a measure and exits 1 where a measure is above its limit.
 Standard library only. The limits stand in LIMITS; lower them when the tree gets better.
@@ -145,7 +146,7 @@ def strongly_connected(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 def definitions(tree: ast.Module) -> Iterator[str]:
-    """Names that a module defines: functions, classes, parameters, assigned variables and fields."""
+    """Names of functions, classes, parameters, variables and fields that a module defines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

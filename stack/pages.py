@@ -1,4 +1,7 @@
-"""The generated pages under docs/: settings, command line, DAGs, scale. `make docs` writes them; a test compares."""
+"""The generated pages under docs/: settings, command line, DAGs, scale.
+
+`make docs` writes them; a test compares.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,9 @@ def settings_page() -> str:
     """All variables: of mailslice, and of the local stack."""
     lines = ["# Settings", "", _HEAD, ""]
     lines += [
-        "Read from the environment; when that names no store, from `.state/run/settings.env` of the clone, which `make run` writes.",
-        "An unknown name, or a value that is not allowed, is an error that names it. Durations: `90s`, `15m`, `1h`, `30d` or ISO 8601.",
+        "Read from the environment; when that names no store, from `.state/run/settings.env`",
+        "of the clone, which `make run` writes. An unknown name, or a value that is not allowed,",
+        "is an error that names it. Durations: `90s`, `15m`, `1h`, `30d` or ISO 8601.",
     ]
     for group, cls in groups().items():
         rows, meanings = list[str](), cls.meanings()

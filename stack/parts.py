@@ -1,7 +1,9 @@
-"""Java parts by coordinates: Apache Ivy, which pyspark ships, fetches them into a cache that all clones of a user share.
+"""Java parts by coordinates: Apache Ivy, which pyspark ships, fetches them into a cache that all
+clones of a user share.
 
-`files/NAME-VERSION.jars` lists every jar of a version with its SHA-256 (`make lock` writes it). What is listed is fetched as listed,
-without reading a single POM: 40 s for the S3 server, where resolving takes 160 s. Another version is resolved from `files/NAME.ivy.xml`.
+`files/NAME-VERSION.jars` lists every jar of a version with its SHA-256 (`make lock` writes it).
+What is listed is fetched as listed, without reading a single POM: 40 s for the S3 server, where
+resolving takes 160 s. Another version is resolved from `files/NAME.ivy.xml`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Jar:
     @property
     def file(self) -> str:
         """Its name in the part's folder."""
-        return f"{self.module}-{self.revision}{'' if self.classifier == '-' else '-' + self.classifier}.jar"
+        classifier = "" if self.classifier == "-" else f"-{self.classifier}"
+        return f"{self.module}-{self.revision}{classifier}.jar"
 
     @property
     def line(self) -> str:
@@ -63,7 +66,10 @@ def java_home() -> Path:
 
 
 def part(name: str, sizes: Sizes) -> Path:
-    """The folder with the jars of `cassandra` or `s3proxy`, fetched when it is not there. Raises CannotStart with the remedy."""
+    """The folder with the jars of `cassandra` or `s3proxy`, fetched when it is not there.
+
+    Raises CannotStart with the remedy.
+    """
     jars = listed(name, sizes)
     module = _listed_module(name, jars) if jars else _required_module(name, sizes)
     digest = hashlib.sha256((module + repr(jars)).encode()).hexdigest()[:12]
@@ -75,7 +81,8 @@ def part(name: str, sizes: Sizes) -> Path:
         (folder.parent / f"{name}.lock").touch()
     except OSError as error:
         raise CannotStart(
-            f"{error.filename}: {error.strerror}. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another folder"
+            f"{error.filename}: {error.strerror}. Remedy: let this user write there, or set "
+            "MAILSLICE_STACK_CACHE to another folder"
         ) from None
     with locked(folder.parent / f"{name}.lock"):
         if not folder.is_dir():
@@ -87,7 +94,7 @@ def part(name: str, sizes: Sizes) -> Path:
 
 
 def listed(name: str, sizes: Sizes) -> tuple[Jar, ...]:
-    """The jars of a part as this repository lists them; empty for a version that it does not list."""
+    """The listed jars of a part; empty for a version that is not listed."""
     file = FILES / list_file(name, sizes)
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     return tuple(Jar(*line.split()) for line in lines)
@@ -103,7 +110,8 @@ def resolve(name: str, sizes: Sizes) -> tuple[Jar, ...]:
     scratch = sizes.cache / "java" / f"{name}.locking"
     scratch.parent.mkdir(parents=True, exist_ok=True)
     cache = _fetch(name, _required_module(name, sizes), scratch, as_listed=False)
-    report = ET.parse(next(cache.glob(f"mailslice-{name}*-runtime.xml"))).getroot()  # noqa: S314 - Ivy wrote it just now
+    path = next(cache.glob(f"mailslice-{name}*-runtime.xml"))
+    report = ET.parse(path).getroot()  # noqa: S314 - Ivy wrote it just now
     found = [
         Jar(
             module.get("organisation", ""),
@@ -167,12 +175,14 @@ def _fetch(name: str, module: str, target: Path, *, as_listed: bool) -> Path:
         )
     except subprocess.TimeoutExpired:
         raise CannotStart(
-            f"the jars of {name} were not there after {_TIMEOUT_SECONDS // 60} minutes. Remedy: check the network or the proxy settings, then make setup"
+            f"the jars of {name} were not there after {_TIMEOUT_SECONDS // 60} minutes. Remedy: "
+            "check the network or the proxy settings, then make setup"
         ) from None
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not any(target.glob("*.jar")):
         raise CannotStart(
-            f"the jars of {name} could not be fetched ({_cause(done.stdout + done.stderr)}). Remedy: look at the network and at {log}, then make setup"
+            f"the jars of {name} could not be fetched ({_cause(done.stdout + done.stderr)}). "
+            f"Remedy: look at the network and at {log}, then make setup"
         )
     return cache
 
@@ -182,7 +192,8 @@ def _verify(name: str, jars: tuple[Jar, ...], folder: Path) -> None:
         file = folder / jar.file
         if not file.is_file() or _sha256(file) != jar.sha256:
             raise CannotStart(
-                f"{jar.file} of {name} is missing or is not the file that mailslice lists (SHA-256 {jar.sha256[:12]}...). Remedy: make setup again"
+                f"{jar.file} of {name} is missing or is not the file that mailslice lists (SHA-256 "
+                f"{jar.sha256[:12]}...). Remedy: make setup again"
             )
     for leftover in folder.glob(".ivy*"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
@@ -208,6 +219,7 @@ def _ivy_jar() -> Path:
     jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not jars:
         raise CannotStart(
-            "pyspark, which ships the resolver of the Java parts, is not installed. Remedy: make setup"
+            "pyspark, which ships the resolver of the Java parts, is not installed. Remedy: make "
+            "setup"
         )
     return jars[-1]

@@ -1,4 +1,4 @@
-"""What every service of the stack needs: its record for supervisor, its files, whether it answers."""
+"""What every service needs: its record for supervisor, its files, whether it answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ FILES = resources.files("stack") / "files"
 """Templates of the services' files, and the lists of Java parts."""
 _SECONDS = 3.0
 _OPTIONS_REQUEST = bytes([0x05, 0, 0, 0, 0x05, 0, 0, 0, 0])
-"""A CQL OPTIONS frame of protocol 5: the cheapest question that only a Cassandra which serves clients answers."""
+"""A CQL OPTIONS frame of protocol 5: the cheapest question that only a Cassandra which serves
+clients answers.
+"""
 _SUPPORTED = 0x06
 _LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -29,7 +31,11 @@ class CannotStart(MailsliceError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One service. `ports` names the settings of the ports it listens on; `healthy` answers None or why it is not yet up."""
+    """One service.
+
+    `ports` names the settings of the ports it listens on; `healthy` answers None or why it is not
+    yet up.
+    """
 
     name: str
     command: tuple[str, ...]

@@ -1,7 +1,8 @@
-"""RabbitMQ as an own node of this stack, beside whatever broker the machine has, with an own Erlang port mapper.
+"""RabbitMQ as an own node of this stack, beside whatever broker the machine has, with an own Erlang
+port mapper.
 
-Debian's wrapper switches to the user rabbitmq when root calls it, and that user cannot enter a clone below a private folder;
-so the server's own script is run, as whoever runs the stack.
+Debian's wrapper switches to the user rabbitmq when root calls it, and that user cannot enter a
+clone below a private folder; so the server's own script is run, as whoever runs the stack.
 """
 
 from __future__ import annotations
@@ -84,9 +85,11 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
 
 
 def _node_name(stack: StackSettings, folder: Path) -> str:
-    """The node's name, which is its data's, too: under another one RabbitMQ begins with no queue and no message. So it is said once for each state folder.
+    """The node's name, which is its data's, too: under another one RabbitMQ begins with no queue
+    and no message. So it is said once for each state folder.
 
-    It is nobody else's on this machine: a digest of the folder is in it. An earlier version put the port into it: what that left is found by its data.
+    It is nobody else's on this machine: a digest of the folder is in it. An earlier version put the
+    port into it: what that left is found by its data.
     """
     newest = max(
         (
@@ -97,5 +100,6 @@ def _node_name(stack: StackSettings, folder: Path) -> str:
         key=lambda folder_of_node: folder_of_node.stat().st_mtime,
         default=None,
     )
-    new = f"mailslice-{stack.profile.value}-{hashlib.sha256(str(stack.state).encode('utf-8', 'surrogateescape')).hexdigest()[:12]}@localhost"
+    state = hashlib.sha256(str(stack.state).encode("utf-8", "surrogateescape")).hexdigest()
+    new = f"mailslice-{stack.profile.value}-{state[:12]}@localhost"
     return write_once(folder / "nodename", newest.name if newest else new).strip()

@@ -16,7 +16,8 @@ from stack.s3 import ACCESS_KEY, SECRET_KEY, s3
 from stack.settings import StackSettings
 from stack.supervise import Supervisor
 
-_LOCAL_ADDRESSES = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104 - whoever listens on all addresses has our port, too
+# A program that listens on all addresses has our port, too.
+_LOCAL_ADDRESSES = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S104
 """Addresses that shut us out of 127.0.0.1; a node on 127.0.0.2 does not."""
 
 
@@ -33,7 +34,9 @@ def store_settings(stack: StackSettings) -> dict[str, str]:
         "MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1",
         "MAILSLICE_CASSANDRA_PORT": str(ports.cassandra_port),
         "MAILSLICE_RABBITMQ_URL": f"amqp://{USER}:{PASSWORD}@127.0.0.1:{ports.rabbitmq_port}/%2F",
-        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": f"http://{USER}:{PASSWORD}@127.0.0.1:{ports.rabbitmq_management_port}",
+        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": (
+            f"http://{USER}:{PASSWORD}@127.0.0.1:{ports.rabbitmq_management_port}"
+        ),
         "MAILSLICE_S3_ENDPOINT": f"http://127.0.0.1:{ports.s3_port}",
         "MAILSLICE_S3_ACCESS_KEY": ACCESS_KEY,
         "MAILSLICE_S3_SECRET_KEY": SECRET_KEY,
@@ -51,29 +54,36 @@ def write_settings(stack: StackSettings, values: dict[str, str]) -> None:
 
 
 def check_disk(stack: StackSettings) -> None:
-    """Raises CannotStart when there is less room than the settings ask for. Before anything is written: on a full disk every file would be cut off."""
+    """Raises CannotStart when there is less room than the settings ask for.
+
+    Before anything is written: on a full disk every file would be cut off.
+    """
     partition, free = free_mib(stack)
     if free < stack.sizes.disk_mib:
         raise CannotStart(
-            f"{partition} has {free} MiB free, {stack.sizes.disk_mib} are needed. Remedy: make room, or set {stack.variable('disk_mib')}"
+            f"{partition} has {free} MiB free, {stack.sizes.disk_mib} are needed. Remedy: make "
+            f"room, or set {stack.variable('disk_mib')}"
         )
 
 
 def free_mib(stack: StackSettings) -> tuple[Path, int]:
-    """The state folder, or what of its path is there already, and how many MiB its disk has left."""
+    """The state folder, or its nearest existing parent, and the free MiB of its disk."""
     partition = next(folder for folder in (stack.state, *stack.state.parents) if folder.exists())
     return partition, shutil.disk_usage(partition).free // 2**20
 
 
 def check_ports(stack: StackSettings, programs: Iterable[Program]) -> None:
-    """Raises CannotStart naming the first port that somebody else listens on, who that is, and the variable that changes ours."""
+    """Raises CannotStart naming the first port that somebody else listens on, who that is, and the
+    variable that changes ours.
+    """
     listeners = _listeners()
     for program in programs:
         for field in program.ports:
             port = getattr(stack.ports, field)
             if port in listeners:
                 raise CannotStart(
-                    f"port {port} of {program.name} is taken by {listeners[port]}. Remedy: end that, or set {stack.variable(field)} to a free port"
+                    f"port {port} of {program.name} is taken by {listeners[port]}. Remedy: end "
+                    f"that, or set {stack.variable(field)} to a free port"
                 )
 
 
@@ -83,7 +93,10 @@ def wait_healthy(
     programs: tuple[Program, ...],
     on_up: Callable[[str], None],
 ) -> None:
-    """Returns when all answer, telling each as it comes up. Raises CannotStart with the last words of the one that does not."""
+    """Returns when all answer, telling each as it comes up.
+
+    Raises CannotStart with the last words of the one that does not.
+    """
     deadline = time.monotonic() + stack.sizes.start_timeout
     waiting = {program.name: program for program in programs}
     while waiting:

@@ -1,6 +1,8 @@
-"""Settings of the local stack: `MAILSLICE_STACK_*` for `make run`, `MAILSLICE_STACK_TEST_*` for what `make test` starts.
+"""Settings of the local stack: `MAILSLICE_STACK_*` for `make run`, `MAILSLICE_STACK_TEST_*` for
+what `make test` starts.
 
-Versions and sizes are read from `MAILSLICE_STACK_*` by both. The mail settings proper (`mailslice.model.settings`) know nothing of this.
+Versions and sizes are read from `MAILSLICE_STACK_*` by both. The mail settings proper
+(`mailslice.model.settings`) know nothing of this.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def _port(default: int, description: str) -> int:
 
 
 class Ports(BaseModel):
-    """Ports of the run stack; those of the test stack are 1000 higher, Airflow's 18080. All below the range Linux hands out by itself."""
+    """Ports of the run stack; those of the test stack are 1000 higher, Airflow's 18080.
+
+    All below the range Linux hands out by itself.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,13 +74,16 @@ class Sizes(BaseModel):
     s3_heap: str = Field(
         "2g",
         pattern=r"^\d+[mg]$",
-        description="largest heap of the S3 server, which holds whole objects while they are written",
+        description="largest heap of the S3 server, which holds an object while it is written",
     )
     start_timeout: int = Field(180, ge=1, description="seconds a service has until it must answer")
     test_processes: int = Field(
         3,
         ge=0,
-        description="processes that `make test` spreads the files of tests over; they mostly wait. 0 = none but pytest's own",
+        description=(
+            "processes that `make test` spreads the files of tests over; they mostly wait. 0 = "
+            "none but pytest's own"
+        ),
     )
     disk_mib: int = Field(4096, ge=0, description="free MiB that setup and start ask for")
     cache: Path = Field(
@@ -108,7 +116,10 @@ class StackSettings(BaseModel):
 def stack_settings(
     profile: Profile, environ: Mapping[str, str] | None = None, root: Path | None = None
 ) -> StackSettings:
-    """Settings of one stack. Raises BadSetting naming the variable, its value and what is allowed."""
+    """Settings of one stack.
+
+    Raises BadSetting naming the variable, its value and what is allowed.
+    """
     environ = os.environ if environ is None else environ
     _require_known(environ)
     root = root or clone_root()
@@ -177,6 +188,7 @@ def _distinct(ports: Ports, prefix: str) -> None:
     for name, port in ports.model_dump().items():
         if port in names_by_port:
             raise BadSetting(
-                f"{prefix}{name.upper()}={port} is the port of {prefix}{names_by_port[port].upper()}, too; each needs its own"
+                f"{prefix}{name.upper()}={port} is the port of "
+                f"{prefix}{names_by_port[port].upper()}, too; each needs its own"
             )
         names_by_port[port] = name

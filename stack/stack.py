@@ -42,7 +42,10 @@ def run_settings(stack: StackSettings) -> dict[str, str]:
 
 
 class Stack:
-    """The services of a stack while a command starts them. A start that fails, or is interrupted, takes back what it started."""
+    """The services of a stack while a command starts them.
+
+    A start that fails, or is interrupted, takes back what it started.
+    """
 
     def __init__(
         self, stack: StackSettings, steps: Steps, settings: Mapping[str, str], *, with_airflow: bool
@@ -57,7 +60,9 @@ class Stack:
         self._started = False
 
     def start(self) -> None:
-        """Starts all of it, unless it runs; waits for the stores alone, and writes the settings file."""
+        """Starts all of it, unless it runs; waits for the stores alone, and writes the settings
+        file.
+        """
         with self._steps.step("Cassandra, RabbitMQ, S3") as step:
             programs = (*self._stores, *self._airflow)
             if not self._supervisor.runs(programs):
@@ -122,7 +127,10 @@ def stop(stack: StackSettings) -> int:
 
 
 def remove(stack: StackSettings) -> None:
-    """Stops the stack and removes its folder. Raises CannotStart when that is somebody else's, or something of it cannot be removed."""
+    """Stops the stack and removes its folder.
+
+    Raises CannotStart when that is somebody else's, or something of it cannot be removed.
+    """
     _check_folder(stack)
     stop(stack)
     folder, failed = stack.state.resolve(), list[str]()
@@ -139,7 +147,8 @@ def remove(stack: StackSettings) -> None:
         time.sleep(0.3)  # what has just ended may have written meanwhile
     else:
         raise CannotStart(
-            f"{stack.state}, which belongs to {_owner(stack.state)}, could not be removed ({failed[0] if failed else 'something writes there'}). "
+            f"{stack.state}, which belongs to {_owner(stack.state)}, could not be removed "
+            f"({failed[0] if failed else 'something writes there'}). "
             "Remedy: let its owner do it, or sudo make clean"
         )
     if stack.state.is_symlink():
@@ -163,7 +172,8 @@ def _check_folder(stack: StackSettings) -> None:
     )
     if foreign:
         raise CannotStart(
-            f"{stack.variable('state')}={str(stack.state)!r} holds {foreign[0]!r}, which no stack of mailslice put there, and `make clean` would remove it. "
+            f"{stack.variable('state')}={str(stack.state)!r} holds {foreign[0]!r}, which no stack "
+            "of mailslice put there, and `make clean` would remove it. "
             "Remedy: name an empty or a new folder"
         )
 
@@ -184,7 +194,8 @@ def one_at_a_time(stack: StackSettings) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CannotStart(
-                f"another command is at work on the stack in {stack.state} (it holds {lock}). Remedy: wait for it, or end it"
+                f"another command is at work on the stack in {stack.state} (it holds {lock}). "
+                "Remedy: wait for it, or end it"
             ) from None
         yield
 

@@ -1,8 +1,10 @@
-"""supervisor (PyPI) runs the services: its configuration, its start, its end. Ends only what this stack started.
+"""supervisor (PyPI) runs the services: its configuration, its start, its end. Ends only what this
+stack started.
 
-Every process below supervisor carries MAILSLICE_STACK_OWNER=<state folder> in its environment. So what outlived a killed
-supervisor, or detached itself from it (Airflow's children), is found and ended by that mark and by nothing else. SPT_NOENV keeps
-Airflow's processes from writing their titles over it.
+Every process below supervisor carries MAILSLICE_STACK_OWNER=<state folder> in its environment. So
+what outlived a killed supervisor, or detached itself from it (Airflow's children), is found and
+ended by that mark and by nothing else. SPT_NOENV keeps Airflow's processes from writing their
+titles over it.
 """
 
 from __future__ import annotations
@@ -54,11 +56,14 @@ class Supervisor:
         )
         if done.returncode:
             raise CannotStart(
-                f"supervisor did not start: {(done.stdout + done.stderr).strip()[-300:]}. Remedy: see {self._stack.state}/log/supervisord.log"
+                f"supervisor did not start: {(done.stdout + done.stderr).strip()[-300:]}. Remedy: "
+                f"see {self._stack.state}/log/supervisord.log"
             )
 
     def runs(self, programs: tuple[Program, ...]) -> bool:
-        """Whether exactly these programs, with these commands and settings, are what supervisor runs now."""
+        """Whether exactly these programs, with these commands and settings, are what supervisor
+        runs now.
+        """
         file = self._configuration
         if not file.is_file() or file.read_text(encoding="utf-8") != self._text(programs):
             return False
@@ -70,14 +75,18 @@ class Supervisor:
         return self._call("pid").returncode == 0
 
     def states(self) -> Mapping[str, str]:
-        """State of each program as supervisor names it: RUNNING, STARTING, BACKOFF, FATAL, EXITED, STOPPED."""
+        """State of each program as supervisor names it: RUNNING, STARTING, BACKOFF, FATAL, EXITED,
+        STOPPED.
+        """
         words = (line.split() for line in self._call("status").stdout.splitlines())
         return {line[0].split(":")[-1]: line[1] for line in words if len(line) > 1}
 
     def stop(self) -> int:
-        """Ends supervisor and everything that carries this stack's mark. Gives how many processes there were.
+        """Ends supervisor and everything that carries this stack's mark. Gives how many processes
+        there were.
 
-        Raises CannotStart when it runs as another user: then nothing of it can be ended, or even be seen.
+        Raises CannotStart when it runs as another user: then nothing of it can be ended, or even be
+        seen.
         """
         self._refuse_anothers()
         count = len(self.owned())
@@ -116,7 +125,8 @@ class Supervisor:
             return
         if is_own and os.geteuid() not in (0, user):
             raise CannotStart(
-                f"the stack in {self._stack.state} runs as {process.username()} (pid {process.pid}). Remedy: make stop as that user"
+                f"the stack in {self._stack.state} runs as {process.username()} (pid "
+                f"{process.pid}). Remedy: make stop as that user"
             )
 
     def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -162,7 +172,8 @@ def _quoted(value: str) -> str:
     quote = '"' if '"' not in value else "'"
     if quote in value or "\n" in value:
         raise CannotStart(
-            f"supervisor cannot pass on {value!r}: it holds both kinds of quotes, or a line end. Remedy: move the clone to a plain path"
+            f"supervisor cannot pass on {value!r}: it holds both kinds of quotes, or a line end. "
+            "Remedy: move the clone to a plain path"
         )
     return f"{quote}{_escaped(value)}{quote}"
 

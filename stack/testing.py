@@ -17,12 +17,18 @@ _TESTS_FAILED = 1
 
 
 def test(arguments: list[str]) -> int:
-    """Runs all tiers, with their coverage, or what the arguments name, against services of its own. Gives pytest's exit code."""
+    """Runs all tiers, with their coverage, or what the arguments name, against services of its own.
+
+    Gives pytest's exit code.
+    """
     return _with_services(lambda environment: _pytest(arguments, environment))
 
 
 def soak(arguments: list[str]) -> int:
-    """Runs the tests marked `soak`, one after the other, or those of them that the arguments name. Gives pytest's exit code."""
+    """Runs the tests marked `soak`, one after the other, or those of them that the arguments name.
+
+    Gives pytest's exit code.
+    """
     return _with_services(
         lambda environment: _run(["-m", "soak", "--timeout=1800", *arguments], environment)
     )
@@ -40,7 +46,9 @@ def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
 
 
 def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
-    """All tiers run in processes beside each other, which costs some a deadline on a busy machine: what failed runs once more, alone, and its word counts."""
+    """All tiers run in processes beside each other, which costs some a deadline on a busy machine:
+    what failed runs once more, alone, and its word counts.
+    """
     if arguments:
         return _run(arguments, environment)
     processes = stack_settings(Profile.TEST).sizes.test_processes

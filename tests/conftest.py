@@ -1,6 +1,8 @@
-"""Fixtures of all tiers: `stack` (the services that run) and `fresh` (names in them that nobody else uses).
+"""Fixtures of all tiers: `stack` (the services that run) and `fresh` (names in them that nobody
+else uses).
 
-Where the services are is read from the file that MAILSLICE_TEST_SETTINGS names, else from `.state/test/settings.env`, which `make test` writes.
+Where the services are is read from the file that MAILSLICE_TEST_SETTINGS names, else from
+`.state/test/settings.env`, which `make test` writes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import pytest
 from mailslice.model.settings import Settings, clone_root, load_settings, read_env_file
 from stack.program import answers_cql, answers_http
 
-# No test is about the speed of one example: on a machine that runs three test processes any of them may take a second.
+# No test is about the speed of one example: on a machine that runs three test processes any of them
+# may take a second.
 hypothesis.settings.register_profile(
     "mailslice", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -29,14 +32,18 @@ hypothesis.settings.load_profile("mailslice")
 
 
 def pytest_configure() -> None:
-    """A shell without job control has its background commands ignore SIGINT, and their children inherit that: tests that interrupt one would wait in vain."""
+    """A shell without job control has its background commands ignore SIGINT, and their children
+    inherit that: tests that interrupt one would wait in vain.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Mails hold bytes that are no text; what a test printed of them must still pass from a test process to the one that reports."""
+    """Mails hold bytes that are no text; what a test printed of them must still pass from a test
+    process to the one that reports.
+    """
     report = yield
     report.sections = [(name, _speakable(text)) for name, text in report.sections]
     if (
@@ -54,7 +61,10 @@ def _speakable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Own keyspaces, vhost, bucket and artifacts. The two keyspaces and the own keyspace are created empty, the buckets too."""
+    """Own keyspaces, vhost, bucket and artifacts.
+
+    The two keyspaces and the own keyspace are created empty, the buckets too.
+    """
 
     env: Mapping[str, str]
     """MAILSLICE_* lines."""
@@ -82,7 +92,10 @@ class Fresh:
 
 @pytest.fixture(scope="session")
 def stack() -> Mapping[str, str]:
-    """MAILSLICE_* of the running test services. Skips where there are none; fails there when MAILSLICE_REQUIRE_SERVICES=1."""
+    """MAILSLICE_* of the running test services.
+
+    Skips where there are none; fails there when MAILSLICE_REQUIRE_SERVICES=1.
+    """
     file = Path(
         os.environ.get("MAILSLICE_TEST_SETTINGS")
         or clone_root() / ".state" / "test" / "settings.env"
@@ -149,9 +162,11 @@ def make_fresh(
 
 
 class _Places:
-    """Creates and drops keyspaces, vhosts and buckets, with clients of its own: the code under test has no part in it.
+    """Creates and drops keyspaces, vhosts and buckets, with clients of its own: the code under test
+    has no part in it.
 
-    Dropping takes a second or two, for which no test waits: it is done beside them. At the end what is left is left where the services end, too.
+    Dropping takes a second or two, for which no test waits: it is done beside them. At the end what
+    is left is left where the services end, too.
     """
 
     def __init__(self, stack: Mapping[str, str]) -> None:
@@ -188,7 +203,8 @@ class _Places:
         replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
         for keyspace in (name, name + "_own"):
             self._session.execute(
-                f"CREATE KEYSPACE {keyspace} WITH replication = {replication} AND durable_writes = false"
+                f"CREATE KEYSPACE {keyspace} WITH replication = {replication} AND durable_writes = "
+                "false"
             )
         kind = os.environ.get("MAILSLICE_TEST_DEFAULT_QUEUE_TYPE")
         self._management("PUT", f"vhosts/{name}", {"defaultqueuetype": kind} if kind else {})
@@ -233,7 +249,8 @@ class _Places:
         try:
             self._s3.delete_bucket(Bucket=bucket)
         except self._s3.exceptions.ClientError as error:
-            # The test server takes the folders that pyarrow left for content, which no listing shows.
+            # The test server takes the folders that pyarrow left for content, which no listing
+            # shows.
             if error.response["Error"]["Code"] != "BucketNotEmpty" or self._s3.list_objects_v2(
                 Bucket=bucket
             ).get("Contents"):

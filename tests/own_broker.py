@@ -1,4 +1,6 @@
-"""A RabbitMQ node of a test's own: to be put into alarm, killed and started again while nobody else is on it."""
+"""A RabbitMQ node of a test's own: to be put into alarm, killed and started again while nobody else
+is on it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class Broker:
         self.settings = RabbitSettings.model_validate(
             {"url": f"amqp://guest:guest@127.0.0.1:{port}/%2F", "timeout": "4s"}
         )
-        self.management_url = f"http://guest:guest@127.0.0.1:{environ['MAILSLICE_STACK_TEST_RABBITMQ_MANAGEMENT_PORT']}"
+        port = environ["MAILSLICE_STACK_TEST_RABBITMQ_MANAGEMENT_PORT"]
+        self.management_url = f"http://guest:guest@127.0.0.1:{port}"
 
     def start(self) -> None:
         for program in self._programs:

@@ -1,4 +1,6 @@
-"""Several nodes of Cassandra on one machine: each on a loopback address of its own, all on the same ports. For tests of what happens when one goes away."""
+"""Several nodes of Cassandra on one machine: each on a loopback address of its own, all on the same
+ports. For tests of what happens when one goes away.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _RING_DELAY_MS = 5000
 
 
 class Cluster:
-    """`count` nodes at 127.0.0.1, 127.0.0.2...; a context manager that leaves no process. The sizes of `stack` are those of each node.
+    """`count` nodes at 127.0.0.1, 127.0.0.2...; a context manager that leaves no process. The sizes
+    of `stack` are those of each node.
 
     JMX of node n listens at the stack's JMX port + n - 1.
     """
@@ -47,7 +50,11 @@ class Cluster:
             self.kill(address)
 
     def start(self, address: str) -> None:
-        """Start one node and wait until it answers. Raises CannotStart with its log. One at a time: nodes that join together take each other's tokens."""
+        """Start one node and wait until it answers.
+
+        Raises CannotStart with its log. One at a time: nodes that join together take each other's
+        tokens.
+        """
         node = next(node for node in self.nodes if node.address == address)
         program = cassandra_node(self._stack, node)
         log = node.folder / "out.log"
@@ -77,7 +84,9 @@ class Cluster:
         process.wait(timeout=30)
 
     def freeze(self, address: str) -> None:
-        """Stop one node where it is, as a machine that hangs: its connections stay open, and nobody answers."""
+        """Stop one node where it is, as a machine that hangs: its connections stay open, and nobody
+        answers.
+        """
         self._processes[address].send_signal(signal.SIGSTOP)
 
     def thaw(self, address: str) -> None:
@@ -92,7 +101,10 @@ class Cluster:
             for node in self.nodes
         )
         script.write_text(
-            f'#!/bin/sh\nhost=$1; shift\ncase $host in\n{cases}esac\necho "no node $host" >&2\nexit 1\n',
+            (
+                f'#!/bin/sh\nhost=$1; shift\ncase $host in\n{cases}esac\necho "no node $host" '
+                ">&2\nexit 1\n"
+            ),
             encoding="utf-8",
         )
         script.chmod(0o755)

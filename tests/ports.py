@@ -7,7 +7,9 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """A row of ports of loopback that nobody has, below those that Linux hands out: a connection that is opened before the server listens cannot take one."""
+    """A row of ports of loopback that nobody has, below those that Linux hands out: a connection
+    that is opened before the server listens cannot take one.
+    """
     for _ in range(200):
         base = random.randrange(20_000, 32_000 - count)
         row = range(base, base + count)

@@ -1,4 +1,6 @@
-"""A real Airflow of a test's own (standalone, SQLite, free ports, own home), and a Spark standalone cluster of one worker."""
+"""A real Airflow of a test's own (standalone, SQLite, free ports, own home), and a Spark standalone
+cluster of one worker.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,7 @@ class Airflow:
             self.api("POST", "connections", body)
 
     def backfilled(self, dag: str) -> None:
-        """Wait until the scheduler has seen that its backfills are over: it allows one at a time."""
+        """Wait until the scheduler knows that its backfills are over: it allows one at a time."""
 
         def over() -> bool | None:
             return (
@@ -179,7 +181,9 @@ class Airflow:
 def airflow_standalone(
     home: Path, settings: Mapping[str, str], dags: Sequence[str] = ("queue_cleanup", "queue_size")
 ) -> Iterator[Airflow]:
-    """Airflow with this clone's DAGs and plugins, healthy, its DAGs unpaused (`dags` are parsed), a Spark pool of one slot and no Spark connection yet."""
+    """Airflow with this clone's DAGs and plugins, healthy, its DAGs unpaused (`dags` are parsed), a
+    Spark pool of one slot and no Spark connection yet.
+    """
     root, (port, worker_logs, trigger_logs) = clone_root(), free_ports(3)
     home.mkdir(parents=True)
     (home / "passwords.json").write_text('{"admin": "admin"}', encoding="utf-8")

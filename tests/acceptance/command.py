@@ -1,4 +1,6 @@
-"""The command line as a user has it: `.venv/bin/mailslice` by its path, from a foreign folder, with nothing but MAILSLICE_* set."""
+"""The command line as a user has it: `.venv/bin/mailslice` by its path, from a foreign folder, with
+nothing but MAILSLICE_* set.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ class Cli:
             cwd="/",
         )
         assert done.returncode == code, (
-            f"{words}: exit {done.returncode}, not {code}\n{done.stdout.decode(errors='replace')}\n{done.stderr.decode(errors='replace')}"
+            f"{words}: exit {done.returncode}, not {code}\n"
+            f"{done.stdout.decode(errors='replace')}\n{done.stderr.decode(errors='replace')}"
         )
         return Answer(done.stdout, done.stderr.decode())
 
@@ -69,7 +72,9 @@ class Cli:
         return Cli({**self.env, **changes})
 
     def inside(self) -> Inside:
-        """The same commands run by this process: a second less each, for tests of what commands answer rather than of how they start."""
+        """The same commands run by this process: a second less each, for tests of what commands
+        answer rather than of how they start.
+        """
         return Inside(self.env)
 
     def start(self, *words: object, stdin: int | None = None) -> subprocess.Popen[bytes]:
@@ -89,7 +94,8 @@ class Cli:
 class Inside(Cli):
     """Runs commands in this process, each with standard streams and an environment of its own.
 
-    `spool`: the queue that the word `spool` stands for, in and out, so that tests of a module share stores, each with a queue of its own.
+    `spool`: the queue that the word `spool` stands for, in and out, so that tests of a module share
+    stores, each with a queue of its own.
     """
 
     spool: str = "spool"
@@ -122,7 +128,8 @@ class Inside(Cli):
             err.getvalue().replace(self.spool, "spool"),
         )
         assert ended == code, (
-            f"{words}: exit {ended}, not {code}\n{answer.out.decode(errors='replace')}\n{answer.err}"
+            f"{words}: exit {ended}, not "
+            f"{code}\n{answer.out.decode(errors='replace')}\n{answer.err}"
         )
         return answer
 

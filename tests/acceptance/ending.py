@@ -1,4 +1,6 @@
-"""What must be ended however a test ends: by a process that reads until the one that writes is gone, killed or not."""
+"""What must be ended however a test ends: by a process that reads until the one that writes is
+gone, killed or not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _WAIT = "import subprocess, sys; sys.stdin.read(); subprocess.run(sys.argv[1:], 
 
 @contextmanager
 def afterwards(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
-    """Run the command at the end of the block, or as soon as this process is gone: SIGTERM and SIGKILL close its end of the pipe as well."""
+    """Run the command at the end of the block, or as soon as this process is gone: SIGTERM and
+    SIGKILL close its end of the pipe as well.
+    """
     words = [sys.executable, "-c", _WAIT, *command]
     quiet = subprocess.DEVNULL
     waiting = subprocess.Popen(

@@ -1,6 +1,8 @@
-"""A stand-in for a live James, with nothing of mailslice in it: raw drivers and the golden files alone.
+"""A stand-in for a live James, with nothing of mailslice in it: raw drivers and the golden files
+alone.
 
-It writes what James writes (row, message, blobs) and reads what James would read, so that both directions are judged from outside.
+It writes what James writes (row, message, blobs) and reads what James would read, so that both
+directions are judged from outside.
 """
 
 import base64

@@ -1,4 +1,6 @@
-"""A TCP proxy in front of a real store: a store that dies in the middle, without touching the one that others use."""
+"""A TCP proxy in front of a real store: a store that dies in the middle, without touching the one
+that others use.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from contextlib import suppress
 
 
 class Proxy:
-    """Listens on a port of its own and passes bytes to `target`. `cut()` closes everything, as a killed server would; `stall()` only stops passing."""
+    """Listens on a port of its own and passes bytes to `target`.
+
+    `cut()` closes everything, as a killed server would; `stall()` only stops passing.
+    """
 
     def __init__(self, target: tuple[str, int], port: int = 0) -> None:
         self._target = target

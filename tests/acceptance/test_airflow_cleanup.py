@@ -1,4 +1,6 @@
-"""queue_cleanup through a real Airflow with its scheduler, on real stores: by hand, as a backfill on a Spark cluster, and again."""
+"""queue_cleanup through a real Airflow with its scheduler, on real stores: by hand, as a backfill
+on a Spark cluster, and again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every duty through a real Airflow with its scheduler, on real stores with planted faults: the report lists exactly those, and a second run finds nothing."""
+"""Every duty through a real Airflow with its scheduler, on real stores with planted faults: the
+report lists exactly those, and a second run finds nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The command line beside a James: what James wrote is read, what mailslice writes is what James reads, cleanup harms neither."""
+"""The command line beside a James: what James wrote is read, what mailslice writes is what James
+reads, cleanup harms neither.
+"""
 
 import base64
 import hashlib

@@ -1,4 +1,7 @@
-"""A run that is late, in a real Airflow: its triggerer tells, while the run goes on. And the new alerts of a report, by the same webhook."""
+"""A run that is late, in a real Airflow: its triggerer tells, while the run goes on.
+
+And the new alerts of a report, by the same webhook.
+"""
 
 import json
 import threading
@@ -19,12 +22,18 @@ from airflow.sdk import dag, task
 from mailslice.airflow.notifier import notify_alerts
 from mailslice.airflow.task_chain import Tag, dag_arguments
 
-@dag(dag_id="late", schedule=None, **dag_arguments(tags=[Tag.READS], timeout=timedelta(minutes=10), deadline=timedelta(seconds=5)))
+arguments = dag_arguments(
+    tags=[Tag.READS], timeout=timedelta(minutes=10), deadline=timedelta(seconds=5)
+)
+
+@dag(dag_id="late", schedule=None, **arguments)
 def late():
     @task
     def slow():
-        alert = {"name": "dead_letters", "value": 11, "limit": 10, "text": "11 messages", "since": "now", "told": "now"}
-        notify_alerts({"duty": "queue_size", "queue": "spool", "run": "r1", "finished": "now", "alerts": [alert]})
+        alert = {"name": "dead_letters", "value": 11, "limit": 10, "text": "11 messages"}
+        alert |= {"since": "now", "told": "now"}
+        report = {"duty": "queue_size", "queue": "spool", "run": "r1", "finished": "now"}
+        notify_alerts({**report, "alerts": [alert]})
         for _ in range(400):  # until the test has seen it run
             if os.path.exists(SEEN):
                 return

@@ -1,4 +1,6 @@
-"""A mail that kills its process, whatever way: it ends as a dead letter, and its neighbours are delivered."""
+"""A mail that kills its process, whatever way: it ends as a dead letter, and its neighbours are
+delivered.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +54,7 @@ def test_a_mail_at_which_its_process_dies_three_times_is_a_dead_letter(
     assert "its process died 3 times" in str(letter)
     begun = Counter(note.name for note in world.notes("begun"))
     assert begun.pop(deadly) == 3
-    # One may have been in a handler beside it the first time; none of those that were only fetched ahead began twice.
+    # One may have been in a handler beside it the first time; none of those that were only fetched
+    # ahead began twice.
     assert sorted(begun.values()) in ([1] * 11, [1] * 10 + [2])
     assert world.size() == 1  # it is live: among the dead letters

@@ -28,7 +28,10 @@ def test_the_command_is_run_at_the_end_of_the_block(tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
 def test_it_is_run_when_the_process_is_killed(tmp_path, how):
     head = "import os, time\nfrom tests.acceptance.ending import afterwards\n"
-    code = f"{head}with afterwards({touching(tmp_path / 'ended')}, os.environ):\n    print('up', flush=True)\n    time.sleep(60)"
+    code = (
+        f"{head}with afterwards({touching(tmp_path / 'ended')}, os.environ):\n    print('up', "
+        "flush=True)\n    time.sleep(60)"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,

@@ -91,9 +91,9 @@ def test_a_source_that_is_not_there_is_said_before_anything_starts(
 ) -> None:
     done = _local("run", {**environment, "MAIL": str(tmp_path / "nothing")})
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == f"run: MAIL={tmp_path}/nothing: no such file or folder. Remedy: name a folder of .eml files, an mbox or a Maildir\n"
+    assert done.stderr == (
+        f"run: MAIL={tmp_path}/nothing: no such file or folder. Remedy: name a folder of "
+        ".eml files, an mbox or a Maildir\n"
     )
 
 

@@ -1,4 +1,6 @@
-"""Clients faster than the stores: SMTP says 451 with a reason, memory stays bounded, and every mail that got its 250 is in the queue."""
+"""Clients faster than the stores: SMTP says 451 with a reason, memory stays bounded, and every mail
+that got its 250 is in the queue.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Producers, consumers, an administrator and a cleanup on one queue, while the roads to the stores break and processes are killed; then the books are balanced.
+"""Producers, consumers, an administrator and a cleanup on one queue, while the roads to the stores
+break and processes are killed; then the books are balanced.
 
-MAILSLICE_TEST_WALK_SEED repeats a walk's choices (what the machine makes of them it decides itself); MAILSLICE_TEST_WALK_SECONDS changes its length.
+MAILSLICE_TEST_WALK_SEED repeats a walk's choices (what the machine makes of them it decides
+itself); MAILSLICE_TEST_WALK_SECONDS changes its length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`mailslice worker run --handler relay` on a queue with stage marks, killed (-9) while the next hop thinks: from outside, with nothing but MAILSLICE_*."""
+"""`mailslice worker run --handler relay` on a queue with stage marks, killed (-9) while the next
+hop thinks: from outside, with nothing but MAILSLICE_*.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`mailslice worker run` and `smtp-in` as whole processes: signals, kill -9, probes, and every mail accounted for."""
+"""`mailslice worker run` and `smtp-in` as whole processes: signals, kill -9, probes, and every mail
+accounted for.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ import hashlib, os, threading, time
 
 def note(mail, content, kind):
     with open("notes", "ab", buffering=0) as file:
-        file.write(f"{kind} {mail.name} {hashlib.sha256(content).hexdigest()} {os.getpid()}\\n".encode())
+        digest = hashlib.sha256(content).hexdigest()
+        file.write(f"{kind} {mail.name} {digest} {os.getpid()}\\n".encode())
 
 def handle(mail, content):
     note(mail, content, "begun")
@@ -137,7 +140,9 @@ class World:
 
 @pytest.fixture
 def world(fresh_module: Fresh, tmp_path: Path) -> Iterator[World]:
-    """A queue of its own in one deployment for all tests here: creating tables takes longer than most of them."""
+    """A queue of its own in one deployment for all tests here: creating tables takes longer than
+    most of them.
+    """
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "handlers.py").write_text(HANDLER)
@@ -241,7 +246,9 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def every_mail_once_or_twice(world: World, mails: dict[str, str], twice: int) -> None:
-    """All mails were handled, with their bytes, and no more of them twice than were in a handler when something was killed."""
+    """All mails were handled, with their bytes, and no more of them twice than were in a handler
+    when something was killed.
+    """
     until(lambda: world.size() == 0, "all completed", 90)
     done = world.notes("done")
     assert {note.name: note.sha256 for note in done} == mails
@@ -372,7 +379,9 @@ STORES = {
 
 
 def behind_proxy(fresh: Fresh, variable: str) -> tuple[Proxy, tuple[str, int], dict[str, str]]:
-    """A proxy before one store, the store's own address, and the settings that go through the proxy."""
+    """A proxy before one store, the store's own address, and the settings that go through the
+    proxy.
+    """
     given = fresh.env[variable]
     if variable == "MAILSLICE_CASSANDRA_CONTACT_POINTS":
         target = (given, int(fresh.env["MAILSLICE_CASSANDRA_PORT"]))

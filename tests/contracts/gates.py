@@ -1,4 +1,4 @@
-"""What a gate says of rows, whatever engine holds them: a few facts, an Arrow table, a Spark frame."""
+"""What a gate says of rows, be they a few facts, an Arrow table or a Spark frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the configuration guard must do. A subclass gives `make_guard(**environment) -> ConfigurationGuard` over one event store."""
+"""What the configuration guard must do.
+
+A subclass gives `make_guard(**environment) -> ConfigurationGuard` over one event store.
+"""
 
 from datetime import timedelta
 
@@ -126,7 +129,10 @@ class GuardContract:
     def test_check_compares_the_storage_strategy_that_james_recorded(self, make_guard):
         guard = make_guard()
         guard.ensure()
-        text = '{"eventId":0,"aggregateKey":"BlobStoreStorageStrategyConfiguration","type":"storage-strategy-changed","storageStrategy":"DEDUPLICATION"}'
+        text = (
+            '{"eventId":0,"aggregateKey":"BlobStoreStorageStrategyConfiguration",'
+            '"type":"storage-strategy-changed","storageStrategy":"DEDUPLICATION"}'
+        )
         guard._tables.event_store.append(events.STORAGE_STRATEGY_AGGREGATE, 0, text)
         assert (guard.check().recorded_strategy, guard.check().same_strategy) == (
             BlobStrategy.DEDUPLICATION,
@@ -141,7 +147,8 @@ class GuardContract:
         guard.ensure()
         for event_id, strategy in enumerate(("PASSTHROUGH", "DEDUPLICATION")):
             text = (
-                f'{{"eventId":{event_id},"aggregateKey":"BlobStoreStorageStrategyConfiguration","type":"storage-strategy-changed",'
+                f'{{"eventId":{event_id},"aggregateKey":"BlobStoreStorageStrategyConfiguration",'
+                '"type":"storage-strategy-changed",'
                 f'"storageStrategy":"{strategy}"}}'
             )
             guard._tables.event_store.append(events.STORAGE_STRATEGY_AGGREGATE, event_id, text)
@@ -159,7 +166,8 @@ class GuardContract:
         guard.ensure()
         text = (
             '{"type":"cassandra-mail-queue-view-configuration","sliceWindow":"PT10M","eventId":1,'
-            '"aggregateKey":"CassandraMailQueueViewConfiguration","bucketCount":2,"updateBrowseStartPace":7}'
+            '"aggregateKey":"CassandraMailQueueViewConfiguration","bucketCount":2,'
+            '"updateBrowseStartPace":7}'
         )
         guard._tables.event_store.append(CONFIGURATION_AGGREGATE, 1, text)
         assert guard.ensure() == ViewConfiguration(timedelta(minutes=10), 2, 7)

@@ -1,4 +1,7 @@
-"""What MailQueue must do over any tables. A subclass gives `stores`: both tables, one-hour slices; and `queue`."""
+"""What MailQueue must do over any tables.
+
+A subclass gives `stores`: both tables, one-hour slices; and `queue`.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -232,7 +235,9 @@ class MailQueueContract:
         assert mail_queue.content(three[0]) == b"Subject: \xff\n\r\nb\x00dy"
 
     def remembered(self, stores, queue, rows, monkeypatch, **changes):
-        """As if a cleanup had looked at the slice of `rows` long after it was over: the first one lives, the others are dead."""
+        """As if a cleanup had looked at the slice of `rows` long after it was over: the first one
+        lives, the others are dead.
+        """
         start = rows[0].partition.slice_start
         kept = {
             "live": 1,

@@ -1,4 +1,7 @@
-"""What every table of stage marks must do: run on the double in memory and on Cassandra. A subclass gives `stages` and `queue`."""
+"""What every table of stage marks must do: run on the double in memory and on Cassandra.
+
+A subclass gives `stages` and `queue`.
+"""
 
 from dataclasses import replace
 from uuid import uuid4

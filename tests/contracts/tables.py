@@ -1,4 +1,7 @@
-"""What every kind of queue tables must do: run on the double in memory and on Cassandra. A subclass gives `tables` and `queue`."""
+"""What every kind of queue tables must do: run on the double in memory and on Cassandra.
+
+A subclass gives `tables` and `queue`.
+"""
 
 from dataclasses import replace
 from datetime import timedelta

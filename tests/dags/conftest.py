@@ -1,4 +1,6 @@
-"""The DAG files, parsed in a process of their own: what they import and how long it takes is part of what is tested. No database, no scheduler."""
+"""The DAG files, parsed in a process of their own: what they import and how long it takes is part
+of what is tested. No database, no scheduler.
+"""
 
 import json
 import os
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Airflow makes its home when it is imported, and test_steps.py imports it here: not in the user's home.
+# Airflow makes its home when it is imported, and test_steps.py imports it here: not in the user's
+# home.
 os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="mailslice-airflow-"))
 
 

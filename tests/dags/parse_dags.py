@@ -1,4 +1,6 @@
-"""Run as a process: parses the DAG files of argv[1] and prints what the tests ask about, one JSON object on the last line."""
+"""Run as a process: parses the DAG files of argv[1] and prints what the tests ask about, one JSON
+object on the last line.
+"""
 
 import json
 import sys

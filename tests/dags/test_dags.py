@@ -1,4 +1,6 @@
-"""Every DAG file: it parses, quickly and without heavy imports, has the five steps in order, and says what it does."""
+"""Every DAG file: it parses, quickly and without heavy imports, has the five steps in order, and
+says what it does.
+"""
 
 import ast
 

@@ -1,4 +1,6 @@
-"""The code behind the tasks, with a context as Airflow gives it: requests, Spark steps, failures, notifiers."""
+"""The code behind the tasks, with a context as Airflow gives it: requests, Spark steps, failures,
+notifiers.
+"""
 
 import json
 from contextlib import nullcontext
@@ -308,7 +310,10 @@ def test_what_failed_before_the_submit_is_said(monkeypatch, step):
     monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", execute)
     with pytest.raises(
         AirflowFailException,
-        match=r"apply of queue 'spool' failed before spark-submit ran: Cannot find the keytab /etc/spark\.keytab",
+        match=(
+            r"apply of queue 'spool' failed before spark-submit ran: Cannot find the keytab "
+            r"/etc/spark\.keytab"
+        ),
     ):
         step.execute(context())
 
@@ -338,7 +343,10 @@ def test_queues_that_are_all_blank_are_not_all_queues(monkeypatch, given):
     monkeypatch.setattr(task_chain, "get_current_context", lambda: {"params": {"queues": given}})
     with pytest.raises(
         AirflowFailException,
-        match=r"queues=\['.*\] names no queue: allowed are names, or nothing at all for every queue",
+        match=(
+            r"queues=\['.*\] names no queue: allowed are names, or nothing at all for every "
+            r"queue"
+        ),
     ):
         task_chain.list_queues.function()
 

@@ -18,7 +18,8 @@ def _no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
             if threading.current_thread().name.startswith(BESIDE):
                 return connect(of, address)
             raise AssertionError(
-                f"a test in tests/unit connects to {address!r}; tests that need a socket live in tests/services or tests/acceptance"
+                f"a test in tests/unit connects to {address!r}; tests that need a socket live in "
+                "tests/services or tests/acceptance"
             )
 
         monkeypatch.setattr(socket.socket, name, refuse)

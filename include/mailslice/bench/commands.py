@@ -109,7 +109,9 @@ _SERVERS = typer.Option(
 
 
 def _measuring(name: str, function: str, text: str, **options: Any) -> None:
-    """Register a command: `module:function`, which gets the settings, its options and `print_progress`."""
+    """Register a command: `module:function`, which gets the settings, its options and
+    `print_progress`.
+    """
 
     def run(out: Output, **values: Any) -> None:
         from mailslice.model.settings import load_settings

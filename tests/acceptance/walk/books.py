@@ -1,11 +1,14 @@
-"""The books of a random walk: what every process wrote down, and what is in the stores at the end, balanced mail by mail.
+"""The books of a random walk: what every process wrote down, and what is in the stores at the end,
+balanced mail by mail.
 
-Events are flat dicts: `t` (seconds of CLOCK_MONOTONIC, one clock for all processes of a machine), `who`, `do`, and what the word needs:
-  producer: asked (name, sender), accepted (name, id), refused (name, why)
-  consumer: handed (id, name, checked: when the deleted check began that let it pass, good: the content is the mail's), completing, completed,
+Events are flat dicts: `t` (seconds of CLOCK_MONOTONIC, one clock for all processes of a machine),
+`who`, `do`, and what the word needs:
+  producer: asked (name, sender), accepted (name, id), refused (name, why) consumer: handed (id,
+  name, checked: when the deleted check began that let it pass, good: the content is the mail's),
+  completing, completed,
             rejecting, rejected, retrying, retried (id)
-  administrator: deleting, deleted, delete-failed (sender, began); clearing, cleared, clear-failed (began)
-  driver: fault, kill, start (what)
+  administrator: deleting, deleted, delete-failed (sender, began); clearing, cleared, clear-failed
+  (began) driver: fault, kill, start (what)
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ _OF_ALL = frozenset(
 
 
 class Journal:
-    """One process' events, a JSON line each, in the file's pages as soon as `write` returns: kill -9 loses none."""
+    """One process' events, a JSON line each, in the file's pages as soon as `write` returns: kill
+    -9 loses none.
+    """
 
     def __init__(self, path: Path, who: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -59,7 +64,11 @@ def _events(path: Path) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class State:
-    """What is in the stores at the end. `drained`: nothing waits in RabbitMQ any more. `drops_marks`: a cleanup may have dropped rows with their marks."""
+    """What is in the stores at the end.
+
+    `drained`: nothing waits in RabbitMQ any more. `drops_marks`: a cleanup may have dropped rows
+    with their marks.
+    """
 
     live: frozenset[str]
     bare: frozenset[str]
@@ -156,7 +165,7 @@ def _wrong(mail: Mail, state: State, erasers: list[Event]) -> Iterator[str]:
 def _handed_too_late(
     mail: Mail, asked: Event, accepted: Event | None, erasers: list[Event]
 ) -> Iterator[str]:
-    """I2: a completion or deletion that has returned is seen by every check that begins after it."""
+    """I2: every check that begins after a completion or deletion has returned sees it."""
     last_check = max(
         (event["checked"] for event in mail.events if event["do"] == "handed"), default=0.0
     )
@@ -226,7 +235,11 @@ def story(mail: Mail, events: list[Event], state: State) -> str:
     return "\n".join(
         [
             *lines,
-            f"  at the end: {', '.join(now) or 'nothing'} (drained: {state.drained}, marks may be dropped: {state.drops_marks})",
+            (
+                f"  at the end: {', '.join(now) or 'nothing'} "
+                f"(drained: {state.drained}, marks may be "
+                f"dropped: {state.drops_marks})"
+            ),
         ]
     )
 

@@ -1,4 +1,7 @@
-"""The cleanup of a walk: `cleaner.py WHO JOURNAL SEED GRACE QUEUE`. Runs queue_cleanup again and again, in this process and without Spark, until SIGTERM."""
+"""The cleanup of a walk: `cleaner.py WHO JOURNAL SEED GRACE QUEUE`.
+
+Runs queue_cleanup again and again, in this process and without Spark, until SIGTERM.
+"""
 
 from __future__ import annotations
 

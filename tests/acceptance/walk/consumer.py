@@ -1,4 +1,7 @@
-"""A consumer of a walk: `consumer.py WHO JOURNAL SEED TASKS QUEUE`. Handles mails until SIGTERM, one way or another; with a file `calm`, it only completes."""
+"""A consumer of a walk: `consumer.py WHO JOURNAL SEED TASKS QUEUE`.
+
+Handles mails until SIGTERM, one way or another; with a file `calm`, it only completes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ CALM = "calm"
 
 
 def observed(journal: Journal) -> dict[EnqueueId, float]:
-    """Writes down what deliveries are settled by; gives, for each mail, when the last deleted check began that found no mark."""
+    """Writes down what deliveries are settled by; gives, for each mail, when the last deleted check
+    began that found no mark.
+    """
     checked: dict[EnqueueId, float] = {}
     is_marked = QueueContext.is_marked
 

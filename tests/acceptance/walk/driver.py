@@ -1,4 +1,6 @@
-"""Drives a random walk: starts the processes, breaks the roads to the stores, kills, stops, deletes, clears, flushes; then drains, and reads the books."""
+"""Drives a random walk: starts the processes, breaks the roads to the stores, kills, stops,
+deletes, clears, flushes; then drains, and reads the books.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,12 @@ STORES = ("cassandra", "rabbitmq", "s3")
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, how many processes of each kind, tasks in each, and what may happen how often (weights).
+    """How long, how many processes of each kind, tasks in each, and what may happen how often
+    (weights).
 
-    A walk is as long as `seconds`, and longer, but not by more than `patience`, until of each word in `needs` so many events are in the books: what has to have
-    happened does not hang on how busy the machine is.
+    A walk is as long as `seconds`, and longer, but not by more than `patience`, until of each word
+    in `needs` so many events are in the books: what has to have happened does not hang on how busy
+    the machine is.
     """
 
     seconds: float
@@ -62,7 +66,9 @@ class Plan:
 
 @dataclass
 class Process:
-    """One of the walk's processes; started anew under the same name with the number of the start behind it."""
+    """One of the walk's processes; started anew under the same name with the number of the start
+    behind it.
+    """
 
     kind: str
     who: str
@@ -282,7 +288,8 @@ class Walk:
         ]
         with log.open("wb") as file:
             command = [sys.executable, str(HERE / f"{process.kind}.py"), *arguments]
-            # A cleanup has a plan, a lock and five steps: it would never come to its end on such roads. It is killed instead.
+            # A cleanup has a plan, a lock and five steps: it would never come to its end on such
+            # roads. It is killed instead.
             env = (
                 self.env
                 if process.kind != "cleaner"
@@ -319,14 +326,18 @@ class Walk:
             await self._mend(proxy)
 
     async def _drain(self, stores: Stores) -> bool:
-        """Producers end; consumers go on until nothing is left to deliver. Whether that came to be."""
+        """Producers end; consumers go on until nothing is left to deliver.
+
+        Whether that came to be.
+        """
         self._start_again()
         producers = [process for process in self.processes if process.kind == "producer"]
         for process in producers:
             self._weigh(process)
             _terminate(process)
         if self.cleaner.running is not None:
-            self.cleaner.running.kill()  # it may wait a minute for the lock of a run of its own that was cut off
+            # It may wait a minute for the lock of its own earlier run, which was cut off.
+            self.cleaner.running.kill()
         await asyncio.to_thread(_ended, producers)
         end, empty = time.monotonic() + self.plan.drain, 0
         while time.monotonic() < end and empty < 3:
@@ -344,13 +355,16 @@ class Walk:
             self._weigh(process)
             _terminate(process)
         await asyncio.to_thread(_ended, consumers)
-        # What consumers gave back at their end is ready in a moment. A mail that is live without a message does not count here: the books tell of it.
+        # What consumers gave back at their end is ready in a moment. A mail that is live without a
+        # message does not count here: the books tell of it.
         if empty < 3:
             await asyncio.sleep(5)
         return not await asyncio.to_thread(self._messages, stores)
 
     def _nothing_waits(self, stores: Stores) -> bool:
-        """No message is ready anywhere but among the dead letters, and no mail that was accepted is live; those in the hands of consumers are."""
+        """No message is ready anywhere but among the dead letters, and no mail that was accepted is
+        live; those in the hands of consumers are.
+        """
         if self._messages(stores):
             return False
         accepted = {event["id"] for event in read(self.folder) if event["do"] == "accepted"}
@@ -360,7 +374,9 @@ class Walk:
         }
 
     def _messages(self, stores: Stores) -> int:
-        """How many are ready in the delay levels, the hop queue and the work queue: the way they go, so that none slips past."""
+        """How many are ready in the delay levels, the hop queue and the work queue: the way they
+        go, so that none slips past.
+        """
         names = RabbitNames(self.queue)
         before = [
             *stores.management.delay_queues(self.queue),
@@ -415,7 +431,11 @@ class Walk:
 
     def said(self) -> str:
         """What the walk was, for whoever reads a failure."""
-        return f"seed {self.seed} (MAILSLICE_TEST_WALK_SEED={self.seed}), {json.dumps(variant(random.Random(self.seed)))}, journals and logs in {self.folder}"
+        return (
+            f"seed {self.seed} (MAILSLICE_TEST_WALK_SEED={self.seed}), "
+            f"{json.dumps(variant(random.Random(self.seed)))}, journals and logs in "
+            f"{self.folder}"
+        )
 
 
 def _terminate(process: Process) -> None:

@@ -1,4 +1,6 @@
-"""The mails of a walk: everything about one follows from its name, so that whoever gets it can tell whether it is whole."""
+"""The mails of a walk: everything about one follows from its name, so that whoever gets it can tell
+whether it is whole.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`mailslice bench`: whose queue it may use, what it answers, and that nothing stays behind. Speed is no test's business."""
+"""`mailslice bench`: whose queue it may use, what it answers, and that nothing stays behind.
+
+Speed is no test's business.
+"""
 
 import asyncio
 from datetime import timedelta

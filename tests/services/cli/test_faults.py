@@ -1,4 +1,6 @@
-"""Stores that are down, die in the middle or refuse us; queues that are unknown or declared otherwise: exit codes, and what the message names."""
+"""Stores that are down, die in the middle or refuse us; queues that are unknown or declared
+otherwise: exit codes, and what the message names.
+"""
 
 import json
 import subprocess
@@ -121,7 +123,7 @@ def test_a_queue_that_exists_with_other_arguments_is_refused(cli):
     ("store", "how"),
     [("cassandra", "cut"), ("rabbitmq", "cut"), ("s3", "cut"), ("cassandra", "stall")],
 )
-def test_a_store_that_dies_while_mail_is_enqueued_ends_with_4_and_nothing_that_was_acknowledged_is_lost(
+def test_a_store_that_dies_during_an_enqueue_ends_with_4_and_loses_nothing_acknowledged(
     fresh, tmp_path, store, how
 ):
     cli = Cli(fresh.env)
@@ -155,7 +157,7 @@ def test_a_store_that_dies_while_mail_is_enqueued_ends_with_4_and_nothing_that_w
     proxy.cut()
 
 
-def test_a_store_that_dies_while_mail_is_enqueued_from_a_pipe_that_stays_open_and_silent_ends_with_4(
+def test_a_store_that_dies_during_an_enqueue_from_an_open_and_silent_pipe_ends_with_4(
     fresh,
 ):
     cli = Cli(fresh.env)

@@ -1,4 +1,6 @@
-"""`mailslice mail enqueue` and `mailslice worker drain` on real stores: content byte for byte, envelopes, failures, outcomes."""
+"""`mailslice mail enqueue` and `mailslice worker drain` on real stores: content byte for byte,
+envelopes, failures, outcomes.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,6 @@
-"""Names, addresses, places and times as nobody would choose them, and commands that meet each other."""
+"""Names, addresses, places and times as nobody would choose them, and commands that meet each
+other.
+"""
 
 import json
 import uuid

@@ -73,7 +73,8 @@ def test_a_queue_without_stuck_mails_has_none_and_says_so(fresh):
     with open_stores(load_settings(fresh.env)) as stores:
         assert (
             stores.cassandra.execute(
-                f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{fresh.env['MAILSLICE_OWN_KEYSPACE']}'"
+                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = "
+                f"'{fresh.env['MAILSLICE_OWN_KEYSPACE']}'"
             )
             == []
         )

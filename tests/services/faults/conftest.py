@@ -19,6 +19,8 @@ def world(fresh_module: Any) -> Iterator[World]:
 
 @pytest.fixture
 def own_place(fresh: Any) -> Iterator[World]:
-    """For one test: each lane leaves fifteen queues in RabbitMQ, and a broker with thousands of them is short of memory."""
+    """For one test: each lane leaves fifteen queues in RabbitMQ, and a broker with thousands of
+    them is short of memory.
+    """
     with open_stores(fresh.settings) as stores:
         yield World(stores, fresh.env)

@@ -16,7 +16,9 @@ Cases = Callable[[Sequence[str]], Sequence[Case]]
 
 @dataclass(frozen=True)
 class Lane:
-    """An operation, the cases that are made of its points, and whether a failed enqueue may never be delivered."""
+    """An operation, the cases that are made of its points, and whether a failed enqueue may never
+    be delivered.
+    """
 
     operation: str
     cases: Cases

@@ -1,4 +1,6 @@
-"""Every operation of the hot path killed (-9) at every point it comes to: nothing accepted is lost, nothing ended comes back, no content is missing."""
+"""Every operation of the hot path killed (-9) at every point it comes to: nothing accepted is lost,
+nothing ended comes back, no content is missing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ OWN = {
     "stages-retry": ("stage:again", "retry:"),
     "stages-doubt": ("fail:", "quarantine:", "report:"),
 }
-"""Where these are killed here: at the points that others do not come to. At all of theirs they are in the whole matrix."""
+"""Where these are killed here: at the points that others do not come to.
+
+At all of theirs they are in the whole matrix.
+"""
 
 
 def own_kills(operation: str, points: Sequence[str]) -> list[Case]:

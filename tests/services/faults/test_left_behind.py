@@ -1,4 +1,6 @@
-"""What killed enqueues and completions leave is found: lost mails by queue_audit, orphan blobs by blob_gc, both exactly."""
+"""What killed enqueues and completions leave is found: lost mails by queue_audit, orphan blobs by
+blob_gc, both exactly.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def later(hours: float) -> Any:
 
 @pytest.fixture
 def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A place of its own, as blob_gc looks at a whole bucket; no Spark, and clocks that are ahead."""
+    """Stores of its own, as blob_gc scans a whole bucket; no Spark; clocks that are ahead."""
     without_spark(monkeypatch)
     without_docs(monkeypatch)
     monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(0))

@@ -1,4 +1,6 @@
-"""The full matrix: every operation, at every point it comes to, with every way in which a store can break; and killed at every time it comes there."""
+"""The full matrix: every operation, at every point it comes to, with every way in which a store can
+break; and killed at every time it comes there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RabbitMQ itself killed (-9) and started again, at every point: not a proxy that plays it. Its disk has to bring back all that it confirmed."""
+"""RabbitMQ itself killed (-9) and started again, at every point: not a proxy that plays it.
+
+Its disk has to bring back all that it confirmed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Each way in which each store can break, at a point of an operation drawn by lot: the rest of the matrix runs as soak."""
+"""Each way in which each store can break, at a point of an operation drawn by lot: the rest of the
+matrix runs as soak.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _ASK_NOTHING = {
     },
     "cassandra": set[str](),
 }
-"""Operations that do not need the store once they are under way: its faults would show nothing there."""
+"""Operations that do not need the store once they are under way: its faults would show nothing
+there.
+"""
 
 
 def lane(rng: random.Random, store: str, how: Break) -> Lane:

@@ -1,4 +1,6 @@
-"""Kills (-9) where a mail waits: between the copy of what is parked or leased and its acknowledgement."""
+"""Kills (-9) where a mail waits: between the copy of what is parked or leased and its
+acknowledgement.
+"""
 
 import asyncio
 import signal

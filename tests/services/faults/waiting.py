@@ -1,6 +1,7 @@
 """A worker for `test_waiting_kills`: it parks its mail, or keeps it in a handler, after a second.
 
-`python -m tests.services.faults.waiting park|lease QUEUE`, killed where MAILSLICE_TEST_CRASH_AT says.
+`python -m tests.services.faults.waiting park|lease QUEUE`, killed where MAILSLICE_TEST_CRASH_AT
+says.
 """
 
 import asyncio

@@ -9,7 +9,8 @@ from mailslice.model.settings import RabbitSettings
 from tests.own_broker import own_broker
 
 
-@pytest.mark.soak  # two starts of a broker; tests/unit/stack/test_rabbitmq.py holds the name that it hangs on
+# Two starts of a broker; tests/unit/stack/test_rabbitmq.py tests the name that it depends on.
+@pytest.mark.soak
 def test_messages_are_there_after_a_change_of_ports(tmp_path: Path) -> None:
     with own_broker(tmp_path) as broker:
         first = broker.settings

@@ -1,4 +1,6 @@
-"""supervisor on this machine, with small programs: what it starts, what it ends, and what it leaves alone."""
+"""supervisor on this machine, with small programs: what it starts, what it ends, and what it leaves
+alone.
+"""
 
 import os
 import subprocess
@@ -17,12 +19,16 @@ from stack.settings import Profile, StackSettings, stack_settings
 from stack.supervise import OWNER, Supervisor
 from tests.ports import free_port
 
-_SERVER = (
-    "import os, subprocess, sys, http.server\n"
-    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
-    "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()\n"
+_SERVER = "import os, subprocess, sys, http.server\n"(
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
+    "start_new_session=True)\n"
+)(
+    "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), "
+    "http.server.SimpleHTTPRequestHandler).serve_forever()\n"
 )
-"""A server with a child in a session of its own, as Airflow and Spark have them: signals to the group do not reach it."""
+"""A server with a child in a session of its own, as Airflow and Spark have them: signals to the
+group do not reach it.
+"""
 
 
 @pytest.fixture
@@ -101,7 +107,10 @@ def test_a_stack_of_another_user_is_said_instead_of_nothing_ran(
         somebody.setattr(os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(
             CannotStart,
-            match=rf"the stack in {stack.state} runs as \S+ \(pid \d+\)\. Remedy: make stop as that user",
+            match=(
+                rf"the stack in {stack.state} runs as \S+ \(pid \d+\)\. Remedy: make stop as "
+                r"that user"
+            ),
         ):
             supervisor.stop()
     assert supervisor.alive()

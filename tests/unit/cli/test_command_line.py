@@ -82,9 +82,9 @@ def test_help_and_a_wrong_word_answer_in_under_a_second(words):
 def test_a_wrong_word_names_the_nearest_right_one_in_two_lines():
     answer = call("queue", "brows")
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert (
-        answer.stderr
-        == "mailslice: No such command 'brows'. Did you mean 'browse'?\nSee 'mailslice queue --help'.\n"
+    assert answer.stderr == (
+        "mailslice: No such command 'brows'. Did you mean 'browse'?\nSee 'mailslice queue "
+        "--help'.\n"
     )
 
 
@@ -110,27 +110,43 @@ WRONG = {
     "queue clear spool": "--yes",
     "queue browse spool --limit 0": "--limit: '0' is not allowed; a whole number from 1",
     "queue browse spool --limit -3": "--limit: '-3' is not allowed",
-    "queue browse spool --limit 99999999999999999999999": "--limit: '99999999999999999999999' is not allowed",
+    "queue browse spool --limit 99999999999999999999999": (
+        "--limit: '99999999999999999999999' is not allowed"
+    ),
     "queue browse spool --limit ten": "--limit: 'ten' is not allowed",
-    "queue browse spool --older-than yesterday": "--older-than: 'yesterday' is not a duration; allowed: a number with ms, s, m, h, d or w",
+    "queue browse spool --older-than yesterday": (
+        "--older-than: 'yesterday' is not a duration; allowed: a number with ms, s, m, h, d or w"
+    ),
     "queue browse spool --older-than -5s": "--older-than: '-5s' is not a duration",
     "queue browse spool extra": "unexpected extra argument",
-    "queue browse spool --sender a@b@c": "--sender: 'a@b@c' is not a mail address; allowed: local@domain",
+    "queue browse spool --sender a@b@c": (
+        "--sender: 'a@b@c' is not a mail address; allowed: local@domain"
+    ),
     "queue browse a/b": "queue name 'a/b': allowed are 1 to 200 bytes",
     "queue size \udcff": "queue name '\\udcff': allowed are 1 to 200 bytes of UTF-8",
     "queue browse spool --name \udcff": "name: '\\udcff' is not allowed; text in UTF-8 is",
-    "mail enqueue spool x.eml --reason \udcff": "reason: '\\udcff' is not allowed; text in UTF-8 is",
+    "mail enqueue spool x.eml --reason \udcff": (
+        "reason: '\\udcff' is not allowed; text in UTF-8 is"
+    ),
     "report show \udcff": "run: '\\udcff' is not allowed",
-    "duty run queue_audit --queue spool --older-than \udcff": "--older-than: '\\udcff' is not allowed",
+    "duty run queue_audit --queue spool --older-than \udcff": (
+        "--older-than: '\\udcff' is not allowed"
+    ),
     "queue size": "QUEUE",
     "mail show spool": "either --name or --id",
     "mail show spool --name a --id 00000000-0000-0000-0000-000000000000": "either --name or --id",
     "mail show spool --id 7": "--id: '7' is not an enqueue id; allowed: a UUID",
     "mail enqueue spool": "PATH",
     "mail enqueue spool x.eml --recipient nobody@": "--recipient: 'nobody@' is not a mail address",
-    "mail enqueue spool x.eml --delay 5000000d": "--delay: '5000000d' is not allowed; at most 30d is",
-    "duty plan queue_cleanup --queue spool --grace 5000000d": "grace='5000000d': at most 36500d is allowed",
-    "duty run counter_repair --users ": "--users: it was given and names nothing; allowed is at least one name",
+    "mail enqueue spool x.eml --delay 5000000d": (
+        "--delay: '5000000d' is not allowed; at most 30d is"
+    ),
+    "duty plan queue_cleanup --queue spool --grace 5000000d": (
+        "grace='5000000d': at most 36500d is allowed"
+    ),
+    "duty run counter_repair --users ": (
+        "--users: it was given and names nothing; allowed is at least one name"
+    ),
     "duty plan counter_repair --mailboxes ,": "--mailboxes: it was given and names nothing",
     "duty plan counter_repair --param users=": "--users: it was given and names nothing",
     "duty run --grace 2s nope": "duty 'nope' is not known; known: blob_gc, ",
@@ -144,7 +160,9 @@ WRONG = {
     "worker drain spool --max 0": "--max: '0' is not allowed",
     "worker drain spool --outcome maybe": "maybe",
     "worker drain spool --idle soon": "--idle: 'soon' is not a duration",
-    "worker drain spool --prefetch 70000": "--prefetch: '70000' is not allowed; a whole number from 1 to 65535",
+    "worker drain spool --prefetch 70000": (
+        "--prefetch: '70000' is not allowed; a whole number from 1 to 65535"
+    ),
     "worker run --queue spool": "--handler",
     "worker run --queue spool --handler nothing --processes 0": "--processes: '0' is not allowed",
 }
@@ -185,7 +203,10 @@ def test_wrong_use_exits_2_and_names_what_is_allowed(line, capsys, monkeypatch):
         (
             "MAILSLICE_S3_ENDPOINT",
             "ftp://key:secret@h",
-            "MAILSLICE_S3_ENDPOINT='ftp://h' (in the environment): allowed: http:// or https://host:port",
+            (
+                "MAILSLICE_S3_ENDPOINT='ftp://h' (in the environment): allowed: http:// or "
+                "https://host:port"
+            ),
         ),
         (
             "MAILSLICE_S3_ENDPOINT",
@@ -212,7 +233,10 @@ def test_wrong_use_exits_2_and_names_what_is_allowed(line, capsys, monkeypatch):
         (
             "MAILSLICE_RELAY_HOST",
             "u:secret@h",
-            "MAILSLICE_RELAY_HOST='***@h' (in the environment): allowed: host names and addresses, without a user",
+            (
+                "MAILSLICE_RELAY_HOST='***@h' (in the environment): allowed: host names and "
+                "addresses, without a user"
+            ),
         ),
         (
             "MAILSLICE_CASSANDRA_CONTACT_POINTS",
@@ -254,16 +278,17 @@ def test_a_bug_is_called_a_bug_and_exits_1(capsys, monkeypatch):
 
     monkeypatch.setattr("mailslice.model.settings.load_settings", broken)
     assert run(["queue", "list"]) == 1
-    assert (
-        capsys.readouterr().err
-        == "mailslice: ZeroDivisionError: seven \\x1b[31m (this is a bug of mailslice; --debug shows where)\n"
+    assert capsys.readouterr().err == (
+        "mailslice: ZeroDivisionError: seven \\x1b[31m (this is a bug of mailslice; "
+        "--debug shows where)\n"
     )
 
 
 def test_of_a_bug_in_a_worker_of_spark_the_last_line_of_its_traceback_is_said(capsys, monkeypatch):
     def broken():
         raise RuntimeError(
-            "\n  An exception was thrown from the Python worker.\nTraceback (most recent call last):\n  File \"x.py\"\nNameError: name 'x' is not defined\n"
+            "\n  An exception was thrown from the Python worker.\nTraceback (most recent "
+            "call last):\n  File \"x.py\"\nNameError: name 'x' is not defined\n"
         )
 
     monkeypatch.setattr("mailslice.model.settings.load_settings", broken)

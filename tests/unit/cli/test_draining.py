@@ -1,4 +1,6 @@
-"""`worker drain` against a broker double: how many mails are handled, in what order, and when it ends."""
+"""`worker drain` against a broker double: how many mails are handled, in what order, and when it
+ends.
+"""
 
 import asyncio
 import json
@@ -43,7 +45,8 @@ class FakeDeliveries:
         return self
 
     async def __anext__(self):
-        while not self.broker.ready or len(self.broker.unacked) >= self.prefetch:  # noqa: ASYNC110 - the double has nobody who could set an event
+        # The double has nobody who could set an event.
+        while not self.broker.ready or len(self.broker.unacked) >= self.prefetch:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         self.last = time.monotonic()
         number = self.broker.ready.popleft()

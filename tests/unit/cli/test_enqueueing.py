@@ -231,7 +231,10 @@ async def test_a_mail_whose_line_finds_no_room_is_enqueued_not_failed():
     )
     with pytest.raises(
         NoRoomError,
-        match=r"^stdout cannot be written to: No space left on device; \d+ mails were enqueued, listed or not$",
+        match=(
+            r"^stdout cannot be written to: No space left on device; \d+ mails were enqueued, "
+            r"listed or not$"
+        ),
     ) as raised:
         await run.run([str(DATA / "sample")])
     assert run.failures == []

@@ -23,7 +23,9 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Queue:
-    """Its mails have so many mebibytes; negative: all but the last one are there, and that is missing."""
+    """Its mails have so many mebibytes; negative: all but the last one are there, and that is
+    missing.
+    """
 
     def __init__(self, mebibytes: int) -> None:
         self.mebibytes = mebibytes

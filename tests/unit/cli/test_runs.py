@@ -64,7 +64,7 @@ def test_a_run_of_a_chosen_name_is_as_old_as_its_plan(settings):
     assert newest_pending(settings, "blob_gc", "-", "apply") == "by-hand"
 
 
-def test_a_newer_run_that_cannot_be_read_is_passed_over_and_said_but_no_older_plan_is_applied_instead(
+def test_a_newer_run_that_cannot_be_read_is_skipped_with_a_warning_and_no_older_plan_is_applied(
     settings, caplog
 ):
     ran(settings, OLDER, "plan", "check")

@@ -1,4 +1,6 @@
-"""docker-compose.yaml against the compose schema, against itself, and against the local stack: versions, ports, settings."""
+"""docker-compose.yaml against the compose schema, against itself, and against the local stack:
+versions, ports, settings.
+"""
 
 from __future__ import annotations
 
@@ -335,7 +337,9 @@ def test_commands_of_the_worker_image_are_commands_of_mailslice(service: str) ->
 
 
 def test_no_edit_of_the_port_line_makes_smtp_in_an_open_relay() -> None:
-    """Docker's proxy shows clients as its gateway, 172.17.0.1 and the like: nobody but AUTH may send."""
+    """Docker's proxy shows clients as its gateway, 172.17.0.1 and the like: nobody but AUTH may
+    send.
+    """
     given = {
         name: default(value)
         for name, value in environment("mailslice-smtp-in").items()

@@ -19,7 +19,10 @@ TAKEN, NEEDLESS, NONE = {"taken": True}, {"taken": False, "needless": True}, {"t
 
 @pytest.fixture
 def ledger(monkeypatch):
-    """What a ledger lists, the newest first: (run, hours ago, what it says of its census). Audits are their runs."""
+    """What a ledger lists, the newest first: (run, hours ago, what it says of its census).
+
+    Audits are their runs.
+    """
     reports = []
     monkeypatch.setattr(audits, "Ledger", lambda *_: SimpleNamespace(list=lambda *_: reports))
     monkeypatch.setattr(audits, "audit_of", lambda _stores, _queue, run: run)

@@ -14,7 +14,10 @@ START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 @pytest.fixture
 def broker(monkeypatch):
-    """`looks`: what each look shows, True for empty; an error is raised. The clock moves by what is slept."""
+    """`looks`: what each look shows, True for empty; an error is raised.
+
+    The clock moves by what is slept.
+    """
     kept = []
     own = SimpleNamespace(
         queue_samples=SimpleNamespace(

@@ -67,7 +67,8 @@ def test_params_are_read_from_json_and_default_where_nothing_is_given():
         (
             {"colour": "red"},
             (
-                "colour is not a param; allowed: aside, dry_run, grace, intensity, max_share, rate, reason, restarted, "
+                "colour is not a param; allowed: aside, dry_run, grace, intensity, max_share, "
+                "rate, reason, restarted, "
                 "slices_before, slices_from, sweep, time_limit, unusual"
             ),
         ),

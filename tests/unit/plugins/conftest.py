@@ -1,4 +1,6 @@
-"""The plugin's app with Airflow's simple auth manager, no database and no stores: what the page reads is a double."""
+"""The plugin's app with Airflow's simple auth manager, no database and no stores: what the page
+reads is a double.
+"""
 
 import importlib.util
 import sys
@@ -11,7 +13,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="session")
 def plugin(tmp_path_factory):
-    """The module as Airflow loads it: by its file. Airflow reads its settings when it is imported, so they come first."""
+    """The module as Airflow loads it: by its file.
+
+    Airflow reads its settings when it is imported, so they come first.
+    """
     patch = pytest.MonkeyPatch()
     patch.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
     patch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")

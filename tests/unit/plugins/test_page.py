@@ -1,4 +1,6 @@
-"""The routes of the page: nobody without a right, nothing from outside, no path that leaves its folder."""
+"""The routes of the page: nobody without a right, nothing from outside, no path that leaves its
+folder.
+"""
 
 import pytest
 from fastapi import HTTPException

@@ -33,7 +33,10 @@ def test_without_root_the_one_line_that_installs_is_said(monkeypatch: pytest.Mon
     monkeypatch.setattr(bootstrap.shutil, "which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(
         SetupError,
-        match=r"sudo apt-get install -y --no-install-recommends openjdk-17-jdk-headless rabbitmq-server$",
+        match=(
+            r"sudo apt-get install -y --no-install-recommends openjdk-17-jdk-headless "
+            r"rabbitmq-server$"
+        ),
     ):
         bootstrap.system_packages()
 
@@ -70,7 +73,10 @@ def test_a_full_disk_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -
     )
     with pytest.raises(
         SetupError,
-        match=r"has 100 MiB free, 4096 are needed\. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB",
+        match=(
+            r"has 100 MiB free, 4096 are needed\. Remedy: make room, or set "
+            r"MAILSLICE_STACK_DISK_MIB"
+        ),
     ):
         bootstrap.check_disk(4096)
 
@@ -89,9 +95,9 @@ def test_a_failed_download_says_the_last_line_and_where_the_rest_is(
             "uv cannot be downloaded",
             "check the network",
         )
-    assert (
-        str(raised.value)
-        == f"uv cannot be downloaded (no route to host). Remedy: check the network; all of it: {tmp_path}/log"
+    assert str(raised.value) == (
+        "uv cannot be downloaded (no route to host). Remedy: check the network; all of "
+        f"it: {tmp_path}/log"
     )
 
 
@@ -102,9 +108,8 @@ def test_room_that_is_no_number_is_named_before_anything_is_installed(
     monkeypatch.setenv("MAILSLICE_STACK_DISK_MIB", given)
     with pytest.raises(SetupError) as raised:
         bootstrap._required_mib()
-    assert (
-        str(raised.value)
-        == f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB"
+    assert str(raised.value) == (
+        f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB"
     )
 
 
@@ -135,7 +140,10 @@ def test_room_that_is_no_number_is_named_before_anything_is_installed(
         ),
         (
             ValueError("not a\nnumber"),
-            "ValueError: not a number. Remedy: the same command with DEBUG=1 shows where it comes from",
+            (
+                "ValueError: not a number. Remedy: the same command with DEBUG=1 shows where it "
+                "comes from"
+            ),
         ),
     ],
 )

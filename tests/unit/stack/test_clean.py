@@ -27,7 +27,9 @@ def test_all_state_of_the_clone_goes(clone):
 
 
 def test_artifacts_of_deployments_that_the_clone_was_pointed_at_stay_and_are_named(clone, capsys):
-    """The default place of the command line's artifacts: the only copy of exported dead letters, plans whose marks wait."""
+    """The default place of the command line's artifacts: the only copy of exported dead letters,
+    plans whose marks wait.
+    """
     kept = clone / ".state" / "artifacts" / "runs" / "dead_letters" / "spool" / "r1" / "1.eml"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"Subject: the only copy")
@@ -66,7 +68,10 @@ def test_what_cannot_be_removed_is_said_and_is_no_success(clone, monkeypatch):
 
     monkeypatch.setattr(stack.shutil, "rmtree", rmtree)
     monkeypatch.setattr(stack.time, "sleep", lambda _: None)
-    said = rf"{clone}/\.state/run, which belongs to \S+, could not be removed \({clone}/\.state/run/s3: Permission denied\)\. Remedy: "
+    said = (
+        rf"{clone}/\.state/run, which belongs to \S+, could not be removed "
+        rf"\({clone}/\.state/run/s3: Permission denied\)\. Remedy: "
+    )
     with pytest.raises(CannotStart, match=said):
         clean([])
 
@@ -105,7 +110,10 @@ def test_a_folder_with_other_peoples_files_is_neither_removed_nor_started_in(clo
     monkeypatch.setenv("MAILSLICE_STACK_STATE", str(home))
     with pytest.raises(
         CannotStart,
-        match=r"MAILSLICE_STACK_STATE='.*/home' holds 'letter.txt'.* Remedy: name an empty or a new folder",
+        match=(
+            r"MAILSLICE_STACK_STATE='.*/home' holds 'letter.txt'.* Remedy: name an empty or a "
+            r"new folder"
+        ),
     ):
         clean([])
     run = settings.stack_settings(settings.Profile.RUN, root=clone)

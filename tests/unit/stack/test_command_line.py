@@ -16,9 +16,14 @@ from stack.steps import Steps
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of `mailslice`: prints what it was told about proxies, and ends with the code that it was given."""
+    """In place of `mailslice`: prints what it was told about proxies, and ends with the code that
+    it was given.
+    """
     file = tmp_path / "mailslice"
-    code = "import json, os, sys; print(json.dumps({name: os.environ.get(name) for name in ('no_proxy', 'NO_PROXY')})); sys.exit(int(sys.argv[1]))"
+    code = (
+        "import json, os, sys; print(json.dumps({name: os.environ.get(name) for name in "
+        "('no_proxy', 'NO_PROXY')})); sys.exit(int(sys.argv[1]))"
+    )
     file.write_text(f"#!{sys.executable}\n{code}\n", encoding="utf-8")
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(command_line.sys, "executable", str(tmp_path / "python"))

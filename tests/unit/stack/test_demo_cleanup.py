@@ -14,7 +14,9 @@ LOGS = Path("/state/log/airflow.log")
 
 
 class _Api:
-    """Airflow's API: the states of the run one after the other, the tasks, and the log of the task that failed."""
+    """Airflow's API: the states of the run one after the other, the tasks, and the log of the task
+    that failed.
+    """
 
     url = "http://airflow"
 
@@ -111,7 +113,8 @@ def test_a_failed_task_is_named_with_the_error_of_its_log(
     with pytest.raises(CannotStart) as raised:
         _run(_Api(["running", "failed"], log))
     assert str(raised.value).startswith(
-        f"plan_cleanup failed ({cause}). Remedy: see http://airflow/dags/queue_cleanup/runs/make_run__"
+        f"plan_cleanup failed ({cause}). Remedy: see "
+        "http://airflow/dags/queue_cleanup/runs/make_run__"
     )
 
 
@@ -122,7 +125,10 @@ def test_a_dag_that_does_not_load_is_said_with_its_import_error(
     monkeypatch.setattr(demo_cleanup.time, "monotonic", lambda: next(times))
     with pytest.raises(
         CannotStart,
-        match=r"did not load the DAG queue_cleanup \(ImportError: no module named colour\)\. Remedy: see /state/log/airflow\.log",
+        match=(
+            r"did not load the DAG queue_cleanup \(ImportError: no module named colour\)\. "
+            r"Remedy: see /state/log/airflow\.log"
+        ),
     ):
         _run(_Api([], parsed=False))
 
@@ -150,6 +156,9 @@ def test_an_airflow_that_does_not_answer_is_a_cause_in_one_line() -> None:
 
     with pytest.raises(
         CannotStart,
-        match=r"^Airflow: POST http://airflow/pools: timed out\. Remedy: see /state/log/airflow\.log$",
+        match=(
+            r"^Airflow: POST http://airflow/pools: timed out\. Remedy: see "
+            r"/state/log/airflow\.log$"
+        ),
     ):
         _run(_Gone([]))

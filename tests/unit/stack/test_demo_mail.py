@@ -15,7 +15,9 @@ from stack.steps import Steps
 
 
 class _Commands:
-    """`mailslice`, as far as the demo uses it: what it enqueued, by content; stops after `most` mails, as if killed."""
+    """`mailslice`, as far as the demo uses it: what it enqueued, by content; stops after `most`
+    mails, as if killed.
+    """
 
     def __init__(self, most: int = 10_000, refused: str = "") -> None:
         self.enqueued: list[bytes] = []
@@ -177,7 +179,10 @@ def test_a_disk_that_cannot_hold_the_mails_is_said_before_they_are_written(
     )
     with pytest.raises(
         CannotStart,
-        match=rf"MAIL={source}: {stack.root} has 3000 MiB free, 3584 are needed for it\. Remedy: make room, or name fewer mails",
+        match=(
+            rf"MAIL={source}: {stack.root} has 3000 MiB free, 3584 are needed for it\. Remedy: "
+            r"make room, or name fewer mails"
+        ),
     ):
         DemoMail(stack, source).check_room()
     (source / "large.eml").unlink()
@@ -206,7 +211,10 @@ def test_a_source_that_this_user_may_not_read_is_named(
     monkeypatch.setattr(Path, "exists", exists)
     with pytest.raises(
         CannotStart,
-        match=rf"MAIL={source}: {source}: Permission denied\. Remedy: name a folder of .* that this user may read",
+        match=(
+            rf"MAIL={source}: {source}: Permission denied\. Remedy: name a folder of .* that "
+            r"this user may read"
+        ),
     ):
         DemoMail(stack, source)
 
@@ -224,7 +232,10 @@ def test_a_source_without_mail_is_named(stack: StackSettings, tmp_path: Path, na
     (tmp_path / "empty").mkdir()
     with pytest.raises(
         CannotStart,
-        match=rf"MAIL={tmp_path}/{name}: no .*Remedy: name a folder of \.eml files, an mbox or a Maildir",
+        match=(
+            rf"MAIL={tmp_path}/{name}: no .*Remedy: name a folder of \.eml files, an mbox or a "
+            r"Maildir"
+        ),
     ):
         _go(stack, tmp_path / name, _Commands())
 

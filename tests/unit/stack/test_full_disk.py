@@ -37,7 +37,10 @@ def test_nothing_is_written_before_the_disk_is_looked_at(
     monkeypatch.delenv("MAIL", raising=False)
     with pytest.raises(
         CannotStart,
-        match=rf"{tmp_path} has 5 MiB free, 4096 are needed\. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB",
+        match=(
+            rf"{tmp_path} has 5 MiB free, 4096 are needed\. Remedy: make room, or set "
+            r"MAILSLICE_STACK_DISK_MIB"
+        ),
     ):
         command()
     assert [path.name for path in tmp_path.iterdir()] == ["state.lock"]

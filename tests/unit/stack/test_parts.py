@@ -126,7 +126,10 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_moves_it
     home.write_text("not a folder", encoding="utf-8")
     with pytest.raises(
         CannotStart,
-        match=rf"^{home}/cache/java: Not a directory\. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another",
+        match=(
+            rf"^{home}/cache/java: Not a directory\. Remedy: let this user write there, or set "
+            r"MAILSLICE_STACK_CACHE to another"
+        ),
     ):
         part("cassandra", Sizes(cache=home / "cache"))
     assert ivy == []

@@ -31,9 +31,9 @@ def test_a_taken_port_is_named_with_its_holder_and_the_variable(
     monkeypatch.setattr(services, "_listeners", lambda: {stack.ports.s3_port: "nginx (pid 4)"})
     with pytest.raises(CannotStart) as raised:
         services.check_ports(stack, [_program("s3")])
-    assert (
-        str(raised.value)
-        == "port 17090 of s3 is taken by nginx (pid 4). Remedy: end that, or set MAILSLICE_STACK_S3_PORT to a free port"
+    assert str(raised.value) == (
+        "port 17090 of s3 is taken by nginx (pid 4). Remedy: end that, or set "
+        "MAILSLICE_STACK_S3_PORT to a free port"
     )
 
 
@@ -63,7 +63,8 @@ def test_the_settings_file_is_what_the_command_line_reads(stack: StackSettings) 
 def test_waiting_ends_when_all_answer_and_tells_each(stack: StackSettings) -> None:
     up: list[str] = []
     supervisor = _Supervisor({"a": "STARTING", "b": "RUNNING"}, {"a": "RUNNING", "b": "RUNNING"})
-    services.wait_healthy(stack, supervisor, (_program("a"), _program("b")), up.append)  # type: ignore[arg-type]
+    programs = (_program("a"), _program("b"))
+    services.wait_healthy(stack, supervisor, programs, up.append)  # type: ignore[arg-type]
     assert up == ["b", "a"]
 
 

@@ -68,9 +68,8 @@ def test_an_unknown_name_is_refused_by_both_stacks_and_the_nearest_is_named(
     for profile in Profile:
         with pytest.raises(BadSetting) as raised:
             stack_settings(profile, {name: "1"})
-        assert (
-            str(raised.value)
-            == f"{name} (in the environment) is no setting of the local stack. Did you mean {meant}?"
+        assert str(raised.value) == (
+            f"{name} (in the environment) is no setting of the local stack. Did you mean {meant}?"
         )
 
 

@@ -1,4 +1,6 @@
-"""Crash points: what is armed happens, what is not costs nothing, and the code is asked which there are."""
+"""Crash points: what is armed happens, what is not costs nothing, and the code is asked which there
+are.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_every_point_of_the_runner_is_in_a_test_of_a_duty() -> None:
 
 
 def uses(tree: ast.AST) -> tuple[int, int]:
-    """How often the module of crash points is used, and how often by a call of `crash.point` with a name."""
+    """How often the module of crash points is used, and how often by a call of `crash.point` with a
+    name.
+    """
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "crash"]
     calls = [
         node
@@ -89,7 +93,9 @@ def uses(tree: ast.AST) -> tuple[int, int]:
     sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"),
 )
 def test_every_point_of_the_code_is_in_the_registry(package: str) -> None:
-    """A point that is named in another way (a function handed on, a name that is made) would be one at which nothing is ever killed."""
+    """A point that is named in another way (a function handed on, a name that is made) would be one
+    at which nothing is ever killed.
+    """
     packages = (*HOT_PATH, "duties", "maintenance")
     for file in (PACKAGE / package).rglob("*.py"):
         text = file.read_text()

@@ -1,4 +1,6 @@
-"""A restart comes when every lane that is under way waits for it, and never under one that does not."""
+"""A restart comes when every lane that is under way waits for it, and never under one that does
+not.
+"""
 
 from __future__ import annotations
 

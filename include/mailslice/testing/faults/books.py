@@ -1,4 +1,6 @@
-"""The books of one queue: what callers were told, what handlers were handed, and whether the stores agree with both (invariants I1, I2 and I6)."""
+"""The books of one queue: what callers were told, what handlers were handed, and whether the stores
+agree with both (invariants I1, I2 and I6).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the stores hold of one queue. `letters` are the bodies of dead letters; `ready` is messages by RabbitMQ queue, of those that are not empty."""
+    """What the stores hold of one queue.
+
+    `letters` are the bodies of dead letters; `ready` is messages by RabbitMQ queue, of those that
+    are not empty.
+    """
 
     rows: Mapping[EnqueueId, ViewRow]
     marks: frozenset[EnqueueId]
@@ -82,7 +88,8 @@ def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Books:
-    """Filled by what callers and handlers say, in the order of time. `wrong` has a sentence for each entry that does not balance.
+    """Filled by what callers and handlers say, in the order of time. `wrong` has a sentence for
+    each entry that does not balance.
 
     `strict`: whoever was refused is not delivered, either (a mark could always be written).
     """
@@ -96,7 +103,9 @@ class Books:
     bare: set[EnqueueId] = field(default_factory=set)
     junk: set[bytes] = field(default_factory=set)
     drained: dict[EnqueueId, QueuedMail] = field(default_factory=dict)
-    """Completed at the end, when nothing was taken from anybody any more: of these nothing may be left."""
+    """Completed at the end, when nothing was taken from anybody any more: of these nothing may be
+    left.
+    """
     deliveries: Counter[EnqueueId] = field(default_factory=Counter)
     sent: Counter[tuple[EnqueueId, str]] = field(default_factory=Counter)
     """How often each recipient of a mail with stage marks was sent to."""
@@ -111,7 +120,10 @@ class Books:
         content: bytes,
         recipients: tuple[str, ...] | None = None,
     ) -> None:
-        """A handler has it; the broker gave it at `arrived`, so its deleted check began later. `recipients`: who is left, where that is known."""
+        """A handler has it; the broker gave it at `arrived`, so its deleted check began later.
+
+        `recipients`: who is left, where that is known.
+        """
         one = item.enqueue_id
         self.deliveries[one] += 1
         late = arrived - self.ended.get(one, arrived)
@@ -155,7 +167,10 @@ class Books:
                 self.wrong.append(f"{enqueue_id} is live and has lost its content (I6)")
 
     def check_end(self, state: State, far: Iterable[str] = ()) -> None:
-        """When everything was consumed. `far`: RabbitMQ queues in which late copies may still wait."""
+        """When everything was consumed.
+
+        `far`: RabbitMQ queues in which late copies may still wait.
+        """
         letters = {_id_of(body) for body in state.letters}
         for one in self.accepted - state.marks - letters:
             self.wrong.append(
@@ -205,7 +220,9 @@ class Books:
         ]
 
     def lost(self, state: State) -> set[EnqueueId]:
-        """Live mails without any message, when everything was consumed: what queue_audit is to find. None of them was accepted."""
+        """Live mails without any message, when everything was consumed: what queue_audit is to
+        find. None of them was accepted.
+        """
         return {row.enqueue_id for row in state.live()} - {_id_of(body) for body in state.letters}
 
 

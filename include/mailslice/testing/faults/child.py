@@ -1,6 +1,8 @@
-"""One operation in a process of its own, up to a point at which it is killed, or waits while a store is taken from it.
+"""One operation in a process of its own, up to a point at which it is killed, or waits while a
+store is taken from it.
 
-Children are forked from a server that has imported all this once, and nothing else: a child costs its connections, not its imports.
+Children are forked from a server that has imported all this once, and nothing else: a child costs
+its connections, not its imports.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from mailslice.worker.queue_worker import open_worker
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a child is stopped: the `time`-th time that it comes to `point`, by SIGKILL or to wait for a word of its parent."""
+    """Where a child is stopped: the `time`-th time that it comes to `point`, by SIGKILL or to wait
+    for a word of its parent.
+    """
 
     point: str
     time: int = 1
@@ -64,7 +68,9 @@ class _Line:
         crash.arm(self._come_to)
 
     def _come_to(self, point: str) -> None:
-        """Points are told where nobody stops the child; else it stops at its own, once, with all of its threads that come by."""
+        """Points are told where nobody stops the child; else it stops at its own, once, with all of
+        its threads that come by.
+        """
         if point.startswith(self._but):
             return
         with self._lock:

@@ -1,6 +1,8 @@
-"""An operation stopped at its points, one child after the other on one queue, and the books of that queue.
+"""An operation stopped at its points, one child after the other on one queue, and the books of that
+queue.
 
-Each child is killed, or has a store taken from it, at one point; the next one finds what it left. At the end everything is consumed, and balanced.
+Each child is killed, or has a store taken from it, at one point; the next one finds what it left.
+At the end everything is consumed, and balanced.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Break(StrEnum):
     """What happens to the connections of a store."""
 
     REFUSE = "refuse"
-    """They are closed, and new ones refused: what a restart is to clients, but the server forgets nothing."""
+    """They are closed, and new ones refused: what a restart is to clients, but the server forgets
+    nothing.
+    """
     STALL = "stall"
     """Nothing passes, and goes on afterwards: a machine that froze."""
     MID_FRAME = "mid-frame"
@@ -88,7 +92,9 @@ class Break(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A store (`rabbitmq`, `cassandra`, `s3`) that breaks at a point, for `seconds`; `after`: bytes that still pass before it breaks off in mid-frame."""
+    """A store (`rabbitmq`, `cassandra`, `s3`) that breaks at a point, for `seconds`; `after`: bytes
+    that still pass before it breaks off in mid-frame.
+    """
 
     store: str
     how: Break
@@ -98,7 +104,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One child: where it stops, and for what. Without a stop nothing happens to it, and it tells which points it comes to."""
+    """One child: where it stops, and for what.
+
+    Without a stop nothing happens to it, and it tells which points it comes to.
+    """
 
     stop: Stop | None = None
     fault: Fault | None = None
@@ -106,7 +115,11 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What became of a lane. `points`: those that an undisturbed child came to, each as often as it did; `missed`: cases that did not come to their stop."""
+    """What became of a lane.
+
+    `points`: those that an undisturbed child came to, each as often as it did; `missed`: cases that
+    did not come to their stop.
+    """
 
     books: Books
     points: list[str] = field(default_factory=list)
@@ -132,7 +145,9 @@ class World:
         *,
         strict: bool = True,
     ) -> Outcome:
-        """A child that nothing happens to, then one for each of the cases that are made of its points, all on a new queue of this name; then the balance."""
+        """A child that nothing happens to, then one for each of the cases that are made of its
+        points, all on a new queue of this name; then the balance.
+        """
         with nullcontext() if self.restarts is None else self.restarts.lane():
             lane = _Lane(self, operation, create(self.stores, queue), Outcome(Books(strict=strict)))
             if lane.spec.reported:
@@ -200,7 +215,9 @@ class _Lane:
         return self.outcome
 
     def _release_all(self) -> None:
-        """What was set aside: a release that was cut off is asked for again, and what is to be tidied is. Who released last may have the lease for a while."""
+        """What was set aside: a release that was cut off is asked for again, and what is to be
+        tidied is. Who released last may have the lease for a while.
+        """
         if self.spec.seeds is not Seeds.SET_ASIDE:
             return
         for mail in list(self._quarantine.mails()):
@@ -305,7 +322,9 @@ class _Lane:
         return Quarantine(self.world.stores, self.queue, system_clock)
 
     def _note_marks(self) -> None:
-        """Whatever is marked now was ended by a child that is gone: from now on nobody is handed it."""
+        """Whatever is marked now was ended by a child that is gone: from now on nobody is handed
+        it.
+        """
         self.books.end(self.world.stores.tables.deleted.ids(self.queue), time.monotonic())
 
     def _child(self, case: Case) -> None:
@@ -402,7 +421,9 @@ class _Lane:
             self.books.wrong.append(f"{enqueue_id} is not marked, and its deletion has returned")
 
     def _client(self, port: int) -> None:
-        """A mail server that sends one mail, again for as long as it is told to, and while there is somebody to send to."""
+        """A mail server that sends one mail, again for as long as it is told to, and while there is
+        somebody to send to.
+        """
         with suppress(OSError, smtplib.SMTPException):
             while True:
                 mail, content = new_mail()
@@ -418,7 +439,9 @@ class _Lane:
                 time.sleep(0.2)
 
     async def _drain(self) -> None:
-        """Consumes and completes all there is and all that is still to come, as the next process would."""
+        """Consumes and completes all there is and all that is still to come, as the next process
+        would.
+        """
         async with self._last_worker() as worker:
             if self.spec.seeds is Seeds.FAR:
                 await worker.flush()
@@ -427,7 +450,8 @@ class _Lane:
                     await self._consume(worker)
             except TimeoutError:
                 self.books.wrong.append(
-                    f"{self.operation}: the queue does not become empty: {ready(self.world.stores, self.queue)}"
+                    f"{self.operation}: the queue does not become empty: "
+                    f"{ready(self.world.stores, self.queue)}"
                 )
 
     def _last_worker(self) -> AsyncContext[QueueWorker]:
@@ -457,7 +481,8 @@ class _Lane:
         while True:
             if (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
                 return delivery
-            # What the last look found nowhere was given to us meanwhile, or is nowhere: a busy machine takes seconds to bring a delayed mail up.
+            # What the last look found nowhere was given to us meanwhile, or is nowhere: a busy
+            # machine takes seconds to bring a delayed mail up.
             surfacing = deliveries.surfacing
             more = await asyncio.to_thread(self._more_to_come)
             if (
@@ -467,7 +492,9 @@ class _Lane:
                 return None
 
     def _more_to_come(self) -> bool:
-        """Delayed, which the hop consumer may hold until it is due; or then in a RabbitMQ queue, as a mail that is no longer delayed was published before."""
+        """Delayed, which the hop consumer may hold until it is due; or then in a RabbitMQ queue, as
+        a mail that is no longer delayed was published before.
+        """
         late = system_clock() - timedelta(seconds=2)
         rows = self.world.stores.own.delayed_mails.rows(self.queue)
         return any(row.due is not None and row.due > late for row in rows) or bool(
@@ -488,7 +515,9 @@ def _break(proxy: Proxy, fault: Fault) -> None:
 
 
 def kills(points: Sequence[str], most: int = 1) -> list[Case]:
-    """A kill at each of the points that an undisturbed child came to, at the first `most` times that it did."""
+    """A kill at each of the points that an undisturbed child came to, at the first `most` times
+    that it did.
+    """
     return [
         Case(Stop(point, time))
         for point in dict.fromkeys(points)

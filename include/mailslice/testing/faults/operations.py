@@ -1,4 +1,6 @@
-"""What a child does to a queue, one thing each, as a careful caller does it: what a store refuses is asked for again."""
+"""What a child does to a queue, one thing each, as a careful caller does it: what a store refuses
+is asked for again.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _PATIENCE = 60.0
 _PAUSE = 0.2
 _QUIET = timedelta(seconds=0.3)
 _ROOM = 250
-"""What a child fetches ahead: more than those before it can have left, whose mails it passes over and keeps in hand, with their doubles behind them."""
+"""What a child fetches ahead: more than those before it can have left, whose mails it passes over
+and keeps in hand, with their doubles behind them.
+"""
 _SOON = timedelta(seconds=1)
 _OWN_MAILS = MailFilter(sender="sender@example.org")
 
@@ -66,7 +70,10 @@ class Seeds(Enum):
 
 @dataclass(frozen=True)
 class Session:
-    """What an operation works with. `arm` once, from where on points count, but those with these beginnings, which come by chance."""
+    """What an operation works with.
+
+    `arm` once, from where on points count, but those with these beginnings, which come by chance.
+    """
 
     worker: QueueWorker
     say: Callable[..., None]
@@ -211,7 +218,8 @@ async def _next(session: Session, deliveries: Deliveries) -> Delivery:
     except TimeoutError as error:
         in_hand, behind = len(session.worker.state.in_hand), sum(1 for _ in deliveries.received())
         raise TimeoutError(
-            f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others are held"
+            f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others "
+            "are held"
         ) from error
     session.hand(delivery)
     return delivery
@@ -248,7 +256,9 @@ async def _idle(session: Session) -> None:
 
 
 async def _delay_expired(session: Session) -> None:
-    """The queue is consumed until nothing is delayed any more, and what the way of the delayed leaves behind is done."""
+    """The queue is consumed until nothing is delayed any more, and what the way of the delayed
+    leaves behind is done.
+    """
     session.arm()
     async with aclosing(session.worker.deliveries(1)) as deliveries:
         first = asyncio.ensure_future(anext(deliveries))
@@ -274,7 +284,8 @@ def _delayed(worker: QueueWorker) -> bool:
 async def send_to_recipients(
     delivery: Delivery, sent: Callable[[str], None], *, then_retry: bool = False
 ) -> bool:
-    """A handler with stage marks: each recipient in turn. The last one's `sent` is left to the completion; `then_retry`: a second one is left to the next
+    """A handler with stage marks: each recipient in turn. The last one's `sent` is left to the
+    completion; `then_retry`: a second one is left to the next
     attempt. Whether the mail was completed: not so when it is another one's, or is tried again.
     """
     stage = delivery.stage_for_coroutine()
@@ -295,7 +306,9 @@ async def send_to_recipients(
 
 
 async def _served(session: Session, *, then_retry: bool = False) -> None:
-    """All mails there are, those of the children before included, and those that wait until a sender is known to be dead."""
+    """All mails there are, those of the children before included, and those that wait until a
+    sender is known to be dead.
+    """
     session.arm("hop:")
     async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
         while (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:

@@ -1,4 +1,6 @@
-"""A TCP proxy in front of a real store: a store that goes, freezes or breaks off in the middle, without touching the one that others use."""
+"""A TCP proxy in front of a real store: a store that goes, freezes or breaks off in the middle,
+without touching the one that others use.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ _PIECE = 65536
 
 
 class Proxy:
-    """Listens on a port of its own of 127.0.0.1 and passes bytes to `target`, until told otherwise. Threads of its own; call it from any.
+    """Listens on a port of its own of 127.0.0.1 and passes bytes to `target`, until told otherwise.
+    Threads of its own; call it from any.
 
     `passed` counts the bytes that went either way.
     """
@@ -40,11 +43,16 @@ class Proxy:
             _shut(connection)
 
     def stall(self) -> None:
-        """Passes nothing on, and keeps it: a machine that froze. `mend` lets it go on where it stopped."""
+        """Passes nothing on, and keeps it: a machine that froze.
+
+        `mend` lets it go on where it stopped.
+        """
         self._flows.clear()
 
     def break_off(self, after: int) -> None:
-        """Once `after` more bytes went to the store, or 0 at once, everything open is closed: in the middle of a frame. New connections pass."""
+        """Once `after` more bytes went to the store, or 0 at once, everything open is closed: in
+        the middle of a frame. New connections pass.
+        """
         with self._lock:
             self._remaining_bytes = after
 
@@ -122,6 +130,9 @@ class Proxy:
 
 
 def _shut(connection: socket.socket) -> None:
-    """Ends both ways; whoever reads from it is woken. The descriptor goes with the last reference."""
+    """Ends both ways; whoever reads from it is woken.
+
+    The descriptor goes with the last reference.
+    """
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

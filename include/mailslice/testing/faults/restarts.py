@@ -1,6 +1,8 @@
-"""A server that really restarts under several lanes at once: everybody's connections go, so it goes when all of them wait for that.
+"""A server that really restarts under several lanes at once: everybody's connections go, so it goes
+when all of them wait for that.
 
-A lane that seeds, drains or balances is never hit by the restart of another: its own clients are no part of the test.
+A lane that seeds, drains or balances is never hit by the restart of another: its own clients are no
+part of the test.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from contextlib import contextmanager
 
 
 class Restarts:
-    """`stop` and `start` return when the server is down, and up; `away`: seconds between them, in which children go on without it."""
+    """`stop` and `start` return when the server is down, and up; `away`: seconds between them, in
+    which children go on without it.
+    """
 
     def __init__(
         self, stop: Callable[[], None], start: Callable[[], None], away: float = 1.0
@@ -30,7 +34,9 @@ class Restarts:
 
     @contextmanager
     def lane(self) -> Iterator[None]:
-        """A lane is under way, as soon as the server is there: there is no restart before it waits for one, or ends."""
+        """A lane is under way, as soon as the server is there: there is no restart before it waits
+        for one, or ends.
+        """
         with self._changed:
             self._lanes += 1
         try:
@@ -42,7 +48,9 @@ class Restarts:
                 self._perhaps()
 
     def down(self) -> None:
-        """Returns when the server has gone down, because every lane that is under way has asked for that."""
+        """Returns when the server has gone down, because every lane that is under way has asked for
+        that.
+        """
         with self._changed:
             now = self.count
             self._waiting += 1
