@@ -55,7 +55,7 @@ class DelayedMail:
     leased: bool = False
 
 
-_ROWS = Rows(DelayedMail, omit=("enqueue_id", "place", "written_us"), token="copy_token")  # noqa: S106
+_ROWS = Rows(DelayedMail, omit=("enqueue_id", "partition", "written_us"), token="copy_token")  # noqa: S106
 _VALUES = ("slicestart", "bucketid", *_ROWS.columns)
 _COLUMNS = ("queuename", "shard", "enqueueid", *_VALUES)
 _READ = ("enqueueid", "WRITETIME(copy_token)", *_VALUES)
