@@ -13,7 +13,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
 from mailslice.stores import Stores
-from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.cassandra.tables import QueueTables
 from mailslice.stores.rabbitmq.management import Management
@@ -152,7 +152,7 @@ def _words(parts: tuple[bool, bool]) -> str:
 async def _contents_exist(
     settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]
 ) -> list[tuple[bool, bool]]:
-    blobs = HotBlobs(settings.s3, settings.s3.bucket)
+    blobs = AsyncBlobStore(settings.s3, settings.s3.bucket)
     answers: list[tuple[bool, bool]] = []
     for at in range(0, len(contents), _CONTENTS_PER_REQUEST):
         batch = contents[at : at + _CONTENTS_PER_REQUEST]

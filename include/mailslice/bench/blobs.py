@@ -15,8 +15,8 @@ from mailslice.bench.queues import insert_all
 from mailslice.bench.spark_runs import own_stores, peak_memory, rate, run_duty, timed
 from mailslice.duties.blob_gc.trash import KeptBlobs
 from mailslice.model.mail import BlobId
-from mailslice.stores.blobs.bulk import BulkBlobs
-from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.blobs.opening import open_patient_store
 
 if TYPE_CHECKING:
     from mailslice.model.settings import Settings
@@ -136,7 +136,10 @@ def _remove(stores: Stores, keys: list[BlobId]) -> None:
 
 
 async def _put(stores: Stores, keys: list[BlobId]) -> None:
-    blobs, room = HotBlobs(stores.settings.s3, stores.blobs.bucket), asyncio.Semaphore(_IN_FLIGHT)
+    blobs, room = (
+        AsyncBlobStore(stores.settings.s3, stores.blobs.bucket),
+        asyncio.Semaphore(_IN_FLIGHT),
+    )
 
     async def put(key: BlobId) -> None:
         async with room:
@@ -151,7 +154,7 @@ def _limits(stores: Stores) -> dict[str, int]:
     """Objects a second that S3 looks at, copies and deletes when nothing else is done."""
     keys = [BlobId(str(uuid.uuid4())) for _ in range(_LIMIT)]
     asyncio.run(_put(stores, keys))
-    with BulkBlobs(stores.settings.s3, stores.own_blobs.bucket) as own:
+    with open_patient_store(stores.settings.s3, stores.own_blobs.bucket) as own:
         work: dict[str, Callable[[], object]] = {
             "copies": lambda: own.copies(stores.blobs.bucket, {key: key for key in keys}),
             "heads": lambda: own.heads(keys),

@@ -19,6 +19,7 @@ from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.stores import open_stores
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _drop(stores: Stores, keyspace: str, *, buckets: bool) -> None:
     for name in (keyspace, f"{keyspace}_own"):
         stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {name}")
     for bucket in (stores.blobs, stores.own_blobs) if buckets else ():
-        if bucket.bucket_exists():
+        if isinstance(bucket, S3BlobStore) and bucket.bucket_exists():
             bucket.delete_many([blob.key for blob in bucket.list()])
             bucket.client.delete_bucket(Bucket=bucket.bucket)
 

@@ -20,7 +20,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.publisher import Publisher
@@ -68,7 +68,7 @@ def _cpu(name: str, measured: Measurement) -> dict[str, float | None]:
 
 async def measure_blobs(work: Work, *, by_obstore: bool = False) -> dict[str, Measurement]:
     """PUTs and GETs of a mail's two objects in turn, its small header and its body; deletes."""
-    blobs = HotBlobs(work.settings.s3, work.settings.s3.bucket)
+    blobs = AsyncBlobStore(work.settings.s3, work.settings.s3.bucket)
     if by_obstore:
         blobs.use_obstore_alone()
     count = max(50, min(work.count, _BYTES // work.size))
@@ -87,7 +87,7 @@ async def measure_blobs(work: Work, *, by_obstore: bool = False) -> dict[str, Me
     return measured
 
 
-async def _deletes(blobs: HotBlobs, cpu: StoreCpu, ids: list[BlobId]) -> Measurement:
+async def _deletes(blobs: AsyncBlobStore, cpu: StoreCpu, ids: list[BlobId]) -> Measurement:
     """As the worker deletes: 100 keys a request, two requests at once."""
     requests = iter([ids[at : at + KEYS_A_REQUEST] for at in range(0, len(ids), KEYS_A_REQUEST)])
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from mailslice.model.mail import BlobId
-    from mailslice.stores.blobs.hot import HotBlobs
+    from mailslice.stores.blobs.async_store import AsyncBlobStore
     from mailslice.worker.io.context import QueueContext
 
 _FILL_IN_FLIGHT = 256
@@ -71,7 +71,7 @@ def _filler(context: QueueContext, once: _WriteOnce) -> Enqueuer:
 class _WriteOnce:
     """The bucket, for the first write of a key."""
 
-    def __init__(self, blobs: HotBlobs) -> None:
+    def __init__(self, blobs: AsyncBlobStore) -> None:
         self._blobs = blobs
         self.written: set[BlobId] = set()
 

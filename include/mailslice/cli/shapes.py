@@ -120,7 +120,6 @@ def with_content(stores: Stores, rows: Iterable[dict[str, object]]) -> Iterator[
         ids: tuple[BlobId, BlobId] = (row["headerBlobId"], row["bodyBlobId"])  # type: ignore[assignment]
         return PRESENT if all(stores.blobs.exists(blob_id) for blob_id in ids) else LOST
 
-    _ = stores.blobs.client  # made once, before threads share it
     with ThreadPoolExecutor(_LOOKUPS_AT_ONCE) as threads:
         asked: deque[tuple[dict[str, object], Future[str]]] = deque()
         for row in rows:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.names import file_name
-from mailslice.model.settings import S3Settings, Settings, artifacts_of
+from mailslice.model.settings import BlobProvider, S3Settings, Settings, artifacts_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -41,6 +41,11 @@ class Artifacts:
             shown = "***@" + location.rpartition("@")[2] if "@" in location else location
             raise BadSetting(
                 f"MAILSLICE_ARTIFACTS={shown!r}: allowed are a folder or s3a://bucket/prefix"
+            )
+        if match and s3.provider is not BlobProvider.S3:
+            raise BadSetting(
+                f"MAILSLICE_ARTIFACTS={location!r}: with MAILSLICE_S3_PROVIDER={s3.provider.value} "
+                "allowed is a folder"
             )
         self.bucket = match[1] if match else None
         self._root = (

@@ -139,9 +139,21 @@ class BlobSettings(Group):
     family: int = Field(1, ge=0)
 
 
+class BlobProvider(StrEnum):
+    """Who runs the content store."""
+
+    S3 = "s3"
+    AZURE = "azure"
+    GCS = "gcs"
+
+
 class S3Settings(Group):
     """The content store."""
 
+    provider: BlobProvider = BlobProvider.S3
+    """`s3`; `azure`: ENDPOINT is `https://ACCOUNT.blob.core.windows.net`, ACCESS_KEY the account,
+    SECRET_KEY its key; `gcs`: SECRET_KEY is the JSON of a service account. Without keys those of
+    the machine. James knows `s3` only, and only there is a missing bucket created"""
     endpoint: str = "http://127.0.0.1:9000"
     """URL of the S3 API; user:password in it are the two keys, where they are not given"""
     bucket: str = Field(

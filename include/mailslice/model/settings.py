@@ -24,6 +24,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.setting_groups import (
     AlertSettings,
     BlobIdKind,
+    BlobProvider,
     BlobSettings,
     BlobStrategy,
     CassandraSettings,

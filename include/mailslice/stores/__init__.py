@@ -9,7 +9,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
-    from mailslice.stores.blobs.admin import AdminBlobs
+    from mailslice.stores.blobs.store import BlobStore
     from mailslice.stores.cassandra.mailboxes import MailboxTables
     from mailslice.stores.cassandra.own import (
         DeadLetterNotes,
@@ -113,18 +113,18 @@ class Stores:
         return Management(self.settings.rabbitmq)
 
     @cached_property
-    def blobs(self) -> AdminBlobs:
+    def blobs(self) -> BlobStore:
         """James' bucket."""
-        from mailslice.stores.blobs.admin import AdminBlobs
+        from mailslice.stores.blobs.opening import open_blob_store
 
-        return AdminBlobs(self.settings.s3, self.settings.s3.bucket)
+        return open_blob_store(self.settings.s3, self.settings.s3.bucket)
 
     @cached_property
-    def own_blobs(self) -> AdminBlobs:
+    def own_blobs(self) -> BlobStore:
         """Mailslice's own bucket."""
-        from mailslice.stores.blobs.admin import AdminBlobs
+        from mailslice.stores.blobs.opening import open_blob_store
 
-        return AdminBlobs(self.settings.s3, self.settings.own.bucket)
+        return open_blob_store(self.settings.s3, self.settings.own.bucket)
 
 
 def open_stores(settings: Settings) -> Stores:

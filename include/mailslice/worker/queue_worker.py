@@ -17,7 +17,7 @@ from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
-from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import ConfigurationGuard, Shape, view_shape
 from mailslice.view.sharing import agree
@@ -158,7 +158,7 @@ async def worker_of(
 ) -> AsyncIterator[QueueWorker]:
     """As `open_worker`, on stores that are open and stay so: several workers may share them."""
     return_large_blocks()
-    blobs = HotBlobs(stores.settings.s3, stores.settings.s3.bucket)
+    blobs = AsyncBlobStore(stores.settings.s3, stores.settings.s3.bucket)
     view = await asyncio.to_thread(_prepared, stores, queue)
     if not await blobs.bucket_is_there():
         await asyncio.to_thread(_create_bucket, stores)
@@ -213,7 +213,7 @@ def _wire(
     queue: QueueName,
     clock: Clock,
     view: Shape,
-    blobs: HotBlobs,
+    blobs: AsyncBlobStore,
 ) -> WorkerState:
     settings = stores.settings
     # Two budgets of half the size: a handler that has a content and enqueues must not wait for

@@ -9,7 +9,7 @@ import pytest
 from mailslice.bench.distance import at_distance
 from mailslice.bench.servers import Server
 from mailslice.model.errors import StoreUnavailable
-from mailslice.stores.blobs.admin import AdminBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 
 
 def test_a_server_that_ends_at_once_is_an_error():
@@ -23,7 +23,7 @@ def test_a_far_bucket_is_the_same_bucket_a_round_trip_later(fresh, s3):
     rtt = timedelta(milliseconds=60)
     with at_distance(near, rtt) as far:
         assert far.s3.endpoint != near.s3.endpoint
-        blobs = AdminBlobs(far.s3, far.s3.bucket)
+        blobs = S3BlobStore(far.s3, far.s3.bucket)
         blobs.put("far", b"x" * 300_000)
         began = time.perf_counter()
         assert blobs.get("far") == b"x" * 300_000

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.small import SMALL, speaks_to
 from tests.services.blobs.s3_server import (
     BUSY,
@@ -49,12 +49,17 @@ def settings(server: Server, **given: Any) -> S3Settings:
 
 
 @pytest.fixture(params=["small", "obstore"])
-def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def client(request: pytest.FixtureRequest) -> str:
     """Both clients in turn: `small` in front of obstore, and obstore alone."""
-    if request.param == "obstore":
-        monkeypatch.setattr("mailslice.stores.blobs.hot.speaks_to", lambda _settings: False)
     name: str = request.param
     return name
+
+
+def opened(client: str, settings: S3Settings, bucket: str = "b") -> AsyncBlobStore:
+    blobs = AsyncBlobStore(settings, bucket)
+    if client == "obstore":
+        blobs.use_obstore_alone()
+    return blobs
 
 
 def chunked(content: bytes) -> bytes:
@@ -82,7 +87,7 @@ GOOD: dict[str, list[Act]] = {
 @pytest.mark.parametrize("acts", GOOD.values(), ids=GOOD)
 async def test_a_get_has_all_bytes_or_is_asked_again(client: str, acts: list[Act]) -> None:
     with serving(Server(*acts, rest=say(part(CONTENT)))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = opened(client, settings(server))
         assert await hot.get(KEY) == CONTENT
         assert await hot.get(KEY) == CONTENT
         hot.close()
@@ -91,7 +96,7 @@ async def test_a_get_has_all_bytes_or_is_asked_again(client: str, acts: list[Act
 
 async def test_a_chunked_answer_is_read_to_its_end() -> None:
     with serving(Server(rest=say(chunked(CONTENT)))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = AsyncBlobStore(settings(server), "b")
         assert [await hot.get(KEY) for _ in range(3)] == [CONTENT] * 3
         hot.close()
 
@@ -100,7 +105,7 @@ async def test_a_server_that_gives_no_parts_is_read_as_a_whole(client: str) -> N
     modified = "Last-Modified: Sun, 22 Nov 2026 10:00:00 GMT"
     whole = answer(200, CONTENT, 'ETag: "x"', modified)
     with serving(Server(rest=say(whole))) as server:
-        assert await HotBlobs(settings(server), "b").get(KEY) == CONTENT
+        assert await opened(client, settings(server)).get(KEY) == CONTENT
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,7 @@ async def test_a_server_that_gives_no_parts_is_read_as_a_whole(client: str) -> N
 )
 async def test_a_part_that_is_not_the_one_asked_for_is_not_taken(lie: bytes) -> None:
     with serving(Server(say(lie), rest=say(part(CONTENT)))) as server:
-        assert await HotBlobs(settings(server), "b").get(KEY) == CONTENT
+        assert await AsyncBlobStore(settings(server), "b").get(KEY) == CONTENT
     assert len(server.asked) == 2
 
 
@@ -127,7 +132,7 @@ PUTS: dict[str, list[Act]] = {
 @pytest.mark.parametrize("acts", PUTS.values(), ids=PUTS)
 async def test_a_put_is_done_or_done_again(client: str, acts: list[Act]) -> None:
     with serving(Server(*acts, rest=say(STORED))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = opened(client, settings(server))
         await hot.put(KEY, memoryview(b"??" + CONTENT)[2:])
         await hot.put(KEY, b"")
         hot.close()
@@ -154,7 +159,7 @@ async def test_what_goes_on_is_an_error_of_its_kind(
     client: str, said: bytes, error: type[Exception], words: str
 ) -> None:
     with serving(Server(rest=say(said))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = opened(client, settings(server))
         with pytest.raises(error, match=words):
             await hot.put(KEY, CONTENT)
         with pytest.raises(error, match=words):
@@ -173,7 +178,7 @@ async def test_an_object_that_is_not_there_is_missing_content(client: str) -> No
         serving(Server(rest=by_kind)) as server,
         pytest.raises(ContentMissing, match="has no object"),
     ):
-        await HotBlobs(settings(server), "bbb").get(KEY)
+        await opened(client, settings(server), "bbb").get(KEY)
 
 
 async def test_a_connection_that_the_server_closed_in_between_is_not_used(client: str) -> None:
@@ -181,7 +186,7 @@ async def test_a_connection_that_the_server_closed_in_between_is_not_used(client
         raise Closed
 
     with serving(Server(rest=say(part(CONTENT)), after=gone)) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = opened(client, settings(server))
         for _ in range(3):
             assert await hot.get(KEY) == CONTENT
             await asyncio.sleep(0.2)
@@ -192,7 +197,7 @@ async def test_a_connection_that_the_server_closed_in_between_is_not_used(client
 async def test_what_comes_unasked_is_nobodys_answer() -> None:
     other = part(b"another mail " * 100)
     with serving(Server(rest=say(part(CONTENT)), after=say(other))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = AsyncBlobStore(settings(server), "b")
         for _ in range(3):
             assert await hot.get(KEY) == CONTENT
             await asyncio.sleep(0.2)
@@ -202,7 +207,7 @@ async def test_what_comes_unasked_is_nobodys_answer() -> None:
 async def test_an_answer_that_follows_at_once_is_nobodys_either() -> None:
     other = part(b"another mail " * 100)
     with serving(Server(say(part(CONTENT) + other), rest=say(part(CONTENT)))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = AsyncBlobStore(settings(server), "b")
         assert [await hot.get(KEY) for _ in range(2)] == [CONTENT] * 2
         hot.close()
     assert server.connections == 2
@@ -212,7 +217,7 @@ async def test_no_answer_in_time_is_an_outage_and_its_connection_is_not_used_aga
     client: str,
 ) -> None:
     with serving(Server(late(2, part(b"late")), rest=say(part(CONTENT)))) as server:
-        hot = HotBlobs(settings(server, timeout=timedelta(seconds=1)), "b")
+        hot = opened(client, settings(server, timeout=timedelta(seconds=1)))
         with pytest.raises(StoreUnavailable, match="no answer in 1 s"):
             await hot.get(KEY)
         assert await hot.get(KEY) == CONTENT
@@ -222,7 +227,7 @@ async def test_no_answer_in_time_is_an_outage_and_its_connection_is_not_used_aga
 
 async def test_connections_are_kept_and_as_many_as_there_are_requests() -> None:
     with serving(Server(rest=say(part(CONTENT)))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = AsyncBlobStore(settings(server), "b")
         for _ in range(5):
             await asyncio.gather(*(hot.get(KEY) for _ in range(3)))
         hot.close()
@@ -239,7 +244,7 @@ async def test_a_large_object_is_begun_by_one_client_and_ended_by_the_other() ->
         "Last-Modified: Sun, 22 Nov 2026 10:00:00 GMT",
     )
     with serving(Server(say(part(content[:SMALL], len(content))), rest=say(rest))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = AsyncBlobStore(settings(server), "b")
         assert await hot.get(KEY) == content
         hot.close()
     assert len(server.asked) == 2
@@ -247,7 +252,7 @@ async def test_a_large_object_is_begun_by_one_client_and_ended_by_the_other() ->
 
 async def test_after_five_failures_in_a_row_obstore_alone_is_asked_for_a_while() -> None:
     with serving(Server(rest=say(answer(400, b"<Error/>")))) as server:
-        hot = HotBlobs(settings(server), "b")
+        hot = AsyncBlobStore(settings(server), "b")
         for expected in (2, 4, 6, 8, 10, 11, 12):
             with pytest.raises(StoreUnavailable):
                 await hot.put(KEY, CONTENT)
@@ -261,12 +266,12 @@ async def test_by_tls_with_the_authority_of_the_settings_and_only_so(
     (tmp_path / "other").mkdir()
     other = issued(tmp_path / "other")[2]
     with serving(Server(rest=say(part(CONTENT))), (cert, key)) as server:
-        hot = HotBlobs(settings(server, ca=ca), "b")
+        hot = opened(client, settings(server, ca=ca))
         assert [await hot.get(KEY) for _ in range(3)] == [CONTENT] * 3
         hot.close()
         assert server.connections == 1
         with pytest.raises(StoreUnavailable):
-            await HotBlobs(settings(server, ca=other), "b").get(KEY)
+            await opened(client, settings(server, ca=other)).get(KEY)
     assert len(server.asked) == 3
 
 

@@ -21,7 +21,7 @@ from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.testing.faults.matrix import Outcome, World, kills
 from tests.services.duties.running import without_docs, without_spark
@@ -43,7 +43,7 @@ def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Stores of its own, as blob_gc scans a whole bucket; no Spark; clocks that are ahead."""
     without_spark(monkeypatch)
     without_docs(monkeypatch)
-    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(0))
+    monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(0))
     monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(0))
     monkeypatch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
     absent = "enqueuedMailsV3,messageV3,attachmentV2,mailRepositoryContentV2"

@@ -26,7 +26,7 @@ from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
-    from mailslice.stores.blobs.admin import AdminBlobs
+    from mailslice.stores.blobs.store import BlobStore
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class Copies:
         return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")
 
     @cached_property
-    def _own(self) -> AdminBlobs:
+    def _own(self) -> BlobStore:
         """Opened when a content is touched: who only lists rows does not pay for S3's client."""
         return self._stores.own_blobs
 

@@ -13,9 +13,9 @@ from mailslice.engine.dataset import Frame, Rows, Summary, read_once
 from mailslice.engine.frames import Session
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
-from mailslice.stores.blobs.admin import StoredBlob
-from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import KeyRange, behind
+from mailslice.stores.blobs.opening import open_patient_store
+from mailslice.stores.blobs.store import BlobStore, StoredBlob
 
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
 _HEX, _LETTERS = (
@@ -40,13 +40,13 @@ class _Group:
     alphabet: str
 
 
-def key_ranges(blobs: BulkBlobs) -> list[KeyRange]:
-    """Ranges that together hold every key: one for a bucket of a single page.
+def key_ranges(blobs: BlobStore) -> list[KeyRange]:
+    """Ranges that together hold every key: one for a bucket of a single page, or without ranges.
 
     Else those of each generation, cut where its keys are many. Asks for a page of each, and a few.
     """
     page, more = blobs.first_page()
-    if not more:
+    if not more or not blobs.lists_ranges:
         return [("", "")]
     groups = [*_plain([blob.key for blob in page]), *_generations(blobs)]
     most = max(_KEYS_A_RANGE, sum(group.keys for group in groups) // _MOST_RANGES)
@@ -58,7 +58,7 @@ def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange])
     """List the ranges; one summary each, `{"range", "blobs", "bytes"}`."""
 
     def work(batches: Iterator[Sequence[tuple[int, KeyRange]]]) -> Iterator[Rows | Summary]:
-        with BulkBlobs(settings.s3, settings.s3.bucket) as blobs:
+        with open_patient_store(settings.s3, settings.s3.bucket) as blobs:
             for number, (low, high) in chain.from_iterable(batches):
                 count = size = 0
                 for page in blobs.pages(low, high):
@@ -84,7 +84,7 @@ def _plain(page: Sequence[BlobId]) -> Iterator[_Group]:
         yield _group("", "", plain, complete=False)
 
 
-def _generations(blobs: BulkBlobs) -> Iterator[_Group]:
+def _generations(blobs: BlobStore) -> Iterator[_Group]:
     """The generations of the families of one digit. What it misses is in the ranges between."""
     for family in (f"{digit}{mark}" for digit in range(10) for mark in "_/"):
         page, more = blobs.first_page(family, behind(family))
@@ -104,8 +104,8 @@ def _generations(blobs: BulkBlobs) -> Iterator[_Group]:
 
 
 def _next(
-    blobs: BulkBlobs, family: str, prefix: str, following: str
-) -> tuple[list[StoredBlob], bool]:
+    blobs: BlobStore, family: str, prefix: str, following: str
+) -> tuple[Sequence[StoredBlob], bool]:
     """The first page behind a generation.
 
     The one that follows is asked for by itself: cheap where a bucket is walked for each page.

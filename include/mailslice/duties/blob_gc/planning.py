@@ -37,8 +37,8 @@ from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
-from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import KeyRange, uncovered
+from mailslice.stores.blobs.store import BlobStore
 
 _LEAST_SKEW = timedelta(seconds=5)
 _CLEANUP, _CLEANED, _RUNS = "queue_cleanup", ("enqueuedMailsV3", "enqueuedMailsV4"), 10_000
@@ -106,7 +106,7 @@ def make_plan(run: Run) -> GcPlan:
     return plan
 
 
-def require_bucket(run: Run, blobs: BulkBlobs, grace: timedelta) -> None:
+def require_bucket(run: Run, blobs: BlobStore, grace: timedelta) -> None:
     """Raises BadSetting for a bucket that is missing, ClockSkew when S3's times are not ours."""
     if not blobs.bucket_exists():
         raise BadSetting(

@@ -20,8 +20,8 @@ from mailslice.engine.worker_stores import stores_of
 from mailslice.model.errors import BadSetting, Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import behind
+from mailslice.stores.blobs.opening import open_patient_store
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
 from mailslice.stores.cassandra.references import (
     Column,
@@ -162,7 +162,7 @@ class OwnBucket:
 
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
         """All keys before and after the kept copies."""
-        with BulkBlobs(settings.s3, settings.own.bucket) as blobs:
+        with open_patient_store(settings.s3, settings.own.bucket) as blobs:
             for part in parts:
                 for page in chain(
                     blobs.pages("", TRASH_PREFIX), blobs.pages(behind(TRASH_PREFIX), "")
@@ -179,7 +179,7 @@ def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
     """
     settings, session = stores.settings, stores.cassandra
     ranges = _Ranges(session)
-    with BulkBlobs(settings.s3, settings.own.bucket) as own_blobs:
+    with open_patient_store(settings.s3, settings.own.bucket) as own_blobs:
         bucket = OwnBucket(parts=int(own_blobs.bucket_exists()))
     letters = DeadLetterQueues(tuple(stores.management.dead_letter_queues()))
     tables, absent = _named_tables(session, settings, ranges)

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
-from mailslice.stores.blobs.bulk import BulkBlobs, Turns
 from mailslice.stores.blobs.key_ranges import behind
+from mailslice.stores.blobs.opening import open_patient_store
+from mailslice.stores.blobs.store import Turns
 
 TRASH_PREFIX = "kept/"
 _PLACE = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/]+)/(.+)", re.ASCII | re.DOTALL)
@@ -59,8 +60,8 @@ class KeptBlobs:
                 f"MAILSLICE_OWN_BUCKET={settings.own.bucket} is James' bucket; "
                 "mailslice's own content needs another"
             )
-        self.own = BulkBlobs(settings.s3, settings.own.bucket, turns)
-        self.james = BulkBlobs(settings.s3, settings.s3.bucket, turns)
+        self.own = open_patient_store(settings.s3, settings.own.bucket, turns)
+        self.james = open_patient_store(settings.s3, settings.s3.bucket, turns)
 
     def __enter__(self) -> KeptBlobs:
         return self

@@ -1,3 +1,1 @@
-"""S3: `hot.HotBlobs` (obstore, asyncio) for the hot path, `admin.AdminBlobs` (boto3) for
-administration.
-"""
+"""The content store: `store.BlobStore`, and `async_store.AsyncBlobStore` for the hot path."""

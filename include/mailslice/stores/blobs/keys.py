@@ -1,19 +1,26 @@
-"""What S3 is called in messages, and keys that not every client or server can express.
+"""Keys that not every client or server can express, and the names of the service in messages.
 
-A message or a row may name any key: what cannot be there is missing, and no reason to wait for S3.
-Apart from the clients, so that the hot path need not import boto3.
+A message or a row may name any key: what cannot be there is missing, and no reason to wait for the
+store. Apart from the clients, so that the hot path need not import boto3.
 """
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+import re
+from urllib.parse import unquote, urlsplit
 
-from mailslice.model.errors import BadSetting
-from mailslice.model.settings import S3Settings
+from mailslice.model.errors import BadSetting, ContentMissing
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import BlobProvider, S3Settings
 
 _LONGEST = 1024
-"""Bytes of a key, by S3's documentation."""
+"""Bytes of a key, by S3's documentation; Azure and GCS hold as many."""
 _CONTROLS = frozenset(map(chr, (*range(32), 127)))
+_TO_ESCAPE = re.compile(r"[%\x00-\x1f\x7f]")
+_SEGMENTS = {"": "%", ".": "%2E", "..": "%2E%2E"}
+"""Segments that obstore cannot express, as they are written where boto3 cannot be asked."""
+_NAMES = {BlobProvider.S3: "S3", BlobProvider.AZURE: "Azure", BlobProvider.GCS: "GCS"}
+GCS_ENDPOINT = "https://storage.googleapis.com"
 
 
 def needs_boto3(key: str) -> bool:
@@ -25,26 +32,56 @@ def needs_boto3(key: str) -> bool:
     if not _CONTROLS.isdisjoint(key):
         return True
     return ("/" in key or key in (".", "..")) and any(
-        segment in ("", ".", "..") for segment in key.split("/")
+        segment in _SEGMENTS for segment in key.split("/")
     )
 
 
 def is_impossible(key: str) -> bool:
-    """Whether no S3 server can hold such a key."""
+    """Whether no server can hold such a key."""
     try:
         return "\0" in key or not 0 < len(key.encode()) <= _LONGEST
     except UnicodeEncodeError:
         return True
 
 
-def s3_location(settings: S3Settings) -> str:
-    """host:port of the endpoint, for messages."""
-    return urlsplit(settings.endpoint).netloc.rpartition("@")[2] or settings.endpoint
+def escape_key(key: str) -> str:
+    """The path of a key in Azure or GCS: segments that obstore cannot express are escaped by `%`.
+
+    No two keys have the same path.
+    """
+    if "%" not in key and not needs_boto3(key):
+        return key
+    return "/".join(
+        _SEGMENTS.get(segment) or _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]):02X}", segment)
+        for segment in key.split("/")
+    )
 
 
-def wrong_key(settings: S3Settings, why: str) -> BadSetting:
-    """The error for credentials that S3 refuses."""
+def unescape_key(path: str) -> str:
+    """The key of a path of `escape_key`."""
+    if "%" not in path:
+        return path
+    return "/".join("" if segment == "%" else unquote(segment) for segment in path.split("/"))
+
+
+def service(settings: S3Settings) -> str:
+    """`S3 at HOST:PORT`, for messages."""
+    if settings.provider is BlobProvider.GCS:
+        return "GCS"
+    host = urlsplit(settings.endpoint).netloc.rpartition("@")[2] or settings.endpoint
+    return f"{_NAMES[settings.provider]} at {host}"
+
+
+def refused_credentials(settings: S3Settings, why: str) -> BadSetting:
+    """The error for credentials that the service refuses."""
     return BadSetting(
-        f"S3 at {s3_location(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and "
+        f"{service(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and "
         f"MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}"
     )
+
+
+def missing_content(settings: S3Settings, bucket: str, blob_id: BlobId) -> ContentMissing:
+    """The error for an object that is not in its bucket."""
+    name, _, address = service(settings).partition(" at ")
+    at = f" at {address}" if address else ""
+    return ContentMissing(f"{name} bucket {bucket!r}{at} has no object {blob_id!r}")

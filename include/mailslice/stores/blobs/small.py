@@ -1,6 +1,6 @@
 """HEADs, and PUTs and GETs of small objects, by a client of our own, on the event loop.
 
-It knows success alone. For anything else `hot` asks obstore and `bulk` asks boto3: retries, errors,
+It knows success alone. For anything else `async_store` asks obstore and `s3_store` asks boto3: retries, errors,
 proxies and credentials of the machine are understood there.
 """
 
@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from mailslice.model.mail import BlobId
-from mailslice.model.settings import S3Settings
+from mailslice.model.settings import BlobProvider, S3Settings
 from mailslice.stores.blobs.http_pool import Answer, HttpPool
 from mailslice.stores.blobs.sigv4 import EMPTY, Signer
 
@@ -42,7 +41,12 @@ _BUSY_PAUSE = 0.1
 
 
 def speaks_to(settings: S3Settings) -> bool:
-    """Whether the keys are in the settings (not the machine's own), and no proxy stands between."""
+    """Whether it is S3, the keys are in the settings, and no proxy stands between.
+
+    Keys of the machine are none of this client's.
+    """
+    if settings.provider is not BlobProvider.S3:
+        return False
     endpoint = urlsplit(settings.endpoint)
     proxies = getproxies()
     is_direct = not (endpoint.scheme in proxies or "all" in proxies) or bool(
@@ -69,7 +73,7 @@ class SmallObjects:
         self._failures = 0
         self._rests_until = 0.0
 
-    async def put(self, key: BlobId, content: Buffer) -> bool:
+    async def put(self, key: str, content: Buffer) -> bool:
         """Writes the object, over an older one. False: it may be written or not."""
         path = self._prefix + quote(key)
         head = (
@@ -81,7 +85,7 @@ class SmallObjects:
         answer = await self._answer(b"".join((head.encode(), content)))
         return self._is_well(answer, answer.status == 200 and b"etag" in answer.headers)
 
-    async def get(self, key: BlobId) -> tuple[bytes, int] | None:
+    async def get(self, key: str) -> tuple[bytes, int] | None:
         """The first 64 KiB of the object, and its size. None: ask obstore."""
         path = self._prefix + quote(key)
         head = (
@@ -94,7 +98,7 @@ class SmallObjects:
         size = _size(answer)
         return (answer.body, size) if self._is_well(answer, size > 0) else None
 
-    async def head(self, key: BlobId) -> tuple[int, datetime] | None:
+    async def head(self, key: str) -> tuple[int, datetime] | None:
         """Bytes of the object, and when it was written (whole seconds). None: ask boto3."""
         path = self._prefix + quote(key)
         head = f"HEAD {path} HTTP/1.1\r\n{self._signer.headers('HEAD', path, EMPTY)}\r\n"

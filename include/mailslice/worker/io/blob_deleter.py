@@ -13,7 +13,7 @@ from mailslice.codec.blob_ids import is_random
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId
-from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.async_store import AsyncBlobStore
 
 log = logging.getLogger(__name__)
 KEYS_A_REQUEST = 100
@@ -33,7 +33,7 @@ _FLUSHERS = 2
 class BlobDiscarder:
     """Deletes random ids alone: a deduplicated object serves other mails, too (I6)."""
 
-    def __init__(self, blobs: HotBlobs) -> None:
+    def __init__(self, blobs: AsyncBlobStore) -> None:
         self._blobs = blobs
         self._pending: list[BlobId] = []
         self._under_way = 0

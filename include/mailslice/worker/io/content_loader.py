@@ -11,7 +11,7 @@ from functools import cache
 from io import BytesIO
 
 from mailslice.model.mail import QueuedMail
-from mailslice.stores.blobs.hot import HotBlobs, OpenBlob
+from mailslice.stores.blobs.async_store import AsyncBlobStore, OpenBlob
 
 _M_MMAP_THRESHOLD = -3
 _LARGE_BLOCK = 2 * 1024 * 1024
@@ -121,7 +121,7 @@ class Loader:
     window before S3 bounds those.
     """
 
-    def __init__(self, blobs: HotBlobs, budget: ContentBudget) -> None:
+    def __init__(self, blobs: AsyncBlobStore, budget: ContentBudget) -> None:
         self._blobs = blobs
         self.budget = budget
         self._large = asyncio.Semaphore(_LARGE)
@@ -159,7 +159,7 @@ async def _with_reservation(
         raise
 
 
-async def _open(blobs: HotBlobs, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
+async def _open(blobs: AsyncBlobStore, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
     header, body = await asyncio.gather(
         blobs.open(item.header_blob_id), blobs.open(item.body_blob_id)
     )

@@ -12,7 +12,7 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import ROUTING_KEY, RabbitNames
 from mailslice.model.settings import Settings
-from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.tables import QueueTables
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import Shape
@@ -40,7 +40,7 @@ class QueueContext:
     publisher: Publisher
     side_publisher: Publisher
     """For dead letters and reports: a publish to an exchange that is gone costs the connection."""
-    blobs: HotBlobs
+    blobs: AsyncBlobStore
     blob_ids: BlobIds
     discarder: BlobDiscarder
     enqueue_budget: ContentBudget

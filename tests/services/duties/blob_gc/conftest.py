@@ -21,7 +21,7 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
 
 OLD = timedelta(hours=1)
@@ -123,7 +123,7 @@ JAMES = (
 @pytest.fixture(autouse=True)
 def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interleavings are about stores: here the workers' code runs in this process and Data Docs are not rendered. `with_spark` has both."""
-    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(0))
+    monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(0))
     monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(0))
     if "with_spark" not in request.fixturenames:
         monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())

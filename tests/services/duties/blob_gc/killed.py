@@ -11,11 +11,11 @@ from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.runner import run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.settings import load_settings
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
 
 StepContext.spark = lambda _: InProcess()
-BulkBlobs.now_skew = lambda *_: timedelta(0)
+S3BlobStore.now_skew = lambda *_: timedelta(0)
 CassandraSession.longest_statement = timedelta(0)
 gate._publish = lambda *_: "not rendered"
 step, run, params, hours = sys.argv[1:]

@@ -7,8 +7,8 @@ import pytest
 from mailslice.model.errors import SlowDown as TooBusy
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId
-from mailslice.stores.blobs import bulk
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs import opening
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.services.duties.blob_gc.slow_down import SlowDown
 
 HOURS = timedelta(hours=1)
@@ -50,7 +50,7 @@ def test_an_s3_that_stays_busy_ends_the_run_and_the_next_one_goes_on(busy, monke
     heap.collect()
     request = heap.request()
     heap.steps(request, "plan", "check", at=2 * HOURS)
-    monkeypatch.setattr(bulk, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(opening, "PATIENCE_S", 0.5)
     proxy.refuse("POST", 10**6)
     with pytest.raises(StoreUnavailable, match="too busy"):
         heap.steps(request, "apply", at=2 * HOURS)
@@ -62,7 +62,9 @@ def test_an_s3_that_stays_busy_ends_the_run_and_the_next_one_goes_on(busy, monke
 
 def test_keys_that_s3_was_too_busy_for_are_deleted_again_and_others_are_said(heap, monkeypatch):
     keys = [BlobId(heap.blob()) for _ in range(4)]
-    with BulkBlobs(heap.settings.s3, heap.settings.s3.bucket, sleep=lambda _: None) as blobs:
+    with S3BlobStore(
+        heap.settings.s3, heap.settings.s3.bucket, patience_s=9, sleep=lambda _: None
+    ) as blobs:
         whole = blobs.client.delete_objects
         asked = []
 
@@ -83,9 +85,8 @@ def test_keys_that_s3_was_too_busy_for_are_deleted_again_and_others_are_said(hea
     assert heap.keys() == {keys[3]}
 
 
-def test_a_slow_down_that_never_ends_is_raised_as_what_it_is(busy, monkeypatch):
+def test_a_slow_down_that_never_ends_is_raised_as_what_it_is(busy):
     heap, proxy = busy
-    monkeypatch.setattr(bulk, "PATIENCE_S", 0.0)
     proxy.refuse("HEAD", 10**6)
-    with BulkBlobs(heap.settings.s3, heap.settings.s3.bucket) as blobs, pytest.raises(TooBusy):
+    with S3BlobStore(heap.settings.s3, heap.settings.s3.bucket) as blobs, pytest.raises(TooBusy):
         blobs.heads([BlobId("x")])

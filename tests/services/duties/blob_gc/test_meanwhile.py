@@ -10,7 +10,7 @@ from mailslice.maintenance.lock import LockHeld, locked
 from mailslice.maintenance.plan import digest_of
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, StoreUnavailable
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.references import ReferenceColumns
 
 HOURS = timedelta(hours=1)
@@ -133,7 +133,7 @@ def test_a_blob_that_is_written_again_is_left_and_so_is_one_that_went(due, monke
 
 def test_a_copy_that_cannot_be_made_keeps_its_blob(due, monkeypatch):
     heap, request, (broken, orphan) = due
-    copies = BulkBlobs.copies
+    copies = S3BlobStore.copies
 
     def all_but_one(self, source, wanted):
         return {
@@ -141,7 +141,7 @@ def test_a_copy_that_cannot_be_made_keeps_its_blob(due, monkeypatch):
             broken: "no",
         }
 
-    monkeypatch.setattr(BulkBlobs, "copies", all_but_one)
+    monkeypatch.setattr(S3BlobStore, "copies", all_but_one)
     report = heap.steps(request, "apply", "verify", "report", at=2 * HOURS)
     assert (
         report["status"],
@@ -150,7 +150,7 @@ def test_a_copy_that_cannot_be_made_keeps_its_blob(due, monkeypatch):
         report["failures"],
     ) == ("failed", 1, 1, [f"{broken}: no"])
     assert (heap.keys(), heap.kept()) == ({broken}, {orphan})
-    monkeypatch.setattr(BulkBlobs, "copies", copies)
+    monkeypatch.setattr(S3BlobStore, "copies", copies)
     assert heap.collect(3 * HOURS)["gcedBlobCount"] == 1, (
         "the next run tries it again, and it need not wait anew"
     )

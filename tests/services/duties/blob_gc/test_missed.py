@@ -8,7 +8,7 @@ import pytest
 from mailslice.duties.blob_gc import apply
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
 
 HOURS = timedelta(hours=1)
@@ -45,7 +45,7 @@ def deleted(heap, monkeypatch):
 
 def refuse_copies_of(monkeypatch, key):
     """As an S3 that is full answers."""
-    copies = BulkBlobs.copies
+    copies = S3BlobStore.copies
 
     def some(self, source, wanted):
         refused = {world: "S3 is full" for world in wanted if world.endswith(key)}
@@ -56,7 +56,7 @@ def refuse_copies_of(monkeypatch, key):
             **refused,
         }
 
-    monkeypatch.setattr(BulkBlobs, "copies", some)
+    monkeypatch.setattr(S3BlobStore, "copies", some)
 
 
 def test_a_copy_that_cannot_be_put_back_is_kept_until_it_can(deleted, monkeypatch):

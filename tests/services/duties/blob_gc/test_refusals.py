@@ -13,7 +13,7 @@ from mailslice.duties.blob_gc import check
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
 from mailslice.model.errors import BadInput, BadSetting, ClockSkew, GateFailed, PlanRefused, Refused
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 
 HOURS = timedelta(hours=1)
 
@@ -322,15 +322,15 @@ def test_a_run_that_is_made_again_from_plan_on_keeps_what_it_recorded(heap, agai
 
 
 def test_a_clock_of_s3_that_differs_is_refused(heap, monkeypatch):
-    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=3))
+    monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(minutes=3))
     with pytest.raises(ClockSkew, match=r"180 s; allowed are 150 s"):
         heap.collect()
     request = heap.request(grace="12m")
     heap.steps(request, "plan", "check")
-    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=4))
+    monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(minutes=4))
     with pytest.raises(ClockSkew, match=r"240 s; allowed are 180 s"):
         heap.steps(request, "apply")
-    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=3))
+    monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(minutes=3))
     report = heap.steps(request, "apply", "verify", "report")
     assert report["status"] == "nothing to do"
 

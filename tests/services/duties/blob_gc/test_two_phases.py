@@ -301,12 +301,12 @@ def test_metadata_that_james_keeps_with_an_object_comes_back_with_it(heap):
 def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeypatch):
     from mailslice.duties.blob_gc import blob_files
     from mailslice.maintenance.context import StepContext
-    from mailslice.stores.blobs.bulk import BulkBlobs
+    from mailslice.stores.blobs.s3_store import S3BlobStore
 
     sizes = []
-    delete = BulkBlobs.delete
+    delete = S3BlobStore.delete
     monkeypatch.setattr(
-        BulkBlobs, "delete", lambda self, keys: delete(self, [*(sizes.append(len(keys)) or keys)])
+        S3BlobStore, "delete", lambda self, keys: delete(self, [*(sizes.append(len(keys)) or keys)])
     )
     monkeypatch.setitem(blob_files.GROUP_ROWS, "delete", 2)
     for _ in range(5):

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from mailslice.model.errors import GateFailed
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 
 HOURS = timedelta(hours=1)
 
@@ -21,7 +21,7 @@ def due(heap):
 
 
 def lie(monkeypatch, name, answer):
-    monkeypatch.setattr(BulkBlobs, name, answer)
+    monkeypatch.setattr(S3BlobStore, name, answer)
 
 
 def test_a_blob_that_is_there_although_apply_deleted_it_fails(due, monkeypatch):
@@ -38,7 +38,7 @@ def test_a_blob_without_its_copy_fails_whether_apply_says_that_it_went_or_not(
     due, monkeypatch, said
 ):
     heap, request, _ = due
-    delete = BulkBlobs.delete
+    delete = S3BlobStore.delete
 
     def deleted(self, keys):
         problems = delete(self, keys)

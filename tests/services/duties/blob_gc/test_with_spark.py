@@ -8,7 +8,7 @@ import pytest
 
 from mailslice.cli.main import run as command_line
 from mailslice.duties.blob_gc import bucket_listing
-from mailslice.stores.blobs import bulk
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.services.duties.blob_gc.test_kill import environment
 
 HOURS = timedelta(hours=1)
@@ -17,7 +17,7 @@ HOURS = timedelta(hours=1)
 @pytest.fixture
 def small_pages(monkeypatch):
     """The driver asks for pages of two keys, so that it cuts the bucket into ranges."""
-    monkeypatch.setattr(bulk.BulkBlobs._pages, "__defaults__", (2,))
+    monkeypatch.setattr(S3BlobStore, "page_size", 2)
     monkeypatch.setattr(bucket_listing, "_KEYS_A_RANGE", 0.5)
 
 

@@ -22,7 +22,7 @@ from mailslice.model.errors import (
     UnknownQueue,
 )
 from mailslice.model.mail import QueueName
-from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.held import Held, dead_letter_ids, hold
@@ -395,7 +395,7 @@ def test_a_store_that_does_not_answer_stops_the_run_before_anything_is_concluded
         raise StoreUnavailable("S3 at nowhere: SlowDown")
 
     with monkeypatch.context() as patched:
-        patched.setattr(HotBlobs, "missing", away)
+        patched.setattr(AsyncBlobStore, "missing", away)
         with pytest.raises(StoreUnavailable, match="SlowDown"):
             letters.run(redrive=True)
     with monkeypatch.context() as patched:

@@ -16,7 +16,7 @@ from mailslice.maintenance.runner import run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import GateFailed, PlanRefused, Refused, StoreUnavailable
 from mailslice.model.processing_times import ProcessingTimes
-from mailslice.stores.blobs.admin import AdminBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.own.quarantine import Content, State
@@ -500,7 +500,7 @@ def test_a_store_that_goes_away_ends_the_run_and_the_next_one_goes_on(world, mon
         raise StoreUnavailable("S3 at 127.0.0.1:1 answers 503")
 
     with monkeypatch.context() as patched:
-        patched.setattr(AdminBlobs, "get", away)
+        patched.setattr(S3BlobStore, "get", away)
         with pytest.raises(StoreUnavailable):
             world.run()
     assert not any(world.is_marked(item) for item in items)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mailslice.duties.blob_gc import bucket_listing
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import behind, inside, prefix_of, uncovered
+from mailslice.stores.blobs.s3_store import S3BlobStore
 
 keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 UUID_TEXT = "e2b53fb4-f230-473d-b3e4-54f45c80c05f"
@@ -60,7 +60,7 @@ class Server:
 
 
 def bucket(names, most=2):
-    blobs = BulkBlobs(S3Settings(), "james")
+    blobs = S3BlobStore(S3Settings(), "james")
     blobs.__dict__["client"] = Server(list(names), most)
     return blobs
 

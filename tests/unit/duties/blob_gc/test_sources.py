@@ -16,7 +16,7 @@ from mailslice.duties.blob_gc.sources import (
 )
 from mailslice.model.errors import BadSetting, Refused
 from mailslice.model.settings import Settings
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.references import Column
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -113,7 +113,7 @@ def stores(monkeypatch):
     monkeypatch.setattr(sources, "columns_of", lambda _, keyspace: keyspaces.get(keyspace, {}))
     monkeypatch.setattr(sources, "estimated_partitions", lambda *_: {"messagev3": 10**6})
     monkeypatch.setattr(sources, "token_ranges", lambda _, least: [(0, 0)] * least)
-    monkeypatch.setattr(BulkBlobs, "bucket_exists", lambda _: False)
+    monkeypatch.setattr(S3BlobStore, "bucket_exists", lambda _: False)
 
     def made(**gc):
         settings = Settings()

@@ -21,8 +21,8 @@ from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model import crash
 from mailslice.model.errors import ClockSkew, GateFailed
 from mailslice.model.settings import Settings
-from mailslice.stores.blobs.admin import StoredBlob
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.s3_store import S3BlobStore
+from mailslice.stores.blobs.store import StoredBlob
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, Locks, run_of
 
@@ -39,10 +39,10 @@ class Buckets(dict):
 
     def install(self, patch):
         for name in ("heads", "copies", "delete", "_pages"):
-            patch.setattr(BulkBlobs, name, self._of(name))
-        patch.setattr(BulkBlobs, "bucket_exists", lambda blobs: blobs.bucket in self)
-        patch.setattr(BulkBlobs, "ensure_bucket", lambda blobs: self.setdefault(blobs.bucket, {}))
-        patch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(0))
+            patch.setattr(S3BlobStore, name, self._of(name))
+        patch.setattr(S3BlobStore, "bucket_exists", lambda blobs: blobs.bucket in self)
+        patch.setattr(S3BlobStore, "ensure_bucket", lambda blobs: self.setdefault(blobs.bucket, {}))
+        patch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(0))
 
     def _of(self, name):
         method = getattr(self, name)
@@ -257,7 +257,7 @@ def test_a_copy_that_is_missed_goes_back_and_verify_asks_for_it(due, monkeypatch
     assert heap.take("plan", "check", at=3 * HOURS, name="r-3")["planned"] == 0
     assert heap.file("plan.json", "r-3")["restores"] == 1
     with monkeypatch.context() as patch:
-        patch.setattr(BulkBlobs, "copies", lambda *_: {})
+        patch.setattr(S3BlobStore, "copies", lambda *_: {})
         assert heap.take("apply", at=3 * HOURS, name="r-3")["restored"] == 1
         with pytest.raises(GateFailed, match="referred_to_and_missing: 1"):
             heap.take("verify", at=3 * HOURS, name="r-3")
@@ -267,7 +267,7 @@ def test_a_copy_that_is_missed_goes_back_and_verify_asks_for_it(due, monkeypatch
 
 def test_deletes_that_fail_are_named_and_the_run_has_failed(due, monkeypatch):
     heap, orphans = due
-    monkeypatch.setattr(BulkBlobs, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
+    monkeypatch.setattr(S3BlobStore, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
     assert (report["status"], report["failed"], report["errorCount"]) == ("failed", 3, 3)
     assert report["failures"] == [f"{key}: denied" for key in orphans]
@@ -277,7 +277,7 @@ def test_deletes_that_fail_are_named_and_the_run_has_failed(due, monkeypatch):
 def test_failures_that_are_not_named_are_counted(due, monkeypatch):
     heap, _ = due
     monkeypatch.setattr(deletes, "_NAMED", 1)
-    monkeypatch.setattr(BulkBlobs, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
+    monkeypatch.setattr(S3BlobStore, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
     assert (report["failed"], report["left"], len(report["failures"])) == (3, 0, 2)
 
@@ -301,7 +301,7 @@ def test_a_count_is_never_saved_without_its_group(due, monkeypatch):
 
 def test_a_blob_that_is_there_although_it_was_deleted_fails_verify(due, monkeypatch):
     heap, _ = due
-    monkeypatch.setattr(BulkBlobs, "delete", lambda *_: {})
+    monkeypatch.setattr(S3BlobStore, "delete", lambda *_: {})
     assert heap.take("apply", at=2 * HOURS, name="r-2")["applied"] == 3
     with pytest.raises(GateFailed, match="planned_still_there: 3"):
         heap.take("verify", at=2 * HOURS, name="r-2")
@@ -310,7 +310,7 @@ def test_a_blob_that_is_there_although_it_was_deleted_fails_verify(due, monkeypa
 @pytest.mark.parametrize("step", ["plan", "apply"])
 def test_each_step_that_goes_by_s3s_times_compares_its_clock(due, monkeypatch, step):
     heap, orphans = due
-    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=3))
+    monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(minutes=3))
     with pytest.raises(ClockSkew, match="180 s; allowed are 150 s"):
         heap.take(step, at=2 * HOURS, name="r-2")
     assert heap.keys() == set(orphans)
@@ -382,7 +382,7 @@ def test_copies_that_are_over_are_forgotten_once_nothing_refers_to_them(due, mon
     heap.take("plan", "check", at=later, name="r-3")
     heap.source.ids.add(missed)
     with monkeypatch.context() as patch:
-        patch.setattr(BulkBlobs, "copies", lambda _, __, wanted: dict.fromkeys(wanted, "full"))
+        patch.setattr(S3BlobStore, "copies", lambda _, __, wanted: dict.fromkeys(wanted, "full"))
         applied = heap.take("apply", at=later, name="r-3")
         assert (applied["restored"], applied["expiredCopies"]) == (0, len(rest))
         assert applied["notRestored"] == [f"{missed}: full"]

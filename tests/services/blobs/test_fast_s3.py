@@ -1,4 +1,7 @@
-"""HEADs by `small` or obstore, copies by obstore: only what went well counts, the rest is for boto3 to say. Without an S3: a server of a few answers."""
+"""HEADs by `small`, copies by obstore: only success counts, the rest is for boto3 to say.
+
+Without an S3: a server of a few answers.
+"""
 
 import http.server
 import socket
@@ -10,7 +13,8 @@ import pytest
 
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.bulk import BulkBlobs, ObstoreObjects
+from mailslice.stores.blobs.fast_s3 import FastRequests
+from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.services.blobs.s3_server import Server, answer, say, serving
 
 KEY = BlobId("1_600_ab+c/de=")
@@ -56,9 +60,9 @@ def server():
 
 def test_a_copy_names_both_buckets_and_an_error_in_a_good_status_is_no_copy(server):
     settings, asked, answers = server
-    quick = ObstoreObjects(settings, "own")
+    fast = FastRequests(settings, "own")
     answers += [(200, COPIED), (200, ERROR), (503, ERROR), (404, ERROR)]
-    assert [quick.copy("james", KEY, BlobId(f"kept/{KEY}")) for _ in range(4)] == [
+    assert [fast.copy("james", KEY, BlobId(f"kept/{KEY}")) for _ in range(4)] == [
         True,
         False,
         False,
@@ -67,43 +71,33 @@ def test_a_copy_names_both_buckets_and_an_error_in_a_good_status_is_no_copy(serv
     assert set(asked) == {("PUT", "/own/kept/1_600_ab%2Bc/de%3D", "james/1_600_ab%2Bc/de%3D")}
 
 
-@pytest.fixture(params=["small", "obstore"])
-def client(request, monkeypatch):
-    """HEADs by each client in turn."""
-    if request.param == "obstore":
-        monkeypatch.setattr("mailslice.stores.blobs.bulk.speaks_to", lambda _settings: False)
-    return request.param
-
-
 @contextmanager
 def opened(settings):
-    quick = ObstoreObjects(settings, "james")
-    yield quick
-    quick.close()
+    fast = FastRequests(settings, "james")
+    yield fast
+    fast.close()
 
 
-@pytest.mark.usefixtures("client")
 def test_a_head_tells_size_and_time_and_none_where_it_does_not_know(server):
     settings, asked, answers = server
     answers += [(200, b"12345"), (404, b""), (403, b""), (503, b"")]
-    with opened(settings) as quick:
-        found = quick.heads([KEY])[KEY]
+    with opened(settings) as fast:
+        found = fast.heads([KEY])[KEY]
         assert (found.key, found.size, found.modified) == (
             KEY,
             5,
             datetime(2026, 11, 21, 10, 0, 1, tzinfo=UTC),
         )
-        assert [quick.heads([KEY]) for _ in range(3)] == [{}] * 3
+        assert [fast.heads([KEY]) for _ in range(3)] == [{}] * 3
     assert {each[1] for each in asked} == {"/james/1_600_ab%2Bc/de%3D"}
 
 
-@pytest.mark.usefixtures("client")
 def test_many_heads_are_of_their_own_keys(server):
     settings, asked, answers = server
     answers += [(200, b"12345")] * 200
     keys = [BlobId(f"k{number}") for number in range(200)]
-    with opened(settings) as quick:
-        found = quick.heads(keys)
+    with opened(settings) as fast:
+        found = fast.heads(keys)
     assert [found[key].key for key in keys] == keys
     assert sorted(each[1] for each in asked) == sorted(f"/james/{key}" for key in keys)
 
@@ -128,8 +122,8 @@ def test_a_head_that_does_not_say_all_is_unknown(head, known):
         settings = S3Settings(
             endpoint=f"http://127.0.0.1:{server.port}", access_key="a", secret_key="b"
         )
-        with opened(settings) as quick:
-            assert [bool(quick.heads([KEY])) for _ in range(2)] == [known] * 2
+        with opened(settings) as fast:
+            assert [bool(fast.heads([KEY])) for _ in range(2)] == [known] * 2
 
 
 def test_a_head_with_a_body_behind_it_is_the_last_of_its_connection():
@@ -139,8 +133,8 @@ def test_a_head_with_a_body_behind_it_is_the_last_of_its_connection():
         settings = S3Settings(
             endpoint=f"http://127.0.0.1:{server.port}", access_key="a", secret_key="b"
         )
-        with opened(settings) as quick:
-            sizes = [quick.heads([KEY])[KEY].size for _ in range(3)]
+        with opened(settings) as fast:
+            sizes = [fast.heads([KEY])[KEY].size for _ in range(3)]
     assert sizes == [19, 0, 0]
 
 
@@ -152,26 +146,26 @@ def test_a_head_without_an_answer_is_unknown_in_time(server):
         closing(socket.create_server(("127.0.0.1", 0))) as silent,
         opened(
             slow.model_copy(update={"endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}"})
-        ) as quick,
+        ) as fast,
     ):
-        assert quick.heads([KEY]) == {}
+        assert fast.heads([KEY]) == {}
 
 
 def test_keys_that_the_crate_would_change_and_credentials_of_the_machine_are_left_to_boto3(server):
     settings, asked, _ = server
     keys = [BlobId(key) for key in ("/a", "a//b", "a/../b", "a/", "", "\ud800", "a" * 1025)]
-    with opened(settings) as quick:
-        assert quick.heads(keys) == {}
-        assert not quick.copy("james", KEY, BlobId("kept//x"))
-    with opened(settings.model_copy(update={"access_key": None})) as quick:
-        assert quick.heads([KEY]) == {}
+    with opened(settings) as fast:
+        assert fast.heads(keys) == {}
+        assert not fast.copy("james", KEY, BlobId("kept//x"))
+    with opened(settings.model_copy(update={"access_key": None})) as fast:
+        assert fast.heads([KEY]) == {}
     assert asked == []
 
 
-def test_what_was_not_quick_is_asked_again_by_boto3(server):
+def test_what_was_not_known_is_asked_again_by_boto3(server):
     settings, asked, answers = server
     answers += [(404, b""), (200, b"12345")]
-    with BulkBlobs(settings, "james") as blobs:
+    with S3BlobStore(settings, "james") as blobs:
         found = blobs.heads([KEY])[KEY]
     assert found is not None
     assert (found.size, len(asked)) == (5, 2)

@@ -1,11 +1,14 @@
-"""The blob store for administration: synchronous, by boto3, which can express every key."""
+"""A bucket of S3 for administration and maintenance, by boto3, which can express every key.
+
+HEADs and copies, which boto3 takes 1.5 ms of CPU for, go by `fast_s3` first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache, cached_property, partial
 from threading import Lock
@@ -20,17 +23,21 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import ContentMissing, MailsliceError, SlowDown, StoreUnavailable
+from mailslice.model.errors import MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.keys import is_impossible, needs_boto3, s3_location, wrong_key
+from mailslice.stores.blobs.fast_s3 import FastRequests
+from mailslice.stores.blobs.key_ranges import before, inside, prefix_of
+from mailslice.stores.blobs.keys import (
+    is_impossible,
+    missing_content,
+    needs_boto3,
+    refused_credentials,
+    service,
+)
+from mailslice.stores.blobs.store import MISSING, PIECE, BlobStore, StoredBlob, pause_s
 
-_PIECE = 1024 * 1024
-_KEYS_A_DELETE = 1000
-"""The most keys that one DeleteObjects request may hold."""
-KEYS_A_PAGE = 1000
 _REFUSED = frozenset(
     """
     InvalidAccessKeyId SignatureDoesNotMatch AccessDenied Forbidden 403
@@ -39,14 +46,14 @@ _REFUSED = frozenset(
 )
 _BUCKET_EXISTS = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 _NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
-NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
+_NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
 _INVALID_KEY = frozenset(
     """
     400 BadRequest InvalidRequest InvalidURI KeyTooLongError XMinioInvalidObjectName
     """.split()
 )
 """Answers of servers that keep files about a key that they can never hold ("/a")."""
-BUSY = frozenset(
+_BUSY = frozenset(
     """
     SlowDown 503 ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded
     TooManyRequests 429
@@ -63,26 +70,19 @@ def _session() -> Any:
     return boto3.session.Session()
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBlob:
-    """One object of a listing; `size` in bytes."""
+class S3BlobStore(BlobStore):
+    """One bucket of S3."""
 
-    key: BlobId
-    size: int
-    modified: datetime
+    lists_ranges = True
 
-    @classmethod
-    def of(cls, answer: Mapping[str, Any], key: str, size: str) -> StoredBlob:
-        """From an answer of S3; `size` is its field of that name."""
-        return cls(BlobId(key), int(answer[size]), answer["LastModified"])
+    def __init__(self, settings: S3Settings, bucket: str, **options: Any) -> None:
+        super().__init__(settings, bucket, **options)
+        self._fast = FastRequests(settings, bucket)
 
-
-class AdminBlobs:
-    """One bucket, for many threads. Raises StoreUnavailable, or BadSetting for a refused key."""
-
-    def __init__(self, settings: S3Settings, bucket: str) -> None:
-        self.settings = settings
-        self.bucket = bucket
+    def close(self) -> None:
+        """End the threads."""
+        super().close()
+        self._fast.close()
 
     @cached_property
     def client(self) -> Any:
@@ -148,7 +148,7 @@ class AdminBlobs:
         self._refuse_impossible(blob_id)
         with self._translated(blob_id):
             body = self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"]
-            yield from body.iter_chunks(_PIECE)
+            yield from body.iter_chunks(PIECE)
 
     def exists(self, blob_id: BlobId) -> bool:
         """Whether the object exists. A miss is asked again by a listing: a bucket may be gone."""
@@ -157,7 +157,7 @@ class AdminBlobs:
                 try:
                     self.client.head_object(Bucket=self.bucket, Key=blob_id)
                 except ClientError as error:
-                    if _code(error) not in NO_KEY and not _cannot_exist(error, blob_id):
+                    if _code(error) not in _NO_KEY and not _cannot_exist(error, blob_id):
                         raise
                 else:
                     return True
@@ -176,53 +176,95 @@ class AdminBlobs:
         self.client.head_bucket(Bucket=self.bucket)
         return False
 
-    def list(self, prefix: str = "") -> Iterator[StoredBlob]:
-        """All objects whose key begins with `prefix`, page by page, in the order of their keys."""
-        for page, _ in self._listing({"Prefix": prefix}):
-            yield from page
+    def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
+        """The state of each object now, boto3 asked for those that `fast_s3` does not know."""
+        blobs = self._fast.heads(keys)
+        rest = [key for key in keys if key not in blobs]
+        asked = dict(zip(rest, self._concurrently(self._head, rest), strict=True))
+        return {key: blobs.get(key) or asked[key] for key in keys}
 
-    def _listing(
-        self, first: dict[str, str], most: int = KEYS_A_PAGE
+    def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
+        """Copies within S3, so that the objects' metadata goes with them."""
+        keys = list(targets)
+        answers = self._concurrently(lambda key: self._copy(source, key, targets[key]), keys)
+        return {key: why for key, why in zip(keys, answers, strict=True) if why is not None}
+
+    def _head(self, key: BlobId) -> StoredBlob | None:
+        ask = partial(self.client.head_object, Bucket=self.bucket, Key=key)
+        answer = self._unless(_NO_KEY, ask)
+        return answer and _stored(answer, key, "ContentLength")
+
+    def _copy(self, source: str, key: BlobId, to: BlobId) -> str | None:
+        self._take()
+        if self._fast.copy(source, key, to):
+            return None
+        origin = {"Bucket": source, "Key": key}
+        copy = partial(self.client.copy_object, Bucket=self.bucket, Key=to, CopySource=origin)
+        try:
+            return MISSING if self._unless(_NO_KEY, copy) is None else None
+        except StoreUnavailable as error:
+            if isinstance(error, SlowDown) or not isinstance(error.__cause__, ClientError):
+                raise
+            return str(error)  # S3 answered: it is about this object, and stops no other
+
+    def first(self, low: str, high: str = "") -> BlobId | None:
+        """The smallest key in [low, high), by one request; None when there is none."""
+        return next((blob.key for page, _ in self._pages(low, high, 1) for blob in page), None)
+
+    def _pages(
+        self, low: str, high: str, most: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
-        """Pages of a ListObjectsV2, each with whether another one follows."""
-        request: dict[str, Any] = {"Bucket": self.bucket, "MaxKeys": most, **first}
+        request: dict[str, Any] = {"Bucket": self.bucket, "MaxKeys": most or self.page_size}
+        if prefix := prefix_of(low, high):
+            request["Prefix"] = prefix
+        if low != prefix:
+            request["StartAfter"] = before(low)
         more = True
         while more:
             answer = self._ask(partial(self.client.list_objects_v2, **request))
-            more = bool(answer.get("IsTruncated"))
             entries = answer.get("Contents", ())
-            yield [StoredBlob.of(entry, entry["Key"], "Size") for entry in entries], more
+            page = [_stored(entry, entry["Key"], "Size") for entry in entries]
+            is_beyond = bool(high and page and page[-1].key >= high)
+            more = bool(answer.get("IsTruncated")) and not is_beyond
+            yield [blob for blob in page if inside(blob.key, low, high)], more
             if more:
                 request.pop("StartAfter", None)
                 request["ContinuationToken"] = answer["NextContinuationToken"]
 
-    def delete_many(self, blob_ids: Iterable[BlobId]) -> Sequence[BlobId]:
-        """Deletes 1,000 keys a request; the keys that S3 could not delete.
-
-        A missing one is deleted.
-        """
-        return list(self.delete(blob_ids))
-
-    def delete(self, keys: Iterable[BlobId]) -> dict[BlobId, str]:
-        """As `delete_many`: those that S3 could not delete, with its code."""
+    def _delete(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
         failed: dict[BlobId, str] = {}
-        for batch in batches(keys, _KEYS_A_DELETE):
-            failed |= self._delete(batch)
+        began, tries = time.monotonic(), 0
+        while keys:
+            self._take(len(keys))
+            codes = self._deleted(keys)
+            keys = [key for key, code in codes.items() if code in _BUSY]
+            refused = codes.keys() - set(keys)
+            failed |= {key: f"S3 would not delete it: {codes[key]}" for key in refused}
+            if keys and time.monotonic() - began >= self._patience_s:
+                return failed | dict.fromkeys(keys, "S3 is too busy")
+            if keys:
+                self._sleep(pause_s(tries))
+                tries += 1
         return failed
 
-    def _delete(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
+    def _deleted(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
+        """One request; the codes of the keys that were not deleted."""
         request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         ask = partial(self.client.delete_objects, Bucket=self.bucket, Delete=request)
         return {
             BlobId(error["Key"]): str(error.get("Code", ""))
             for error in self._ask(ask).get("Errors", ())
-            if error.get("Code") not in NO_KEY
+            if error.get("Code") not in _NO_KEY
         }
 
     def _ask(self, ask: Callable[[], T]) -> T:
         """What `ask` gives; S3's errors as mailslice's."""
-        with self._translated():
-            return ask()
+
+        def translated() -> T:
+            with self._translated():
+                return ask()
+
+        return self._patiently(translated)
 
     def _unless(self, codes: Collection[str], ask: Callable[[], T]) -> T | None:
         """As `_ask`; None where S3 answers with one of these codes."""
@@ -241,10 +283,8 @@ class AdminBlobs:
         if is_impossible(blob_id) and not self.exists(blob_id):
             raise self._missing(blob_id)
 
-    def _missing(self, blob_id: BlobId) -> ContentMissing:
-        return ContentMissing(
-            f"S3 bucket {self.bucket!r} at {s3_location(self.settings)} has no object {blob_id!r}"
-        )
+    def _missing(self, blob_id: BlobId) -> MailsliceError:
+        return missing_content(self.settings, self.bucket, blob_id)
 
     @contextmanager
     def _translated(self, blob_id: BlobId | None = None) -> Iterator[None]:
@@ -254,24 +294,23 @@ class AdminBlobs:
             raise self._meaning(error, blob_id) from error
 
     def _meaning(self, error: Exception, blob_id: BlobId | None) -> MailsliceError:
-        location = s3_location(self.settings)
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
-            return wrong_key(self.settings, str(error))
+            return refused_credentials(self.settings, str(error))
         if isinstance(error, ClientError):
             code = _code(error)
-            if code in BUSY:
+            if code in _BUSY:
                 return SlowDown(
-                    f"S3 at {location}, bucket {self.bucket!r} is too busy: "
+                    f"{service(self.settings)}, bucket {self.bucket!r} is too busy: "
                     f"{' '.join(str(error).split())}"
                 )
             if code in _REFUSED:
-                return wrong_key(self.settings, f"{code}, bucket {self.bucket!r}")
+                return refused_credentials(self.settings, f"{code}, bucket {self.bucket!r}")
             if blob_id is not None and (
                 code == "NoSuchKey" or (_cannot_exist(error, blob_id) and not self.exists(blob_id))
             ):
                 return self._missing(blob_id)
         return StoreUnavailable(
-            f"S3 at {location}, bucket {self.bucket!r}: {' '.join(str(error).split())}"
+            f"{service(self.settings)}, bucket {self.bucket!r}: {' '.join(str(error).split())}"
         )
 
 
@@ -281,3 +320,8 @@ def _cannot_exist(error: ClientError, blob_id: BlobId) -> bool:
 
 def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _stored(answer: Mapping[str, Any], key: str, size: str) -> StoredBlob:
+    """From an answer of S3; `size` is its field of that name."""
+    return StoredBlob(BlobId(key), int(answer[size]), answer["LastModified"])

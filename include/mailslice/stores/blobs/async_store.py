@@ -1,7 +1,7 @@
-"""The blob store of the hot path: many requests in flight on no thread of ours.
+"""The content store of the hot path: many requests in flight on no thread of ours.
 
-Small objects go by a client of our own on the event loop (`small`).
-What it does not do, and whatever does not go well, goes by obstore (Rust).
+All providers are asked by obstore (Rust). Small objects of S3 go by a client of our own on the event
+loop (`small`) first; obstore does what that does not do, and whatever does not go well.
 """
 
 from __future__ import annotations
@@ -10,44 +10,56 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from mailslice.model import crash
-from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable
+from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.mail import BlobId
-from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.crate import CRATE_ERRORS, s3_store
-from mailslice.stores.blobs.keys import is_impossible, needs_boto3, s3_location, wrong_key
+from mailslice.model.settings import BlobProvider, S3Settings
+from mailslice.stores.blobs.keys import (
+    escape_key,
+    is_impossible,
+    missing_content,
+    needs_boto3,
+    service,
+)
+from mailslice.stores.blobs.object_store import CRATE_ERRORS, OpenBucket, meaning, open_obstore
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
 from mailslice.stores.blobs.window import Window
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from mailslice.stores.blobs.admin import AdminBlobs
+    from mailslice.stores.blobs.store import BlobStore
 
 _SLOWEST_BYTES_A_SECOND = 1024 * 1024
 """A request may take the time-out, and as long on top as its bytes take at this speed."""
 _CHUNK = 1024 * 1024
-_BOTO_THREADS = 4
+_THREADS = 4
 _HEADS_AT_ONCE = 64
 T = TypeVar("T")
 _NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
 
 
-class HotBlobs:
-    """One bucket, for one event loop. Raises StoreUnavailable, or BadSetting for a refused key."""
+class AsyncBlobStore:
+    """One bucket, for one event loop. Raises StoreUnavailable, or BadSetting for a refused key.
 
-    def __init__(self, settings: S3Settings, bucket: str) -> None:
+    `open_bucket` gives tests another store of obstore.
+    """
+
+    def __init__(
+        self, settings: S3Settings, bucket: str, *, open_bucket: OpenBucket | None = None
+    ) -> None:
         self._settings = settings
         self._bucket = bucket
         self._seconds = settings.timeout.total_seconds()
-        self._store = s3_store(settings, bucket, timeout=timedelta(hours=1), retries=2)
+        self._is_s3 = settings.provider is BlobProvider.S3
+        self._open_bucket = open_bucket or partial(open_obstore, settings)
+        self._store = self._open_bucket(bucket)
         self._threads: ThreadPoolExecutor | None = None
         self._small = SmallObjects(settings, bucket) if speaks_to(settings) else None
         self.puts, self.gets = Window(), Window()
@@ -66,20 +78,34 @@ class HotBlobs:
             self._threads = None
 
     @cached_property
-    def _admin(self) -> AdminBlobs:
+    def _sync(self) -> BlobStore:
         """For what obstore cannot do, in a thread. Imported when needed: boto3 takes 25 MiB."""
-        from mailslice.stores.blobs.admin import AdminBlobs
+        if self._is_s3:
+            from mailslice.stores.blobs.opening import open_blob_store
 
-        return AdminBlobs(self._settings, self._bucket)
+            return open_blob_store(self._settings, self._bucket)
+        from mailslice.stores.blobs.object_store import ObjectBlobStore
 
-    async def _by_boto(self, ask: Callable[..., T], *args: object) -> T:
+        return ObjectBlobStore(self._settings, self._bucket, open_bucket=self._open_bucket)
+
+    async def _in_thread(self, ask: Callable[..., T], *args: object) -> T:
         """In threads of its own: a HEAD that hangs must not hold up what others do in the loop's."""
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(_BOTO_THREADS, "boto3")
+            self._threads = ThreadPoolExecutor(_THREADS, "blobs")
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask, *args)
 
+    def _path(self, blob_id: BlobId) -> str | None:
+        """What obstore calls the object; None where only `_sync` can ask for it, or nobody can."""
+        if is_impossible(blob_id):
+            return None
+        if self._is_s3:
+            return None if needs_boto3(blob_id) else blob_id
+        return escape_key(blob_id)
+
     async def bucket_is_there(self) -> bool:
-        """Whether the bucket exists, by S3; False also when S3 may not tell us."""
+        """Whether the bucket exists; False also when S3 may not tell us."""
+        if not self._is_s3:
+            return await self._in_thread(self._sync.bucket_exists)
         try:
             async with asyncio.timeout(self._seconds):
                 await obstore.get_async(self._store, _NOBODYS_KEY)
@@ -94,49 +120,49 @@ class HotBlobs:
     async def put(self, blob_id: BlobId, content: Buffer) -> None:
         """Writes the object in one request, over an older one: its last-modified moves."""
         size = memoryview(content).nbytes
-        if _needs_boto(blob_id):
-            await self._by_boto(lambda: self._admin.put(blob_id, bytes(content)))
+        if (path := self._path(blob_id)) is None:
+            await self._in_thread(lambda: self._sync.put(blob_id, bytes(content)))
             return
         try:
             async with self.puts.entered() if size <= SMALL else nullcontext():
                 async with asyncio.timeout(self._allowed(size)):
-                    await self._put(blob_id, content, size)
+                    await self._put(path, content, size)
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:put")
 
-    async def _put(self, blob_id: BlobId, content: Buffer, size: int) -> None:
-        if self._small is None or size > SMALL or not await self._small.put(blob_id, content):
-            await obstore.put_async(self._store, blob_id, content, use_multipart=False)
+    async def _put(self, path: str, content: Buffer, size: int) -> None:
+        if self._small is None or size > SMALL or not await self._small.put(path, content):
+            await obstore.put_async(self._store, path, content, use_multipart=False)
 
     async def open(self, blob_id: BlobId) -> OpenBlob:
         """Asks for the object; its size is known before its bytes. Raises ContentMissing."""
-        if _needs_boto(blob_id):
-            content = await self._by_boto(lambda: self._admin.get(blob_id))
-            return OpenBlob(self, blob_id, content, len(content))
+        if (path := self._path(blob_id)) is None:
+            content = await self._in_thread(lambda: self._sync.get(blob_id))
+            return OpenBlob(self, blob_id, "", content, len(content))
         try:
             async with self.gets.entered(), asyncio.timeout(self._seconds):
-                return await self._opened(blob_id)
+                return await self._opened(blob_id, path)
         except FileNotFoundError as error:
             raise await self._missing(blob_id, error) from error
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
 
-    async def _opened(self, blob_id: BlobId) -> OpenBlob:
-        part = None if self._small is None else await self._small.get(blob_id)
+    async def _opened(self, blob_id: BlobId, path: str) -> OpenBlob:
+        part = None if self._small is None else await self._small.get(path)
         if part is not None:
-            return OpenBlob(self, blob_id, *part)
+            return OpenBlob(self, blob_id, path, *part)
         try:
-            first = await obstore.get_range_async(self._store, blob_id, start=0, end=SMALL)
+            first = await obstore.get_range_async(self._store, path, start=0, end=SMALL)
         except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
             raise
         except BaseError:  # an empty object has no part, and some server may give none
-            content = await (await obstore.get_async(self._store, blob_id)).bytes_async()
-            return OpenBlob(self, blob_id, content, memoryview(content).nbytes)
+            content = await (await obstore.get_async(self._store, path)).bytes_async()
+            return OpenBlob(self, blob_id, path, content, memoryview(content).nbytes)
         size = len(first)
         if size == SMALL:
-            size = int((await obstore.head_async(self._store, blob_id))["size"])
-        return OpenBlob(self, blob_id, first, size)
+            size = int((await obstore.head_async(self._store, path))["size"])
+        return OpenBlob(self, blob_id, path, first, size)
 
     async def get(self, blob_id: BlobId) -> bytes:
         """All bytes of the object; see `open`."""
@@ -148,10 +174,10 @@ class HotBlobs:
 
         async def one(blob_id: BlobId) -> BlobId | None:
             async with at_once, asyncio.timeout(self._seconds):
-                if _needs_boto(blob_id):
-                    return None if await self._by_boto(self._exists, blob_id) else blob_id
+                if (path := self._path(blob_id)) is None:
+                    return None if await self._in_thread(self._exists, blob_id) else blob_id
                 try:
-                    await obstore.head_async(self._store, blob_id)
+                    await obstore.head_async(self._store, path)
                 except FileNotFoundError:
                     return blob_id
             return None
@@ -164,7 +190,7 @@ class HotBlobs:
             raise self._meaning(error) from error
         if missing_ids and not await self.bucket_is_there():
             raise StoreUnavailable(
-                f"S3 at {s3_location(self._settings)}: there is no bucket {self._bucket!r}, or it may "
+                f"{service(self._settings)}: there is no bucket {self._bucket!r}, or it may "
                 "not be read"
             )
         return missing_ids
@@ -173,38 +199,36 @@ class HotBlobs:
         """Deletes them in one request (up to 1,000); what is not there counts as deleted."""
         if not blob_ids:
             return
-        if any(_needs_boto(blob_id) for blob_id in blob_ids):
-            await self._by_boto(lambda: self._admin.delete_many(blob_ids))
+        paths = [path for blob_id in blob_ids if (path := self._path(blob_id)) is not None]
+        if len(paths) < len(blob_ids):
+            await self._delete_in_thread(blob_ids)
             return
         try:
             async with asyncio.timeout(self._seconds):
-                await obstore.delete_async(self._store, list(blob_ids))
+                await obstore.delete_async(self._store, paths)
+        except FileNotFoundError:  # what is not there is an error of Azure's
+            await self._delete_in_thread(blob_ids)
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:deleted")
 
+    async def _delete_in_thread(self, blob_ids: Sequence[BlobId]) -> None:
+        await self._in_thread(lambda: self._sync.delete_many(blob_ids))
+
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
         """Asked twice, as a mail is dead-lettered for it: the bucket may be gone, a proxy wrong."""
-        if "NoSuchBucket" in str(error) or await self._by_boto(self._exists, blob_id):
+        if "NoSuchBucket" in str(error) or await self._in_thread(self._exists, blob_id):
             return self._meaning(error)
-        return ContentMissing(
-            f"S3 bucket {self._bucket!r} at {s3_location(self._settings)} has no object {blob_id!r}"
-        )
+        return missing_content(self._settings, self._bucket, blob_id)
 
     def _exists(self, blob_id: BlobId) -> bool:
-        return self._admin.exists(blob_id)
+        return self._sync.exists(blob_id)
 
     def _allowed(self, size: int) -> float:
         return self._seconds + size / _SLOWEST_BYTES_A_SECOND
 
     def _meaning(self, error: Exception) -> MailsliceError:
-        if isinstance(error, UnauthenticatedError | PermissionDeniedError):
-            return wrong_key(self._settings, f"bucket {self._bucket!r}")
-        late = f"no answer in {self._seconds:g} s"
-        why = late if isinstance(error, TimeoutError) else _first_words(error)
-        return StoreUnavailable(
-            f"S3 at {s3_location(self._settings)}, bucket {self._bucket!r}: {why}"
-        )
+        return meaning(self._settings, self._bucket, error)
 
 
 class OpenBlob:
@@ -213,9 +237,12 @@ class OpenBlob:
     The rest is asked for when it is read.
     """
 
-    def __init__(self, blobs: HotBlobs, blob_id: BlobId, first: Buffer, size: int) -> None:
+    def __init__(
+        self, blobs: AsyncBlobStore, blob_id: BlobId, path: str, first: Buffer, size: int
+    ) -> None:
         self._blobs = blobs
         self._blob_id = blob_id
+        self._path = path
         self._first = first
         self.size = size
         """Bytes of the object."""
@@ -232,7 +259,7 @@ class OpenBlob:
             async with asyncio.timeout(blobs._allowed(self.size)):  # noqa: SLF001 - one thing in two classes
                 rest = await obstore.get_async(
                     blobs._store,  # noqa: SLF001
-                    self._blob_id,
+                    self._path,
                     options={"range": {"offset": at}},
                 )
                 if self.size - at <= _CHUNK:
@@ -244,14 +271,3 @@ class OpenBlob:
             raise await blobs._missing(self._blob_id, error) from error  # noqa: SLF001
         except CRATE_ERRORS as error:
             raise blobs._meaning(error) from error  # noqa: SLF001
-
-
-def _needs_boto(blob_id: str) -> bool:
-    """Whether only boto3 can ask for this key, or say that nobody can."""
-    return needs_boto3(blob_id) or is_impossible(blob_id)
-
-
-def _first_words(error: Exception) -> str:
-    """The error's text, without the chain of causes in Rust's debug form behind its first line."""
-    text = str(error).partition("\n\nDebug source")[0]
-    return " ".join(text.split())[:300]

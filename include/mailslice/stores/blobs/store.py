@@ -1,0 +1,210 @@
+"""The port of the content store: what mailslice asks of a bucket, whoever runs it.
+
+`BlobStore` is its synchronous face, `async_store.AsyncBlobStore` the other. ADR 70.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import ClassVar, Protocol, TypeVar
+
+from mailslice.model.back_off import pause_seconds
+from mailslice.model.batches import batches
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import SlowDown
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.key_ranges import behind
+
+KEYS_A_PAGE = KEYS_A_DELETE = 1000
+"""The most that S3 takes in one request."""
+PIECE = 1024 * 1024
+MISSING = "the object is not there"
+"""Why a copy failed."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
+_THREADS = 16
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """One object; `size` in bytes."""
+
+    key: BlobId
+    size: int
+    modified: datetime
+
+
+class Turns(Protocol):
+    """Limits copies and deletes to so many keys a second: `maintenance.rate_limit.Throttle` is one."""
+
+    def take(self, count: int = 1) -> None:
+        """Wait for the turn of `count` keys."""
+
+
+class BlobStore(ABC):
+    """One bucket, for many threads. Raises StoreUnavailable, or BadSetting for refused credentials.
+
+    A request that the store is too busy for is repeated for `patience_s`, then raises SlowDown.
+    """
+
+    lists_ranges: ClassVar[bool]
+    """Whether a range of keys is listed without the keys around it."""
+
+    page_size = KEYS_A_PAGE
+    """The most objects of a page."""
+
+    def __init__(
+        self,
+        settings: S3Settings,
+        bucket: str,
+        *,
+        turns: Turns | None = None,
+        patience_s: float = 0.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.settings = settings
+        self.bucket = bucket
+        self._turns = turns
+        self._patience_s = patience_s
+        self._sleep = sleep
+
+    def __enter__(self) -> BlobStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the threads."""
+        if pool := self.__dict__.pop("_pool", None):
+            pool.shutdown()
+
+    @abstractmethod
+    def bucket_exists(self) -> bool:
+        """Whether there is such a bucket."""
+
+    @abstractmethod
+    def ensure_bucket(self) -> bool:
+        """Creates the bucket when it is missing, as James does; True when it did.
+
+        Raises BadSetting where it cannot be created.
+        """
+
+    @abstractmethod
+    def now_skew(self, clock: Clock = system_clock) -> timedelta:
+        """How far the store's clock is ahead of this machine's, to the second; zero when unknown."""
+
+    @abstractmethod
+    def put(self, blob_id: BlobId, content: bytes) -> None:
+        """Writes the object, over an older one of the same key."""
+
+    def get(self, blob_id: BlobId) -> bytes:
+        """The object's bytes.
+
+        Raises ContentMissing when the bucket exists and the object does not.
+        """
+        return b"".join(self.pieces(blob_id))
+
+    @abstractmethod
+    def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
+        """The object's bytes, piece by piece; asked for at the first one. Raises as `get`."""
+
+    @abstractmethod
+    def exists(self, blob_id: BlobId) -> bool:
+        """Whether the object exists. Raises StoreUnavailable when the bucket does not."""
+
+    @abstractmethod
+    def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
+        """The state of each object now; None where there is none.
+
+        `modified` is in whole seconds.
+        """
+
+    @abstractmethod
+    def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
+        """Copy objects of the bucket `source` (key there -> key here).
+
+        Those that failed, with the reason.
+        """
+
+    def list(self, prefix: str = "") -> Iterator[StoredBlob]:
+        """All objects whose key begins with `prefix`."""
+        return (blob for page in self.pages(prefix, behind(prefix)) for blob in page)
+
+    def pages(self, low: str = "", high: str = "") -> Iterator[Sequence[StoredBlob]]:
+        """All objects whose key is in [low, high) (empty: no bound), a page at a time.
+
+        In the order of keys (UTF-8), where they need no escape. Raises StoreUnavailable when a page
+        cannot be had: a listing that ends is whole.
+        """
+        return (page for page, _ in self._pages(low, high))
+
+    def first_page(self, low: str = "", high: str = "") -> tuple[Sequence[StoredBlob], bool]:
+        """The first objects of [low, high), up to 1,000; and whether there are more pages."""
+        return next(self._pages(low, high))
+
+    @abstractmethod
+    def first(self, low: str, high: str = "") -> BlobId | None:
+        """The smallest key in [low, high); None when there is none."""
+
+    @abstractmethod
+    def _pages(
+        self, low: str, high: str, most: int | None = None
+    ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
+        """Pages of the range, one at least, each with whether there may be another one."""
+
+    def delete_many(self, blob_ids: Iterable[BlobId]) -> Sequence[BlobId]:
+        """Deletes 1,000 keys a request; the keys that the store could not delete.
+
+        A missing one is deleted.
+        """
+        return list(self.delete(blob_ids))
+
+    def delete(self, keys: Iterable[BlobId]) -> dict[BlobId, str]:
+        """As `delete_many`: those that the store could not delete, with the reason."""
+        failed: dict[BlobId, str] = {}
+        for batch in batches(keys, KEYS_A_DELETE):
+            failed |= self._delete(batch)
+        return failed
+
+    @abstractmethod
+    def _delete(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
+        """As `delete`, of at most 1,000 keys."""
+
+    def _take(self, count: int = 1) -> None:
+        if self._turns is not None:
+            self._turns.take(count)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """What `ask` gives; asked again while it raises SlowDown."""
+        began, tries = time.monotonic(), 0
+        while True:
+            try:
+                return ask()
+            except SlowDown:
+                pause = pause_s(tries)
+                if time.monotonic() - began + pause > self._patience_s:
+                    raise
+            self._sleep(pause)
+            tries += 1
+
+    def _concurrently(self, work: Callable[[K], T], items: Sequence[K]) -> Sequence[T]:
+        return [*self._pool.map(work, items)] if items else []
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
+
+
+def pause_s(tries: int) -> float:
+    """Seconds to wait for a busy store, after so many tries."""
+    return pause_seconds(tries, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
