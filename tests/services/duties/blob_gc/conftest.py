@@ -154,13 +154,16 @@ def _partition(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture
-def heap(_partition: tuple[Settings, Stores]) -> Iterator[Heap]:
+def heap(
+    _partition: tuple[Settings, Stores], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Heap]:
     """An empty deployment; what the test puts into it is removed."""
     settings, stores = _partition
     for bucket in (stores.blobs, stores.own_blobs):
         bucket.ensure_bucket()
     heap = Heap(settings, stores)
     yield heap
+    monkeypatch.undo()  # a patched delete would leave its blobs to the next test
     for name in heap.used:
         stores.cassandra.execute(f"TRUNCATE {settings.cassandra.keyspace}.{name}")
     for bucket in (stores.blobs, stores.own_blobs):
