@@ -154,13 +154,7 @@ def _partition(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture
-<<<<<<< HEAD
-def heap(
-    _partition: tuple[Settings, Stores], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Heap]:
-=======
-def heap(_place: tuple[Settings, Stores], monkeypatch: pytest.MonkeyPatch) -> Iterator[Heap]:
->>>>>>> 816fe6b (Runbook: content at Azure or GCS)
+def heap(_partition: tuple[Settings, Stores], monkeypatch: pytest.MonkeyPatch) -> Iterator[Heap]:
     """An empty deployment; what the test puts into it is removed."""
     settings, stores = _partition
     for bucket in (stores.blobs, stores.own_blobs):
