@@ -1,11 +1,10 @@
-"""Tells people when a duty's run failed or is late, or found what goes over a limit (MAILSLICE_ALERT_...): in the log, by email, by webhook.
+"""Notifies of a run that failed, is late or is over a limit (MAILSLICE_ALERT_...).
 
-`MAILSLICE_DUTY_NOTIFY` chooses; email goes through Airflow's connection `smtp_default` to MAILSLICE_DUTY_NOTIFY_EMAIL, the webhook gets one JSON
-object at MAILSLICE_DUTY_NOTIFY_WEBHOOK. Airflow's connections choose, too: one that exists is spoken to,
-whatever the setting says. `mailslice_webhook` (type HTTP): host, schema and port, or a whole URL as host; extra `path`, extra `headers` (an object);
-a password is sent as a bearer token. `mailslice_email` (type SMTP): the mail server; extra `to` names the recipients, comma-separated, else
-MAILSLICE_DUTY_NOTIFY_EMAIL does.
-A channel that fails is logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
+Channels: the log, email and webhook of MAILSLICE_DUTY_NOTIFY, and two connections of Airflow, which
+are used whenever they exist. `mailslice_webhook` (HTTP): host, schema and port, or a URL as host;
+extra `path` and `headers`; a password is sent as bearer token. `mailslice_email` (SMTP): extra `to`
+names recipients, comma-separated, else MAILSLICE_DUTY_NOTIFY_EMAIL does. A failing channel is
+logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Webhook:
 
 
 class DutyNotifier(BaseNotifier):
-    """Callback of a DAG's failure and of a missed deadline. Settings are read when it speaks, not when a DAG file is parsed."""
+    """Callback of a DAG's failure and of a missed deadline. Reads settings when it is called."""
 
     def notify(self, context: Any) -> None:
         """Speak on every channel of the settings."""
@@ -128,7 +127,8 @@ def webhook_of(connection: Any) -> Webhook:
     extra, host = connection.extra_dejson, connection.host or ""
     if not host:
         raise BadSetting(
-            f"Airflow's connection {WEBHOOK} has no host; allowed: a host, or the URL of the hook as host"
+            f"Airflow's connection {WEBHOOK} has no host; allowed: a host, or the URL of "
+            "the hook as host"
         )
     if "://" not in host:
         port = f":{connection.port}" if connection.port else ""
@@ -146,7 +146,8 @@ def recipients_of(connection: Any, others: Sequence[str]) -> list[str]:
     named = [word.strip() for word in words if word.strip()]
     if not (named or others):
         raise BadSetting(
-            f"Airflow's connection {EMAIL} has no recipients; name them in its extra as `to`, or in MAILSLICE_DUTY_NOTIFY_EMAIL"
+            f"Airflow's connection {EMAIL} has no recipients; name them in its extra as "
+            "`to`, or in MAILSLICE_DUTY_NOTIFY_EMAIL"
         )
     return named or list(others)
 
@@ -157,7 +158,8 @@ def channels(settings: DutySettings) -> list[str]:
     for name in requested:
         if name not in CHANNELS:
             raise BadSetting(
-                f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; allowed: {', '.join(CHANNELS)}"
+                f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; "
+                f"allowed: {', '.join(CHANNELS)}"
             )
     for name, address, missing in (
         ("email", settings.notify_email, "the recipients"),
@@ -170,7 +172,7 @@ def channels(settings: DutySettings) -> list[str]:
 
 
 def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"dag", "run", "task", "reason", "text"}` of a task's, a DAG's or a deadline's context: the last one brings little (no task, run as a record)."""
+    """`{"dag", "run", "task", "reason", "text"}`; a deadline's context has no task."""
     run = context.get("dag_run")
     ti = context.get("ti") or context.get("task_instance")
     dag = _of(run, "dag_id") or _of(context.get("dag"), "dag_id") or "a DAG"

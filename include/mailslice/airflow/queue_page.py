@@ -1,7 +1,7 @@
-"""What the page "Mail queues" shows: queues with their newest measurement and cleanup, reports, pictures, Data Docs. Knows no web framework.
+"""Data of the page "Mail queues": queues, measurements, cleanups, reports, pictures, Data Docs.
 
-The stores are opened at the first question and kept; after an error of theirs they are opened anew by the next one. Texts that come from mails
-(domains) are escaped here for what the eye cannot see, and put into the page as text, never as HTML.
+Stores are opened at the first request and kept until an error of theirs. Domains come from mails:
+they are escaped here, and put into the page as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class QueuePage:
         self._opened: Stores | None = None
 
     def queues(self) -> dict[str, Any]:
-        """`{"at", "queues": [...]}`: every queue that RabbitMQ knows, with its newest measurement and its newest cleanups."""
+        """`{"at", "queues": [...]}`: every queue with its newest measurement and cleanups."""
         with self._stores() as stores:
             names = stores.rabbitmq.names()
             return {
@@ -100,7 +100,7 @@ class QueuePage:
         )
 
     def docs(self, path: str) -> tuple[bytes, str] | None:
-        """A file of Data Docs and its media type; None for one that is not there, or not below Data Docs."""
+        """A file of Data Docs and its media type; None if there is none of that path."""
         if not safe_path(path):
             return None
         location = artifacts(self._settings())
@@ -160,7 +160,7 @@ class QueuePage:
 
 
 def safe_path(path: str) -> bool:
-    """Whether a path of a request stays below the folder it is put to: plain parts, none of them `.` or `..`, no backslash, no control character."""
+    """Whether a path stays below its folder: no `.`, `..`, backslash or control character."""
     parts = path.split("/")
     return (
         bool(path)
@@ -170,7 +170,7 @@ def safe_path(path: str) -> bool:
 
 
 def docs_path(link: str | None) -> str | None:
-    """The path below `docs/` of a report's link to its gate's page, which may be a file:// or s3a:// one."""
+    """The path below `docs/` of a link to a gate's page, which may be file:// or s3a://."""
     _, separator, path = (link or "").rpartition(f"/{DOCS}/")
     path = unquote(path) if (link or "").startswith("file:") else path
     return path if separator and safe_path(path) else None
@@ -199,7 +199,7 @@ def _lasted(report: dict[str, Any]) -> float | None:
 
 
 def _depths(stores: Stores, names: RabbitNames) -> tuple[Any, Any]:
-    """Work queue and dead letters; None for what RabbitMQ does not say now: the rest of the page needs it not."""
+    """Depths of work queue and dead letter queue; None when RabbitMQ does not answer."""
     try:
         return stores.management.depth(names.work_queue), stores.management.depth(
             names.dead_letter_queue

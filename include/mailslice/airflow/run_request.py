@@ -1,4 +1,4 @@
-"""From an Airflow context to the request of a step: who asked, with which params, and the slices of a backfill."""
+"""The request of a step from its Airflow context: who asked, params, slices of a backfill."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _WORKING_SHARE = 0.8
 
 
 def who(context: Mapping[str, Any]) -> str:
-    """The Airflow user who triggered the run; the kind of run when nobody did (`scheduled`, `backfill`)."""
+    """The Airflow user who triggered the run, else its type (`scheduled`, `backfill`)."""
     dag_run = context["dag_run"]
     return dag_run.triggering_user_name or str(getattr(dag_run.run_type, "value", dag_run.run_type))
 
 
 def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
-    """What the duty itself is told: the form's params that have a value, and for a backfill its slices [from, to).
+    """The form's params that have a value; for a backfill its slices [from, to).
 
     A scheduled or manual run works on every slice; only a backfill is held to its data interval.
     """
@@ -43,7 +43,7 @@ def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
-    """The request of one queue in this DAG run: the same run for every task of it and every retry. Raises BadInput for a backfill that means nothing."""
+    """The request of one queue, the same for every task and retry. Raises BadInput."""
     dag_run = context["dag_run"].run_id
     timeout: timedelta | None = getattr(context.get("task"), "execution_timeout", None)
     params = duty_params(context) | weekly_params(context, duty)

@@ -1,4 +1,4 @@
-"""One step of a duty as a Spark job: SparkSubmitOperator, with the failures of mailslice told apart."""
+"""One step of a duty as a Spark job; exit codes become final or retried failures."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DRY_RUN = "dry run: the plan stays in the report, nothing is applied"
 class SparkStep(SparkSubmitOperator):
     """Runs `jobs/DUTY.py STEP` for one queue on the master of the connection `spark_default`.
 
-    With the param `dry_run`, the step `apply` skips itself. A store that does not answer (exit code 4 of the job) raises StoreUnavailable,
-    which is tried again; every other failure is final, because a second attempt would meet the same refusal.
+    With the param `dry_run`, `apply` skips itself. Exit code 4 (a store is unavailable) raises
+    StoreUnavailable, which Airflow retries; every other failure is final.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "mail_queue")
@@ -74,7 +74,7 @@ class SparkStep(SparkSubmitOperator):
             "spark.executorEnv.PYTHONPATH": include,
         }
         self.env_vars = {
-            # The venv's own spark-submit and Python, whatever PATH the scheduler was started with; executors elsewhere have their own.
+            # The venv's own spark-submit and Python, whatever the scheduler's PATH is.
             "PATH": _with(str(Path(sys.executable).parent), "PATH"),
             "PYTHONPATH": _with(include, "PYTHONPATH"),
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
@@ -82,7 +82,7 @@ class SparkStep(SparkSubmitOperator):
             **_locale(),
         }
         if master.startswith("local") or "127.0.0.1" in master:
-            # The machine's name may resolve to an address that nobody can reach; on loopback there is nothing to resolve.
+            # The machine's name may resolve to an unreachable address; loopback needs none.
             self.env_vars["SPARK_LOCAL_IP"] = "127.0.0.1"
         try:
             super().execute(context)
@@ -92,7 +92,7 @@ class SparkStep(SparkSubmitOperator):
             ) from None  # the command is in the log already
 
     def _runs_in_process(self, request: RunRequest) -> bool:
-        """Whether the step is done without Spark: it was, after a small plan, or it is small itself."""
+        """Whether the step was done by a small plan, or is small and was done now."""
         from mailslice.maintenance.engine import TooLarge
         from mailslice.maintenance.registry import load
         from mailslice.maintenance.runner import done_ahead, is_small, run_small, run_step
@@ -129,21 +129,22 @@ def about(duty: str, step: str, queue: str) -> str:
 
 
 def require_connection() -> str:
-    """Spark's master. Fails when there is none: without the connection the provider would submit to YARN and say nothing about it."""
+    """Spark's master. Fails without one: the provider would submit to YARN silently."""
     try:
         connection = Connection.get(CONNECTION)
     except AirflowNotFoundException:
         connection = None
     if connection is None or not connection.host:
         raise AirflowFailException(
-            f"the Airflow connection {CONNECTION!r} is missing or names no master: "
-            f'add it, e.g. AIRFLOW_CONN_SPARK_DEFAULT=\'{{"conn_type":"spark","host":"local[*]"}}\' or spark://HOST:PORT'
+            f"the Airflow connection {CONNECTION!r} is missing or names no master: add it, e.g. "
+            'AIRFLOW_CONN_SPARK_DEFAULT=\'{"conn_type":"spark","host":"local[*]"}\' or '
+            "spark://HOST:PORT"
         )
     return str(connection.host)
 
 
 def _meaning(subject: str, code: int | None, reason: str) -> Exception:
-    """What a failed submit means; `reason` is the provider's own word, the only one there is when spark-submit never ran."""
+    """The error of a failed submit; `reason` is the provider's when spark-submit never ran."""
     if code is None:
         return AirflowFailException(f"{subject} failed before spark-submit ran: {reason}")
     if code == StoreUnavailable.exit_code:
@@ -156,7 +157,7 @@ def _meaning(subject: str, code: int | None, reason: str) -> Exception:
 
 
 def _locale() -> dict[str, str]:
-    """LC_ALL for the driver where the scheduler has no UTF-8: there the JVM makes question marks of what queues and reasons are called."""
+    """LC_ALL for the driver of a scheduler without UTF-8: the JVM would garble names."""
     chosen = next(
         (os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), ""
     )

@@ -1,7 +1,8 @@
-"""The five steps of a duty as Airflow tasks, one chain a queue. A duty's DAG file is wiring of what stands here.
+"""The five steps of a duty as Airflow tasks, one chain a queue; DAG files only wire them.
 
-plan (Spark) -> check (Great Expectations) -> apply (Spark) -> verify (Great Expectations) -> report. The chains are mapped over the queues and do not
-know each other: one queue that fails stops no other. The report runs whatever happened before it, and fails the run when a step did.
+plan (Spark) -> check (Great Expectations) -> apply (Spark) -> verify (Great Expectations) ->
+report. A queue that fails stops no other. The report always runs, and fails the run when a step
+failed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Tag(StrEnum):
 
 
 def schedule_of(cron: str) -> Any:
-    """The cron expression (UTC) with data intervals, so that backfills have slices to work on; for backfills alone where schedules are off."""
+    """The cron schedule (UTC) with data intervals; for backfills alone where schedules are off."""
     quiet = os.environ.get(SCHEDULES, "").lower() == "off"
     return (BackfillOnly if quiet else CronDataIntervalTimetable)(cron, timezone="UTC")
 
@@ -61,9 +62,10 @@ def schedule_of(cron: str) -> Any:
 def dag_arguments(
     *, tags: list[Tag], timeout: timedelta, deadline: timedelta | None = None
 ) -> dict[str, Any]:
-    """What every duty's DAG has in common: one run at a time, no catch-up, time-outs, retries for stores that are away, the notifier.
+    """Common arguments: one run at a time, no catch-up, time-outs, retries, the notifier.
 
-    `timeout` is of the whole run; a step has half of it. A run that has not ended `deadline` after it was queued is told of, and goes on.
+    `timeout` is of the whole run; a step has half of it. A run that has not ended `deadline`
+    after it was queued is reported, and goes on.
     """
     queued, callback = DeadlineReference.DAGRUN_QUEUED_AT, AsyncCallback(DutyNotifier)
     late = deadline and DeadlineAlert(reference=queued, interval=deadline, callback=callback)
@@ -93,12 +95,13 @@ def dag_arguments(
 
 @task(task_id="list_queues")
 def list_queues() -> list[str]:
-    """The queues of the form, each once, or all that RabbitMQ knows. A name that is unknown fails in its own chain."""
+    """The queues of the form, or all that RabbitMQ knows. An unknown one fails in its own chain."""
     requested = get_current_context()["params"][QUEUES] or ()
     asked = dict.fromkeys(name.strip() for name in requested if name.strip())
     if requested and not asked:
         raise AirflowFailException(
-            f"{QUEUES}={list(requested)!r} names no queue: allowed are names, or nothing at all for every queue"
+            f"{QUEUES}={list(requested)!r} names no queue: allowed are names, or nothing "
+            "at all for every queue"
         )
     if asked:
         return list(asked)
@@ -113,9 +116,10 @@ def list_queues() -> list[str]:
 def five_steps(
     duty: str, noun: str, asset: Asset, *, plan_in_spark: bool = True, apply_in_spark: bool = True
 ) -> Callable[..., Any]:
-    """The task group of one queue; `.expand(queue=list_queues())` maps it. Task ids: plan_NOUN, check_plan, apply_NOUN, verify, report.
+    """The task group of one queue; `.expand(queue=list_queues())` maps it.
 
-    `asset` gets one event a queue, with the report's numbers. A small duty plans and applies in the task itself.
+    Task ids: plan_NOUN, check_plan, apply_NOUN, verify, report. `asset` gets one event a queue,
+    with the report's numbers.
     """
 
     @task_group(group_id=GROUP, prefix_group_id=False)
@@ -178,7 +182,8 @@ def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
         if failed or written["status"] in BAD:
             steps = f"{' and '.join(failed)} failed: " if failed else ""
             raise AirflowFailException(
-                f"{about(duty, '', queue)}: {steps}{written.get('message')} (run {written.get('run')})"
+                f"{about(duty, '', queue)}: {steps}{written.get('message')} "
+                f"(run {written.get('run')})"
             )
         return _xcom_of(written)
 
@@ -186,7 +191,7 @@ def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
 
 
 def failed_steps(context: Any, before: list[str]) -> list[str]:
-    """Which of the tasks `before`, in this queue's chain, failed. Airflow is asked, because a killed task leaves no word of its own."""
+    """The failed tasks of this queue's chain, asked of Airflow: a killed task writes nothing."""
     ti = context["ti"]
     states = ti.get_task_states(
         dag_id=ti.dag_id, task_ids=before, map_index=ti.map_index, run_ids=[ti.run_id]
@@ -196,7 +201,7 @@ def failed_steps(context: Any, before: list[str]) -> list[str]:
 
 
 def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
-    """The report that a step left when it raised, with its reason. None when there is none: a killed step says nothing, and the report step must.
+    """The report of a step that raised; None for a killed step, whose report must be made.
 
     The row alone proves nothing: it may be of a try before the tasks were cleared.
     """
@@ -219,13 +224,13 @@ def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
 
 
 def _xcom_of(summary: dict[str, Any]) -> dict[str, Any]:
-    """What the task's XCom keeps: the single values. Lists of slices and the like stay in the run's folder."""
+    """The single values for XCom; lists stay in the run's folder."""
     single = (str, int, float, type(None))
     return {name: value for name, value in summary.items() if isinstance(value, single)}
 
 
 def _run(duty: str, step: str, queue: str) -> dict[str, Any]:
-    """One step in this process. Refusals and wrong input are final; TryAgain goes through, to be tried again."""
+    """Run one step in this process. TryAgain is retried; all other errors are final."""
     from mailslice.maintenance.runner import done_ahead, run_step
     from mailslice.model.settings import load_settings
 

@@ -9,8 +9,8 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 class BackfillOnly(CronDataIntervalTimetable):
     """The data intervals of a cron expression, for backfills and manual runs alone.
 
-    `schedule=None` would do for manual runs, but Airflow refuses to backfill a DAG without a schedule.
-    The scheduler asks with the DAG's own `catchup`, which is off in every DAG here; a backfill asks with `catchup` on.
+    Airflow refuses to backfill a DAG with `schedule=None`. The scheduler asks with the DAG's own
+    `catchup`, which is off; a backfill asks with `catchup` on.
     """
 
     def next_dagrun_info(

@@ -1,4 +1,4 @@
-"""The trigger form of a DAG, made of the duty's own params: same names, defaults, bounds and sentences."""
+"""The trigger form of a DAG, made of the duty's params: names, defaults, bounds, sentences."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The command line: one module a group of commands. Heavy imports (drivers, pydantic, Spark) happen inside the commands."""
+"""The command line: one module a group. Commands import drivers and Spark when they run."""

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, with their parsers: a bad value raises BadInput, naming itself, its place and what is allowed."""
+"""Shared arguments and options; parsers raise BadInput with option, value and what is allowed."""
 
 import re
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def size(option: str, most: int = _MAX_INT) -> Callable[[Any], int]:
 
 
 def check_text(option: str, value: object) -> None:
-    """BadInput for bytes of the command line that are no text, or a list with some: no store keeps them."""
+    """BadInput for a text, or a list with one, that is not UTF-8: no store keeps it."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and is_broken(text):
             raise BadInput(f"{option}: {text[:60]!r} is not allowed; text in UTF-8 is")
@@ -114,7 +114,7 @@ def address(option: str) -> Callable[[Any], str]:
 
 
 def sender(option: str) -> Callable[[Any], str]:
-    """A parser of senders: an address, or `<>` and the empty text for the null sender, which comes back as `<>`."""
+    """A parser of senders: an address; `<>` and the empty text are the null sender, `<>`."""
 
     def parse(text: Any) -> str:
         from mailslice.codec.addresses import NULL_SENDER, checked_sender

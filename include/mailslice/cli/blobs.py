@@ -47,7 +47,10 @@ def restore(
     dry_run: DryRun = False,
     reason: Reason = None,
 ) -> None:
-    """Put deleted blobs back, by key or all of a run. A blob that is there is left as it is; a key without a copy is said, and the exit code is 1."""
+    """Put deleted blobs back, by key or all of a run. Existing blobs stay as they are.
+
+    A key without a copy is listed, and the exit code is 1.
+    """
     from mailslice.cli.queue_session import open_stores, record
     from mailslice.duties.blob_gc.trash import EXPIRED, KeptBlobs
 
@@ -101,7 +104,8 @@ def _end(counts: dict[str, int], run: str | None) -> None:
         )
     if bad:
         raise SomeFailed(
-            f"{sum(bad.values())} of {sum(counts.values())} blobs were not put back: {'; '.join(f'{count} {why}' for why, count in bad.items())}"
+            f"{sum(bad.values())} of {sum(counts.values())} blobs were not put back: "
+            f"{'; '.join(f'{count} {why}' for why, count in bad.items())}"
         )
 
 

@@ -1,4 +1,4 @@
-"""How a function becomes a command: every command takes --json and --debug, before its name or after it, and gets an `Output` first."""
+"""Commands: each takes --json and --debug, before or after its name, and an `Output` first."""
 
 import inspect
 from collections.abc import Callable
@@ -27,7 +27,11 @@ def group(help_text: str) -> typer.Typer:
     )
 
     @app.callback()
-    def _before(ctx: typer.Context, as_json: Json = False, debug: Debug = False) -> None:  # noqa: ARG001
+    def _before(
+        ctx: typer.Context,
+        as_json: Json = False,
+        debug: Debug = False,  # noqa: ARG001
+    ) -> None:
         remember(ctx, as_json=as_json)
 
     return app
@@ -41,7 +45,7 @@ def remember(ctx: typer.Context, *, as_json: bool) -> None:
 def command(
     app: typer.Typer, name: str, cls: type[TyperCommand] = TyperCommand
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register `function(out, ...)` as the command `name` of `app`. `--debug` is acted on by `main`, which sees every command end."""
+    """Register `function(out, ...)` as the command `name` of `app`; `main` acts on --debug."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     everywhere = [
         inspect.Parameter("as_json", keyword, default=False, annotation=Json),
@@ -62,7 +66,8 @@ def command(
         ]
 
         @wraps(function)
-        def run(*, ctx: typer.Context, as_json: bool, debug: bool, **values: Any) -> None:  # noqa: ARG001
+        def run(*, ctx: typer.Context, as_json: bool, **values: Any) -> None:
+            del values["debug"]  # `main` acts on it
             remember(ctx, as_json=as_json)
             for word, value in values.items():
                 if word != "paths":  # a file may have any name

@@ -1,4 +1,4 @@
-"""`mailslice config`: the configuration of the queue view that is stored in Cassandra, and the one the settings want."""
+"""`mailslice config`: the stored configuration of the queue view and that of the settings."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +32,7 @@ def show(out: Output) -> None:
 
 @command(app, "check")
 def check(out: Output) -> None:
-    """Like show, and the types of mailslice's own RabbitMQ queues; ends with 1 when anything differs."""
+    """Like show, with unsafe own queues of RabbitMQ; ends with 1 when anything differs."""
     with open_stores() as stores:
         comparison = _comparison(stores)
         unsafe = stores.rabbitmq.unsafe_own_queues()
@@ -43,7 +43,10 @@ def check(out: Output) -> None:
 
 @command(app, "apply")
 def apply(out: Output, reason: Reason = None) -> None:
-    """Store the wanted configuration. Asks nothing; refuses what James would refuse: fewer buckets, a window that does not divide the stored one."""
+    """Store the wanted configuration, without a question.
+
+    Refused as James refuses it: fewer buckets, a window that does not divide the stored one.
+    """
     from mailslice.view.configuration import ConfigurationGuard
 
     with open_stores() as stores:
@@ -64,7 +67,10 @@ def shared(
     ] = None,
     reason: Reason = None,
 ) -> None:
-    """Whether James works on the queues, too, as all processes have it; with true or false: store that. Refused while a worker runs by the other one."""
+    """Whether James works on the queues, too; with true or false: store that.
+
+    Refused while a worker runs with the other value.
+    """
     from mailslice.view import sharing
 
     if value not in {None, "true", "false"}:

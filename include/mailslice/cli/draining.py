@@ -1,4 +1,4 @@
-"""`worker drain`: take mails off a queue and give each one outcome, a line a mail after mark and ack."""
+"""`worker drain`: takes mails off a queue with one outcome, a line a mail after mark and ack."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class DrainOptions:
 class Draining:
     """One run of `worker drain`.
 
-    A retried mail comes back at once. It is set aside until nothing new has come for a while, so that every mail gets its turn;
-    without `most` it is not retried twice, else the run would never end.
+    A retried mail comes back at once. It is postponed until nothing new has come for a while, so
+    that every mail gets its turn; without `most` it is not retried twice.
     """
 
     def __init__(self, worker: QueueWorker, options: DrainOptions, out: Output) -> None:
@@ -63,7 +63,7 @@ class Draining:
         self.handled = 0
 
     async def run(self) -> None:
-        """Until `most` mails are handled or the queue has given nothing for `idle`. What was fetched beyond that goes back to the queue."""
+        """Until `most` mails are handled or the queue is idle; the rest goes back to the queue."""
         async with aclosing(
             self._worker.deliveries(self._prefetch(), give_up_after=_PATIENCE)
         ) as deliveries:
@@ -108,16 +108,16 @@ class Draining:
                 await coming
 
     def _pause(self, deliveries: Deliveries, quiet: float) -> float:
-        """Seconds until nothing more is waited for: a mail that was set aside gets its turn, or the queue counts as idle."""
+        """Seconds until a postponed mail gets its turn, or the queue counts as idle."""
         if self._postponed and self._options.most is not None:
             return _RETRY_AFTER_QUIET - quiet
-        # Mails that are set aside keep their content in memory, which others may wait for: then the broker counts as giving for ever.
+        # Postponed mails hold memory that new ones may wait for: idle time does not count.
         return self._options.idle.total_seconds() - (
             quiet if self._postponed else deliveries.idle_seconds
         )
 
     def _start_postponed(self) -> bool:
-        """Retry once more a mail that was set aside; False when there is none, or the number of mails is not limited."""
+        """Retry a postponed mail; False when there is none, or `most` is None."""
         if not self._postponed or self._options.most is None:
             return False
         self._start(self._postponed.popleft())
@@ -164,7 +164,8 @@ class Draining:
         }
         self._out.line(
             item,
-            f"{self._options.outcome}  {delivery.item.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}",
+            f"{self._options.outcome}  {delivery.item.enqueue_id}  {shown(mail.name)}  "
+            f"{shapes.from_to(mail)}",
         )
 
 

@@ -80,7 +80,10 @@ def run(
     reason: Reason = None,
     dry_run: DryRun = False,
 ) -> None:
-    """All five steps of a duty, and the report. A failing gate stops before apply (exit 3). `duty run DUTY --help` shows the options of that duty."""
+    """All five steps of a duty, and the report. A failing gate stops before apply (exit 3).
+
+    `duty run DUTY --help` shows the options of that duty.
+    """
     from mailslice.maintenance.runner import run_all
 
     settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
@@ -180,7 +183,8 @@ def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Set
         return load_settings()
     if queue is None:
         raise BadInput(
-            f"duty {duty}: --queue is missing: allowed is the name of a mail queue ('mailslice queue list' shows them)"
+            f"duty {duty}: --queue is missing: allowed is the name of a mail queue "
+            "('mailslice queue list' shows them)"
         )
     with open_queue(queue) as opened:
         return opened.settings
@@ -223,7 +227,7 @@ def _folder(settings: "Settings", request: "RunRequest") -> "RunFolder":
 
 
 def _as_planned(request: "RunRequest", folder: "RunFolder") -> "RunRequest":
-    """The request with the params that the run was planned with; what is given now wins, and a dry run is one only when asked for now."""
+    """The request with the planned params; options of this command win, --dry-run above all."""
     from dataclasses import replace
 
     planned: dict[str, Any] = (folder.read_json("request.json") or {}).get("params", {})

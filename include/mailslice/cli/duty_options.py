@@ -1,4 +1,4 @@
-"""Options of `mailslice duty STEP DUTY`: every param of the duty is one, by its own name (`--older-than` is the param older_than)."""
+"""Options of `mailslice duty STEP DUTY`, one a param: `--older-than` is the param older_than."""
 
 import inspect
 import typing
@@ -23,10 +23,10 @@ _SWITCHES = {"--dry-run", "--json", "--debug", "--help"}
 
 
 class DutyCommand(TyperCommand):
-    """A command whose options are those of the duty that its arguments name. `duty run NAME --help` shows them."""
+    """A command with the options of the duty that its arguments name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does, once the options of the duty are known. A duty that is not known is said before its options."""
+        """Parse with the duty's options. An unknown duty is reported before its options."""
         from mailslice.maintenance import registry
 
         name = duty_in(args, registry.names())
@@ -39,7 +39,7 @@ class DutyCommand(TyperCommand):
                 self.params = [*own, *options_of(registry.load(name).params.model_fields)]
             return super().parse_args(ctx, args)
         finally:
-            # The help is made while the arguments are parsed; the next command line has a duty of its own.
+            # --help is printed while parsing; the next command line may name another duty.
             self.params = own
 
 
@@ -51,7 +51,7 @@ def duty_in(args: Sequence[str], known: Sequence[str]) -> str | None:
 
 
 def _first_word(args: Sequence[str]) -> str | None:
-    """What is meant as the duty, where none is known. Of which duty an option is, is not known then: what follows one is more likely its value."""
+    """The word meant as a duty, where none is known; a word after an option is likely its value."""
     words = [
         (word, previous)
         for word, previous in zip(args, ["", *args], strict=False)
@@ -66,7 +66,7 @@ def _first_word(args: Sequence[str]) -> str | None:
 
 
 def options_of(fields: "dict[str, FieldInfo]") -> list[Any]:
-    """One option a param, as typer makes them of a signature. Values stay text: the duty's own params judge them."""
+    """One option a param. Values stay text: the duty's params check them."""
 
     def carrier(**_: Any) -> None:
         """Only its signature is used."""
@@ -118,19 +118,21 @@ def refuse_duplicates(options: dict[str, object], params: dict[str, object]) -> 
     """BadInput when the same param was given as option and by --param."""
     for name in options.keys() & params.keys():
         raise BadInput(
-            f"--param {name}: it was given as --{name.replace('_', '-')}, too; allowed is one of them"
+            f"--param {name}: it was given as --{name.replace('_', '-')}, too; allowed is "
+            "one of them"
         )
 
 
 def refuse_empty(params: dict[str, object], fields: "dict[str, FieldInfo]") -> None:
-    """BadInput for a list that was given and names nothing (`--users "$USERS"` of a variable that is not set): without it the duty is about all there is."""
+    """BadInput for a list that names nothing (`--users "$UNSET"`): it would mean all."""
     for name, value in params.items():
         texts = [value] if isinstance(value, str) else value
         if name not in fields or not is_list(fields[name].annotation):
             continue
         if isinstance(texts, list) and not any(str(text).strip(" ,") for text in texts):
             raise BadInput(
-                f"--{name.replace('_', '-')}: it was given and names nothing; allowed is at least one name, or to leave it out for all"
+                f"--{name.replace('_', '-')}: it was given and names nothing; allowed is "
+                "at least one name, or to leave it out for all"
             )
 
 

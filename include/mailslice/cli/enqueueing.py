@@ -1,4 +1,4 @@
-"""`mail enqueue`: many mails in flight, few in memory. A mail that cannot be enqueued is listed at the end, and the rest goes on."""
+"""`mail enqueue`: many mails in flight, few in memory; failures are listed at the end."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 64
 _BYTES_IN_FLIGHT = 64 * 1024 * 1024
-"""Content held at once, but for a single mail that is larger: what keeps 64 mails of 25 MB under 300 MB resident."""
+"""Content in memory, unless one mail is larger: keeps 64 mails of 25 MB under 300 MB resident."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeOptions:
-    """What the command line says of every mail; None = as the mail's own headers say. `sender` `<>` is the null sender."""
+    """Envelope of every mail; None = by the mail's headers. `sender` `<>` is the null sender."""
 
     sender: str | None
     recipients: tuple[str, ...]
@@ -47,7 +47,7 @@ class EnvelopeOptions:
 
 
 class Enqueuing:
-    """One run of `mail enqueue`: prints a line for each mail as soon as it is durable, and keeps what failed."""
+    """One run of `mail enqueue`: prints a line for each durable mail, collects failures."""
 
     def __init__(self, worker: QueueWorker, options: EnvelopeOptions, out: Output) -> None:
         self._worker = worker
@@ -100,7 +100,7 @@ class Enqueuing:
             self._end(error)
         except MailsliceError as error:
             self._failed(source, str(error))
-        except Exception as error:  # noqa: BLE001 - whoever reads our output went away, or a bug: raised by `run`
+        except Exception as error:  # noqa: BLE001 - stdout was closed, or a bug: `run` raises it
             self._end(error)
         finally:
             self._budget.give_back(len(content))
@@ -123,7 +123,8 @@ class Enqueuing:
         }
         self._out.line(
             item,
-            f"{queued.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}  {shown(source.label)}",
+            f"{queued.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}  "
+            f"{shown(source.label)}",
         )
 
     def _failed(self, source: FoundMail, error: str) -> None:
@@ -131,7 +132,7 @@ class Enqueuing:
 
 
 def _mail(options: EnvelopeOptions, content: bytes) -> Mail:
-    """Raises BadInput when the headers name nobody, or cannot be read: that is the trouble of this mail alone, whatever it is."""
+    """Raises BadInput for headers that name nobody or cannot be read: only this mail fails."""
     try:
         from_headers = (
             envelope(content) if options.sender is None or not options.recipients else None

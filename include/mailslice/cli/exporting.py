@@ -1,4 +1,4 @@
-"""`queue export`: a .eml file for each mail, byte for byte. Files of others are never overwritten; a file that already holds the same bytes is left."""
+"""`queue export`: a .eml file for each mail, byte for byte. Never overwrites another file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder: Path) -> None:
-    """Export `rows` into `folder`, a line each. SomeFailed when a content is lost or a file of that name holds something else.
+    """Export `rows` into `folder`, a line each.
 
-    MailsliceError naming the file where the folder takes nothing more: no other mail would get there, either.
+    Raises SomeFailed for lost content or a file with other content, MailsliceError when the folder
+    takes nothing more.
     """
     _prepare(folder)
     failures: list[dict[str, object]] = []
@@ -61,7 +62,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
-    """The enqueue id names the file: unique, and no mail can choose a path. The content is never in memory as a whole."""
+    """The enqueue id names the file, so that no mail can choose a path. Streams the content."""
     path = folder / f"{row.enqueue_id}.eml"
     read = _Read(queue.pieces(row))
     with _named(path):
@@ -84,7 +85,7 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What fails while a file is read or written names no file of itself: a disk that is full, a file that may be no larger."""
+    """Names the file in errors that name none, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -117,7 +118,7 @@ def _has_content(path: Path, read: _Read) -> bool:
 
 
 def _write(path: Path, read: _Read) -> None:
-    """Whole or not at all: a killed export leaves no half mail under the final name. A link, unlike a rename, never replaces a file that appeared meanwhile."""
+    """Link a complete file: a killed export leaves no half mail; a link never replaces a file."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:

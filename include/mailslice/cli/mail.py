@@ -30,7 +30,8 @@ def _enqueue_id(text: object) -> EnqueueId:
         return EnqueueId(UUID(str(text)))
     except ValueError:
         raise BadInput(
-            f"--id: {str(text)[:60]!r} is not an enqueue id; allowed: a UUID, as queue browse shows it"
+            f"--id: {str(text)[:60]!r} is not an enqueue id; allowed: a UUID, as queue "
+            "browse shows it"
         ) from None
 
 
@@ -56,7 +57,8 @@ def show(
         rows = opened.queue.find(name=name, enqueue_id=enqueue_id)
         if not rows:
             raise BadInput(
-                f"mail show: {queue} has no mail {selector}; allowed are those that 'mailslice queue browse {queue}' lists"
+                f"mail show: {queue} has no mail {selector}; allowed are those that "
+                f"'mailslice queue browse {queue}' lists"
             )
         if not raw:
             lines = with_next_delivery(opened.stores, queue, rows)
@@ -64,7 +66,8 @@ def show(
                 out.one(line | _content(opened.queue, row, as_json=out.as_json))
         elif len(rows) > 1:
             raise BadInput(
-                f"mail show --raw: {len(rows)} mails of {queue} are {selector}; give one --id: {', '.join(str(row.enqueue_id) for row in rows[:5])}"
+                f"mail show --raw: {len(rows)} mails of {queue} are {selector}; give one "
+                f"--id: {', '.join(str(row.enqueue_id) for row in rows[:5])}"
             )
         else:
             out.raw(_bytes(opened.queue, rows[0]))
@@ -78,8 +81,10 @@ def enqueue(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for stdin: an mbox if it begins with a line 'From ' that has a time "
-            "and a year, else one mail; in an mbox every line 'From ' after an empty one, or with a time and a year, begins the next mail.",
+            help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for stdin: an "
+            "mbox if it begins with a line 'From ' that has a time and a year, else one mail; in "
+            "an mbox every line 'From ' after an empty one, or with a time and a year, begins the "
+            "next mail.",
         ),
     ],
     *,
@@ -107,7 +112,10 @@ def enqueue(
     ] = None,
     reason: Reason = None,
 ) -> None:
-    """Enqueue mails. Sender and recipients come from the headers when not given. A line a mail once it is durable, then the failures."""
+    """Enqueue mails. Sender and recipients come from the headers when not given.
+
+    A line a mail once it is durable, then the failures.
+    """
     from mailslice.cli.enqueueing import Enqueuing, EnvelopeOptions
     from mailslice.cli.queue_session import run
     from mailslice.model.settings import load_settings
@@ -134,7 +142,8 @@ def enqueue(
     if result.failures:
         first = result.failures[0]
         raise SomeFailed(
-            f"{len(result.failures)} of {result.done + len(result.failures)} mails were not enqueued; the first: {first['path']}: {first['error']}"
+            f"{len(result.failures)} of {result.done + len(result.failures)} mails were "
+            f"not enqueued; the first: {first['path']}: {first['error']}"
         )
     if not out.as_json:
         out.note(f"{result.done} mails enqueued to {queue}")
@@ -164,7 +173,7 @@ def _bytes(queue: "MailQueue", row: "ViewRow") -> bytes:
 
 
 def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, object]:
-    """The header block as text and what identifies the content; a content that is gone is said, not raised."""
+    """The header block as text and what identifies the content; reports content that is lost."""
     from mailslice.codec.content import split
 
     try:

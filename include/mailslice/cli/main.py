@@ -1,7 +1,7 @@
-"""The entry point `mailslice`: the tree of commands, and how every error becomes one or two lines on stderr and an exit code.
+"""The entry point `mailslice`: every error becomes one or two lines on stderr and an exit code.
 
-0 done; 1 some inputs failed (or `config check` found a difference); 2 wrong use or input; 3 refused by a guard or a gate; 4 a store is unavailable;
-130 interrupted; 141 whoever read our output closed it.
+0 done; 1 some inputs failed (or `config check` found a difference); 2 wrong use or input;
+3 refused by a guard or a gate; 4 a store is unavailable; 130 interrupted; 141 stdout was closed.
 """
 
 import logging
@@ -27,7 +27,10 @@ INTERRUPTED, STDOUT_CLOSED = 130, 141
 
 app = typer.Typer(
     name="mailslice",
-    help="Maintain and work a distributed mail queue of RabbitMQ, Cassandra and S3. Settings come from MAILSLICE_* (docs/settings.md).",
+    help=(
+        "Maintain and work a distributed mail queue of RabbitMQ, Cassandra and S3. Settings "
+        "come from MAILSLICE_* (docs/settings.md)."
+    ),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -68,7 +71,7 @@ def _root(
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line; its exit code. Never raises an Exception: with --debug its traceback is on stderr, else one or two lines."""
+    """Run one command line; its exit code. Errors go to stderr, with --debug as tracebacks."""
     try:
         result: Any = app(list(argv), prog_name="mailslice", standalone_mode=False)
     except KeyboardInterrupt:
@@ -79,7 +82,7 @@ def run(argv: Sequence[str]) -> int:
         ):  # typer's own words for a help that nobody reads
             return STDOUT_CLOSED
         raise
-    except Exception as error:  # noqa: BLE001 - the end of the command line: each becomes a line and an exit code
+    except Exception as error:  # noqa: BLE001 - each becomes a line and an exit code
         return _failed(_first(error), "--debug" in argv)
     return result if isinstance(result, int) else 0
 
@@ -87,7 +90,7 @@ def run(argv: Sequence[str]) -> int:
 def main() -> None:
     """The console script."""
     open_streams()
-    # SIGTERM unwinds like Ctrl-C, so that files, connections and child processes of a command are closed.
+    # SIGTERM unwinds like Ctrl-C: files, connections and child processes are closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _quiet(debug="--debug" in sys.argv)
     for stream in (sys.stdout, sys.stderr):
@@ -98,7 +101,7 @@ def main() -> None:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Of tasks beside each other that failed together, the first failure: the others are nearly always the same. A fault of ours comes first."""
+    """The first failure of a group of tasks; one that is not a MailsliceError comes first."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [_first(leaf_error) for leaf_error in error.exceptions]
@@ -106,7 +109,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _failed(error: BaseException, debug: bool) -> int:
-    """The exit code of an error, which is said on stderr: ours, wrong use that typer found, a file that cannot be read, or a bug, which says so."""
+    """Print an error on stderr; its exit code."""
     if isinstance(error, StdoutClosedError | NoRoomError) or (
         isinstance(error, OSError) and error.errno in FULL
     ):
@@ -131,7 +134,7 @@ def _failed(error: BaseException, debug: bool) -> int:
 
 
 def _gist(text: str) -> str:
-    """Of a long message its first and its last line: the last one of a traceback, which Spark's errors hold, says what happened."""
+    """The first and last line of a long message: the last of a traceback says what happened."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
 
@@ -157,7 +160,7 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
 
 def _quiet(debug: bool) -> None:
-    """Libraries log to stderr only with --debug. Of mailslice's own warnings those that tell a person what nothing else tells."""
+    """Libraries log only with --debug; mailslice's warnings when no error repeats them."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if debug else logging.CRITICAL,

@@ -1,6 +1,6 @@
-"""What commands print: a table for people, or one JSON object a line and nothing else on stdout. Notes go to stderr.
+"""What commands print: a table for people, or one JSON object a line. Notes go to stderr.
 
-Text of mails passes `shown` (control, escape and bidi characters escaped) on its way into a table; JSON escapes every non-ASCII character.
+`shown` escapes control, escape and bidi characters in tables; JSON escapes all but ASCII.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def iso(instant: datetime) -> str:
 
 
 def plain(value: object) -> Any:  # noqa: PLR0911 - one line a type
-    """`value` as JSON has it: times as ISO 8601, ids as text, durations in their shortest form, bytes as text."""
+    """`value` for JSON: times as ISO 8601, ids and bytes as text, durations in their short form."""
     match value:
         case datetime():
             return iso(value)
@@ -70,7 +70,7 @@ def plain(value: object) -> Any:  # noqa: PLR0911 - one line a type
 
 
 def json_line(value: Mapping[str, object]) -> str:
-    """One line of ASCII: every control and non-ASCII character is escaped, so no mail can draw on a terminal."""
+    """One line of ASCII, so that no mail can draw on a terminal."""
     return json.dumps(plain(value), ensure_ascii=True, separators=(", ", ": "))
 
 
@@ -95,7 +95,7 @@ def cell(value: object) -> str:
 
 
 def _beside(item: dict[str, Any]) -> str:
-    """An object in a line of another one: on lines of its own its keys would look like the other's."""
+    """An object in a line of another: on own lines its keys would look like the other's."""
     pairs = (
         f"{shown(key)} {'(' + _beside(value) + ')' if isinstance(value, dict) else cell(value)}"
         for key, value in item.items()
@@ -140,7 +140,7 @@ class Output:
         columns: Sequence[str] = (),
         empty: str = "nothing found",
     ) -> int:
-        """A stream of objects, each a JSON line at once, or tables that show `columns` (all keys when none are named). How many there were."""
+        """A stream of objects: JSON lines, or tables of `columns` (default all keys); the count."""
         if self.as_json:
             return sum(self._write(json_line(item) + "\n") for item in items)
         stream, count = iter(items), 0
@@ -152,7 +152,7 @@ class Output:
         return count
 
     def line(self, item: Mapping[str, object], sentence: str) -> None:
-        """One of many objects that appear one by one: a JSON line, or `sentence`, which the caller has made safe to show."""
+        """One object of a stream: a JSON line, or `sentence`, which is safe to show."""
         self._write((json_line(item) if self.as_json else sentence) + "\n")
 
     def raw(self, content: bytes) -> None:
@@ -231,7 +231,7 @@ def _numeric(items: Sequence[Mapping[str, object]], column: str) -> bool:
 
 
 def _brief(value: object) -> object:
-    """In a table of many, a long list is cut: a mail may have a thousand recipients. JSON and the view of one object have all."""
+    """A list in a table of many is cut: a mail may have a thousand recipients."""
     if isinstance(value, list | tuple) and len(value) > _LONGEST_LIST:
         return [*value[:_LONGEST_LIST], f"and {len(value) - _LONGEST_LIST} more"]
     return value

@@ -48,7 +48,10 @@ _IDS_AT_ONCE = 1000
 
 @command(app, "create")
 def create(out: Output, queue: Queue, reason: Reason = None) -> None:
-    """Create a queue: James' exchanges and queues in RabbitMQ, tables and bucket where they are missing. An existing queue stays as it is."""
+    """Create a queue: exchanges and queues in RabbitMQ, missing tables and bucket.
+
+    An existing queue stays as it is.
+    """
     from mailslice.admin import queues
 
     with open_stores() as stores:
@@ -97,7 +100,9 @@ def browse(
         bool,
         typer.Option(
             "--content",
-            help="Also say whether each mail's content is there, or lost: two requests of S3 a mail.",
+            help=(
+                "Also say whether each mail's content is there, or lost: two requests of S3 a mail."
+            ),
         ),
     ] = False,
 ) -> None:
@@ -126,7 +131,7 @@ def shape(
         ),
     ] = None,
 ) -> None:
-    """Mails by recipient domain and age in minutes, delayed ones included; how many of them wait for their destination, and its limits."""
+    """Mails by recipient domain and age in minutes, with those that wait for a destination."""
     from mailslice.cli.queue_shape import as_table, shape_rows
 
     with open_queue(queue) as opened:
@@ -147,7 +152,10 @@ def slices(out: Output, queue: Queue) -> None:
 
 @command(app, "audit")
 def audit(out: Output, queue: Queue) -> None:
-    """The mails of the last audit, each with its verdict and why. 'duty run queue_audit --queue QUEUE' makes one; without any, exit 2."""
+    """The mails of the last audit, each with its verdict and why; without an audit, exit 2.
+
+    'duty run queue_audit --queue QUEUE' makes one.
+    """
     from mailslice.maintenance.artifacts import artifacts
     from mailslice.maintenance.audits import newest_audit
 
@@ -155,7 +163,8 @@ def audit(out: Output, queue: Queue) -> None:
         newest = newest_audit(opened.stores, queue)
         if newest is None:
             raise BadInput(
-                f"queue audit: no audit of {queue} is done; make one: mailslice duty run queue_audit --queue {queue}"
+                f"queue audit: no audit of {queue} is done; make one: "
+                f"mailslice duty run queue_audit --queue {queue}"
             )
         census = ", with a census" if newest.census else ""
         if newest.needless:
@@ -167,7 +176,10 @@ def audit(out: Output, queue: Queue) -> None:
 
 @command(app, "dead")
 def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
-    """The dead letters of the queue, the head first, and why each died. They are looked at and given back; 'duty run dead_letters' deals with them."""
+    """The dead letters of the queue, the head first, and why each died. They stay.
+
+    'duty run dead_letters' deals with them.
+    """
     from mailslice.admin.dead_letters import judge, look
     from mailslice.stores.rabbitmq.held import MOST
 
@@ -192,10 +204,14 @@ def delete(
     dry_run: DryRun = False,
     reason: Reason = None,
 ) -> None:
-    """Delete mails by sender, recipient or name, or several of them together, and age. RabbitMQ's messages of deleted mails are dropped at delivery."""
+    """Delete mails by sender, recipient, name and age.
+
+    RabbitMQ's messages of deleted mails are dropped at delivery.
+    """
     if sender is None and recipient is None and name is None:
         raise BadInput(
-            f"queue delete {queue}: give at least one of --sender, --recipient, --name (--older-than only narrows them; queue clear deletes all)"
+            f"queue delete {queue}: give at least one of --sender, --recipient, --name "
+            "(--older-than only narrows them; queue clear deletes all)"
         )
     if not dry_run:
         need_yes(yes, "queue delete")
@@ -248,7 +264,7 @@ def export(
     name: Name = None,
     older_than: OlderThan = None,
 ) -> None:
-    """Write the mails of a queue as .eml files, byte for byte, and a line each. They stay in the queue."""
+    """Write the mails of a queue as .eml files, byte for byte. They stay in the queue."""
     from mailslice.cli.exporting import export_mails
 
     with open_queue(queue) as opened:
@@ -319,7 +335,7 @@ def _details(opened: OpenQueue) -> dict[str, object]:
 
 
 def _delayed(opened: OpenQueue) -> int:
-    """How many of the queue's mails are to be delivered later. RabbitMQ cannot say: copies of mails that were flushed or deleted stay in its delay levels."""
+    """Delayed mails of the queue. Delay levels keep copies of flushed and deleted ones."""
     from mailslice.stores.cassandra.own import DelayedMails
 
     table = DelayedMails.existing(opened.stores.cassandra, opened.settings)

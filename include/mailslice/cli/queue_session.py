@@ -1,4 +1,4 @@
-"""Opens the queue of a command: settings, stores, a known queue, an agreeing configuration guard."""
+"""Opens the queue of a command: settings, stores, a known queue, a checked configuration."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_stores() -> Iterator[Stores]:
 
 @contextmanager
 def open_queue(name: str) -> Iterator[OpenQueue]:
-    """The queue `name`: UnknownQueue when RabbitMQ has none of that name, ConfigurationDiffers when the stored configuration is another."""
+    """The queue `name`. Raises UnknownQueue and ConfigurationDiffers."""
     from mailslice.admin import queues
     from mailslice.admin.mail_queue import MailQueue
 
@@ -59,7 +59,7 @@ def open_queue(name: str) -> Iterator[OpenQueue]:
 
 
 def guard(stores: Stores) -> ViewConfiguration:
-    """The configuration to work by, once the stored one and the settings agree (the first start of a deployment stores it, as James does)."""
+    """The configuration, once stored one and settings agree; a first start stores it."""
     from mailslice.view.configuration import ConfigurationGuard
 
     return ConfigurationGuard(stores.tables, stores.settings).ensure()
@@ -75,7 +75,7 @@ def who() -> str:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on stderr, unless `yes`: stdout is for answers. Refused when the reply is not y or yes, or there is none."""
+    """Ask on stderr, unless `yes`. Refused unless the reply is y or yes."""
     if yes:
         return
 
@@ -88,7 +88,8 @@ def need_yes(yes: bool, doing: str) -> None:
     """BadInput when nobody can be asked."""
     if not yes and not sys.stdin.isatty():
         raise BadInput(
-            f"{doing} asks first, and there is no terminal to ask on: give --yes (or --dry-run to only see how many)"
+            f"{doing} asks first, and there is no terminal to ask on: give --yes (or "
+            "--dry-run to only see how many)"
         )
 
 

@@ -1,4 +1,4 @@
-"""`queue shape`: live mails by recipient domain and age, as Postfix' qshape draws them, with what is delayed, and what waits for its destination."""
+"""`queue shape`: live mails by recipient domain and age, as Postfix' qshape draws them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _AT_ONCE = 2000
 
 @dataclass(slots=True)
 class Shaped:
-    """Counts of one queue: by age, and how many of each domain wait in delay levels, and for their destination."""
+    """Counts of one queue by age; delayed and throttled mails by domain."""
 
     ages: Shape = field(default_factory=Shape)
     delayed: Counter[str] = field(default_factory=Counter)
     throttled: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: ViewRow, now: datetime, throttled: bool | None, limits: Limits) -> None:
-        """Count a mail. `throttled` None: it is not delayed. Of a throttled mail those domains wait that have a limit here, if any has."""
+        """Count a mail. `throttled` None: not delayed; else it counts for its limited domains."""
         recipients = row.item.mail.recipients
         self.ages.add(recipients, row.enqueued_time, now)
         if throttled is None:
@@ -89,7 +89,7 @@ def _line(
 
 
 def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
-    """The limits of the domain by our settings, and what its book says. `lineSeconds`: after which a mail that is put off now comes back."""
+    """Limits and use of the domain. `lineSeconds`: when a mail postponed now comes back."""
     limit = limits.of(domain) if domain != OTHERS else None
     now_us = int(time.time() * 1e6)
     line: dict[str, Any] = dict.fromkeys(_LIMITED)

@@ -32,7 +32,8 @@ def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
         row = Ledger(stores, stores.settings).last(duty, queue)
         if row is None:
             raise BadInput(
-                f"report last: there is no run{_of(duty, queue)}; 'mailslice report list' shows all, 'mailslice duty run' makes one"
+                f"report last: there is no run{_of(duty, queue)}; 'mailslice report list' "
+                "shows all, 'mailslice duty run' makes one"
             )
         out.one(row)
 

@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of Airflow's names (`scheduled__2026-11-20T02-15-00`) and of ours (`20261120T021500Z-1f3a9c`); a name that somebody chose has none: then of its plan.
+# The time in Airflow's run ids (`scheduled__2026-11-20T02-15-00`) and ours
+# (`20261120T021500Z-1f3a9c`); a chosen name has none, and its plan's time counts.
 _TIME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d)[-:]?(\d\d)[-:]?(\d\d)")
 _LOOKED_AT = 200
 
 
 def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
-    """The newest run of this duty and queue whose earlier steps ended and which waits for `step`. BadInput when there is none.
+    """The newest run that waits for `step`, its earlier steps ended. BadInput when there is none.
 
-    Only the newest plan waits for apply, once it passed its check: who planned anew means that plan, and never an older one, such as a dry run's.
-    So a newer run whose files cannot be read is said and passed over by the other steps, and ends an apply with PlanRefused.
+    Apply takes only the newest plan, once it passed its check: never an older one, such as a dry
+    run's. A newer run whose files cannot be read ends apply with PlanRefused; other steps skip it.
     """
     from mailslice.maintenance.artifacts import RunFolder, artifacts, queue_folder
     from mailslice.maintenance.context import FILES
@@ -61,8 +62,11 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
             return run
         if step == "apply" and "plan" in ended:
             raise BadInput(
-                f"run {run}, the newest plan of {duty} on {queue}, has not passed its check: duty check, name a run by --run, or plan anew: duty plan"
+                f"run {run}, the newest plan of {duty} on {queue}, has not passed its "
+                "check: duty check, name a run by --run, or plan anew: duty plan"
             )
     raise BadInput(
-        f"no run of {duty} on {queue} waits for {step} in {location.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty plan"
+        f"no run of {duty} on {queue} waits for {step} in "
+        f"{location.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty "
+        "plan"
     )

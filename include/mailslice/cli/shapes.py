@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.shown import shown
-from mailslice.model.mail import Mail, RecipientHeader, ViewRow
+from mailslice.model.mail import BlobId, Mail, RecipientHeader, ViewRow
 
 if TYPE_CHECKING:
     from mailslice.admin.dead_letters import Judged
     from mailslice.model.configuration import ViewConfiguration
-    from mailslice.model.mail import BlobId, EnqueueId, QueueName
+    from mailslice.model.mail import EnqueueId, QueueName
     from mailslice.stores import Stores
 
 _ENVELOPE = ("enqueueId", "name", "sender", "recipients", "state")
@@ -30,7 +30,7 @@ _DUE_TIMES_AT_ONCE = 100
 
 
 def attributes(mail: Mail) -> dict[str, str]:
-    """Attribute names and their JSON, as text: mailslice carries attributes through without reading them."""
+    """Attribute names and their JSON, as text, never parsed."""
     return {name: value.decode("utf-8", "replace") for name, value in mail.attributes.items()}
 
 
@@ -74,7 +74,7 @@ def view_row(row: ViewRow, next_delivery: datetime | None = None) -> dict[str, o
 
 
 def dead_letter(classified: Judged) -> dict[str, object]:
-    """A dead letter. What is null is not known; a letter that is no mail has no id, and its problem is the reason."""
+    """A dead letter. Null is unknown; an undecodable one has no id, and its problem as reason."""
     letter = classified.letter
     return {
         "position": letter.position,
@@ -117,8 +117,8 @@ def with_content(stores: Stores, rows: Iterable[dict[str, object]]) -> Iterator[
     """The rows in order, with `content`: present, or lost. A HEAD a blob, 16 mails at once."""
 
     def state(row: dict[str, object]) -> str:
-        ids: tuple[BlobId, BlobId] = (row["headerBlobId"], row["bodyBlobId"])  # type: ignore[assignment]
-        return PRESENT if all(stores.blobs.exists(blob_id) for blob_id in ids) else LOST
+        ids = (BlobId(str(row[name])) for name in ("headerBlobId", "bodyBlobId"))
+        return PRESENT if all(map(stores.blobs.exists, ids)) else LOST
 
     with ThreadPoolExecutor(_LOOKUPS_AT_ONCE) as threads:
         asked: deque[tuple[dict[str, object], Future[str]]] = deque()

@@ -24,9 +24,9 @@ class StoppedError(Exception):
 
 
 def stoppable(stream: BinaryIO, stop: threading.Event) -> BinaryIO:
-    """What is still to be read of `stream`, until `stop` is set: then a read raises StoppedError within a second, also one that waits.
+    """`stream`, whose reads raise StoppedError within a second once `stop` is set.
 
-    A thread that waits for a pipe which stays open, and silent, cannot be ended from outside, and the process would wait for it.
+    Without it a process would wait for ever for a thread that reads an open and silent pipe.
     """
     try:
         number = stream.fileno()
@@ -51,9 +51,9 @@ class _Stoppable(io.RawIOBase):
 
 
 def open_streams() -> None:
-    """A standard stream that was closed, as by `<&-` or a service manager, reads as empty and takes anything.
+    """A closed standard stream (`<&-`, a service manager) reads as empty and takes anything.
 
-    Python has None there, and prints what is for a closed stderr on stdout; and the next socket to be opened would get the free number.
+    Else Python prints stderr on stdout, and the next socket gets the free number.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -63,13 +63,11 @@ def open_streams() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
-            setattr(
-                sys,
-                name,
-                open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False),  # noqa: SIM115 - open until the end
-            )
+            mode = "r" if number == 0 else "w"
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def forget_stdout() -> None:
-    """What is still buffered cannot be written: the interpreter's own flush at exit must not complain, either."""
+    """Discard what is buffered: the interpreter's flush at exit must not fail, too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

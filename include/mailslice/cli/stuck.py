@@ -26,7 +26,7 @@ _COLUMNS = ("enqueueId", "name", "stage", "worker", "since", "action")
 
 @command(app, "list")
 def list_(out: Output, queue: Queue) -> None:
-    """Mails that were set aside and wait for a person, and, in shadow mode, what would be done with which."""
+    """Quarantined mails that wait for a person; in shadow mode, what would be done."""
     with open_queue(queue) as opened:
         rows = [*map(_shown, _quarantined(opened)), *_noted(opened)]
         out.rows(iter(rows), _COLUMNS, empty=f"no mail of {queue} is stuck")
@@ -42,7 +42,7 @@ def release(
     yes: Yes = False,  # noqa: ARG001
     reason: Reason = None,
 ) -> None:
-    """Enqueue mails of the quarantine anew, each once: new enqueue id, fresh content. A line a mail.
+    """Enqueue mails of the quarantine anew, each once: new id, fresh content. A line a mail.
 
     With --all, those that their worker completed after all are left: release them by name.
     """
@@ -50,7 +50,10 @@ def release(
     def one(quarantine: "Quarantine", mail: "QuarantinedMail") -> dict[str, object]:
         if every and mail.finished is not None:
             when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
-            words = f"its worker completed it after all, seen at {when} (not for recipients in doubt that its why names); release it by --name"
+            words = (
+                f"its worker completed it after all, seen at {when} (not for recipients in doubt "
+                "that its why names); release it by --name"
+            )
             return {"newEnqueueId": None, "skipped": words}
         return {"newEnqueueId": quarantine.release(mail)}
 
@@ -67,7 +70,10 @@ def discard(
     yes: Yes = False,
     reason: Reason = None,
 ) -> None:
-    """Remove mails from the quarantine for good, content and all. A line a mail. At a terminal `--all` asks first; a script says what it wants."""
+    """Remove mails from the quarantine for good, content and all. A line a mail.
+
+    At a terminal `--all` asks first; a script says what it wants.
+    """
     _one_of(name, every, "discard")
     asks = every and not yes and sys.stdin.isatty()
 
@@ -76,7 +82,8 @@ def discard(
 
     def asked(mails: "list[QuarantinedMail]") -> None:
         confirm(
-            f"Remove {len(mails)} quarantined mails of {queue} for good, {sum(mail.size for mail in mails)} bytes?",
+            f"Remove {len(mails)} quarantined mails of {queue} for good, "
+            f"{sum(mail.size for mail in mails)} bytes?",
             not asks,
         )
 
@@ -99,7 +106,7 @@ def _run_on_mails(
     one: "Callable[[Quarantine, QuarantinedMail], dict[str, object]]",
     ask: "Callable[[list[QuarantinedMail]], None] | None" = None,
 ) -> None:
-    """One after the other; a failing one stops no other. SomeFailed at the end, when any did; a store that is away ends it at once."""
+    """One mail after the other; SomeFailed at the end. An unavailable store ends it at once."""
     from mailslice.admin.quarantine import Quarantine
 
     _one_of(name, every, doing)

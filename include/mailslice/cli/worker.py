@@ -61,7 +61,7 @@ def drain(
     prefetch: Prefetch = 64,
     reason: Reason = None,
 ) -> None:
-    """Take mails off a queue and complete, retry or reject each: a line a mail, after mark and ack."""
+    """Take mails off a queue with one outcome: a line a mail, after mark and ack."""
     from mailslice.cli.draining import Draining, DrainOptions
     from mailslice.cli.queue_session import run
     from mailslice.model.settings import load_settings
@@ -143,7 +143,10 @@ def run_(
         typer.Option("--give-up", help="What becomes of a mail after its last attempt."),
     ] = None,
 ) -> None:
-    """Consume a queue with a handler until SIGTERM. Attempts, pauses and the end of a mail: MAILSLICE_WORKER_* when not given here for this queue."""
+    """Consume a queue with a handler until SIGTERM.
+
+    Attempts, pauses and the end of a mail: MAILSLICE_WORKER_* when not given here.
+    """
     from mailslice.worker.process.supervisor import run_worker
 
     _log_infos()
@@ -195,7 +198,7 @@ def top_(
         ),
     ] = False,
 ) -> None:
-    """Queues as they move: sizes, ages, rates, what workers hold, problems. Live on a terminal, until Ctrl-C."""
+    """Sizes, ages, rates, workers and problems of queues. Live on a terminal, until Ctrl-C."""
     from mailslice.cli.queue_session import open_stores
     from mailslice.cli.worker_top import Top, print_once, watch
 
@@ -228,7 +231,10 @@ def smtp_in(
         ),
     ] = None,
 ) -> None:
-    """Accept mail by SMTP until SIGTERM; 250 only after the enqueue is durable. Networks, AUTH and TLS: MAILSLICE_SMTP_IN_*."""
+    """Accept mail by SMTP until SIGTERM; 250 only after the enqueue is durable.
+
+    Networks, AUTH and TLS: MAILSLICE_SMTP_IN_*.
+    """
     from mailslice.stores.cassandra.lean import without_numpy
     from mailslice.worker.smtp_server.server import run_smtp_in
 

@@ -1,4 +1,4 @@
-"""`worker top`: what moves in each queue now, of the broker's management API, the workers' own records, and a look at the view where that is cheap."""
+"""`worker top`: queues by the management API, the workers' records and the view where cheap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mailslice.view.live_rows import Glance
 
 MOST_ROWS = 10_000
-"""Rows of the view, dead ones too, that one look may read: a tenth of a second. `size` is null beyond it."""
+"""Rows, dead ones too, that one read of the view may cost, 0.1 s; beyond it `size` is null."""
 _INTERVAL = 10.0
 _LARGE_VIEW_INTERVAL = 60.0
 """Seconds between two looks at a view: a small one, one that was too large."""
@@ -66,7 +66,7 @@ class Top:
         """Cassandra did not answer at the last look: what it knows is null then."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """One object a queue, by name. Raises StoreUnavailable without RabbitMQ, UnknownQueue for a queue that is not there."""
+        """One object a queue, by name. Raises StoreUnavailable without RabbitMQ, UnknownQueue."""
         from mailslice.stores.rabbitmq.traffic import traffic
 
         self.away = None
@@ -74,7 +74,8 @@ class Top:
         known = self._stores.management.mail_queues()
         if missing := [queue for queue in self._requested if queue not in known]:
             raise UnknownQueue(
-                f"RabbitMQ has no mail queue {missing[0]!r}; known are: {', '.join(known) or 'none'}"
+                f"RabbitMQ has no mail queue {missing[0]!r}; known are: "
+                f"{', '.join(known) or 'none'}"
             )
         alarms = self._broker_alarms()
         return [self._row(queue, moving, alarms) for queue in self._requested or known]
@@ -129,7 +130,7 @@ class Top:
         return summary
 
     def _asked(self, question: Callable[[], T]) -> T | None:
-        """Cassandra's answer, or None: once it is away the other questions of this look are not asked."""
+        """Cassandra's answer, or None; once it is away it is not asked again in this round."""
         if self.away is None:
             try:
                 return question()
@@ -146,11 +147,10 @@ class Top:
 
 
 def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
-    """Of the workers that live: how many, mails in their handlers and fetched ahead, the longest one's seconds, p99 of all that they handled.
+    """Figures of the live workers: their number, mails in handlers and fetched, times.
 
-    `completed` and `notCompleted` (retried, rejected, bounced) count what they settled since they started;
-    `delayHops` the copies of delayed mails that they put into a delay level; `undoing` failed enqueues that they take back
-    yet, `leftBehind` those of which they gave that up.
+    `completed` and `notCompleted` (retried, rejected, bounced) count since their start; `delayHops`
+    copies put into a delay level; `undoing` failed enqueues being revoked, `leftBehind` given up.
     """
     if records is None:
         return dict.fromkeys(of_workers(()))
@@ -185,19 +185,22 @@ def _silent(records: Sequence[WorkerRecord] | None) -> Iterator[str]:
     for record in records or ():
         if not record.is_alive and record.in_flight:
             silence = format_duration(timedelta(seconds=round(record.silence.total_seconds())))
-            yield f"worker {record.worker} is silent for {silence}; it held {len(record.in_flight)} mails"
+            in_flight = len(record.in_flight)
+            yield f"worker {record.worker} is silent for {silence}; it held {in_flight} mails"
 
 
 def _undoing(records: Sequence[WorkerRecord] | None) -> Iterator[str]:
     for record in records or ():
+        worker = f"worker {record.worker}"
         if record.is_alive and record.undoing:
-            yield f"worker {record.worker} takes {record.undoing} failed enqueues back: their marks wait for a store"
+            waiting = f"{record.undoing} failed enqueues back: their marks wait for a store"
+            yield f"{worker} takes {waiting}"
         if record.is_alive and record.left_behind:
-            yield f"worker {record.worker} gave up to take {record.left_behind} failed enqueues back"
+            yield f"{worker} gave up to take {record.left_behind} failed enqueues back"
 
 
 def print_once(out: Output, top: Top) -> None:
-    """One object, or line of a table, a queue. Raises StoreUnavailable after them when Cassandra did not answer: its figures are null then."""
+    """One object a queue. Raises afterwards when Cassandra did not answer: its figures are null."""
     rows = top.rows()
     if out.as_json:
         out.rows(rows)
@@ -213,7 +216,7 @@ def print_once(out: Output, top: Top) -> None:
 
 
 def watch(top: Top, interval: float) -> None:
-    """A table that fills the terminal, anew every `interval` seconds, until Ctrl-C. A store that goes away is said below the table."""
+    """A table that fills the terminal, anew every `interval` seconds, until Ctrl-C."""
     from rich.live import Live
 
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What a person must hear of: figures of a report against limits; unknown is no figure. Pure."""
+"""What a person must hear of: figures of a report against limits. An unknown figure never fires."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALWAYS_REPORTED = ("gate", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A figure and its limit. `firing`: it is over (of consumers: under) the limit. Times are seconds."""
+    """A figure and its limit; times in seconds. `firing`: over the limit, consumers under it."""
 
     name: str
     value: float
@@ -40,9 +40,10 @@ def alerts(
     now: datetime,
     repeat: timedelta,
 ) -> list[dict[str, Any]]:
-    """The readings that fire, for the report: `since` when, and when somebody was last `told`: now, unless that is less than `repeat` ago.
+    """The firing readings for the report: firing `since`, and `told` last at.
 
-    `earlier` are the alerts of the report before this one, of the same duty and queue. A failed run is told each time.
+    `told` is now, unless that was less than `repeat` ago; a failed run is always reported.
+    `earlier`: the alerts of the previous report of the same duty and queue.
     """
     before = {alert["name"]: alert for alert in earlier}
     return [_alert(one, before.get(one.name), now, repeat) for one in current if one.firing]

@@ -1,6 +1,6 @@
-"""Where duties keep plans, reports and Data Docs: one location, a folder or an `s3a://bucket/prefix`, read and written alike.
+"""Files of plans, reports and Data Docs below one location: a folder or `s3a://bucket/prefix`.
 
-All through pyarrow's filesystems: plans are Parquet, so pyarrow is there anyway, and executors need no Hadoop jars for S3.
+pyarrow's filesystems read and write both, so that executors need no Hadoop jars for S3.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _S3 = re.compile(r"s3[an]?://([^/@]+)(?:/|\Z)(.*)")
 
 
 class Artifacts:
-    """Files below one location. Paths are relative to it, with `/`. Pickles as its location and settings: executors build their own client."""
+    """Files below one location; paths are relative to it, with `/`.
+
+    Pickled as location and settings: executors build their own client.
+    """
 
     def __init__(self, location: str, s3: S3Settings) -> None:
         self.location = location.rstrip("/") or "/"
@@ -85,7 +88,7 @@ class Artifacts:
         return f"{self.location}/{name}" if self.bucket else self.path(name)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file whole: readers see the old one or the new one, also after a power cut."""
+        """Write a small file atomically, also if the power fails."""
         path = self.path(name)
         with _named(self.uri(name)):
             if self.bucket is None:
@@ -134,11 +137,11 @@ class Artifacts:
                 self._ensure_bucket()
 
     def files(self, name: str) -> list[str]:
-        """All files below the folder `name`, relative to the location, sorted; none when it is missing."""
+        """All files below the folder `name`, relative to the location, sorted."""
         return sorted(map(self._relative, self._infos(name, "File", recursive=True)))
 
     def times(self, name: str) -> dict[str, datetime]:
-        """All files below the folder `name`, as `files` has them, with when each was last written (UTC)."""
+        """The paths of `files` with when each was last written (UTC)."""
         infos = self._infos(name, "File", recursive=True)
         return {self._relative(one): one.mtime.astimezone(UTC) for one in infos if one.mtime}
 
@@ -196,15 +199,16 @@ class RunFolder:
         return f"{self.name}/{name}"
 
     def write_json(self, name: str, value: Mapping[str, object]) -> None:
-        """Write a JSON object, whole or not at all; times as ISO 8601 UTC, durations as people write them."""
+        """Write a JSON object atomically; times as ISO 8601 UTC, durations in their short form."""
         self.artifacts.write(
             self.file(name),
             json.dumps(value, indent=1, default=plain, ensure_ascii=False).encode() + b"\n",
         )
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object of this run; None when it was not written. Raises PlanRefused for a file that is none any more; so does asking it for a key
-        that it has not: it was edited, or another version wrote it.
+        """A JSON object of this run; None when it was not written.
+
+        Raises PlanRefused for a file that is no JSON object, and later for a missing key.
         """
         data = self.artifacts.read(self.file(name))
         if data is None:
@@ -232,7 +236,8 @@ class _Summary(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         raise PlanRefused(
-            f"{self._where} has no {key!r} any more: it was edited, or another version wrote it; plan again"
+            f"{self._where} has no {key!r} any more: it was edited, or another version "
+            "wrote it; plan again"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -259,7 +264,7 @@ def artifacts(settings: Settings) -> Artifacts:
 
 
 def plain(value: object) -> object:
-    """JSON values of what reports hold: times in ISO 8601 UTC with `Z`, durations in their short form."""
+    """The JSON value of a report field: ISO 8601 UTC with `Z`, durations in their short form."""
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, date):

@@ -10,13 +10,15 @@ from mailslice.model.errors import ClockSkew
 
 
 def require_clock(context: StepContext, grace: timedelta | None = None) -> timedelta:
-    """How far Cassandra's clock is ahead of ours. Raises ClockSkew when that is more than a quarter of the grace (MAILSLICE_DUTY_GRACE)."""
+    """How far Cassandra's clock is ahead. Raises ClockSkew above a quarter of the grace."""
     allowed = context.settings.duty.grace if grace is None else grace
     skew = context.stores.cassandra.now_skew(context.clock)
     if abs(skew) > allowed / 4:
         seconds = skew.total_seconds()
+        direction = "ahead of" if seconds > 0 else "behind"
         raise ClockSkew(
-            f"Cassandra's clock is {abs(seconds):.3f} s {'ahead of' if seconds > 0 else 'behind'} this machine's; "
-            f"allowed is a quarter of the grace {format_duration(allowed)}: set the clocks right, or give a longer grace"
+            f"Cassandra's clock is {abs(seconds):.3f} s {direction} this machine's; allowed is "
+            f"a quarter of the grace {format_duration(allowed)}: set the clocks right, or give "
+            "a longer grace"
         )
     return skew

@@ -1,4 +1,4 @@
-"""What a step gets: its run, checked params, settings, stores, the run's folder, the clock; Spark only when it asks."""
+"""One step of one run: request, params, settings, stores, folder, clock and engine."""
 
 from __future__ import annotations
 
@@ -58,22 +58,23 @@ class StepContext:
         """The run's params as the duty's own type."""
         if not isinstance(self.given, kind):
             raise TypeError(
-                f"params of {self.request.duty} are {type(self.given).__name__}, not {kind.__name__}"
+                f"params of {self.request.duty} are {type(self.given).__name__}, not "
+                f"{kind.__name__}"
             )
         return self.given
 
     def throttle(self, store: StoreName) -> Throttle:
-        """How hard this run may lean on that store: MAILSLICE_DUTY_RATE_* times the param `intensity`."""
+        """MAILSLICE_DUTY_RATE_* of the store times the param `intensity`."""
         rate: int = getattr(self.settings.duty, f"rate_{store}")
         return Throttle(rate or None, self.given.intensity)
 
     def out_of_time(self) -> bool:
-        """Whether the param `time_limit` is over: an apply then takes no new item, says how many are left, and leaves them to the next run."""
+        """Whether the param `time_limit` is over: apply then begins no new item."""
         limit = self.given.time_limit
         return limit is not None and time.monotonic() - self.began >= limit.total_seconds()
 
     def spark(self) -> Session:
-        """Where frames are computed: a Spark session, or what stands in its place for small work."""
+        """The session that computes frames: Spark, or the process for small work."""
         if self.engine is not None:
             return self.engine.session()
         from mailslice.engine.spark_session import spark_session
@@ -81,10 +82,11 @@ class StepContext:
         return spark_session(self.settings, f"mailslice {self.request.duty} {self.request.queue}")
 
     def need(self, step: str) -> dict[str, Any]:
-        """What an earlier step wrote. Raises PlanRefused when it did not run: a step never works without what it builds on."""
+        """The summary of an earlier step. Raises PlanRefused when it did not run."""
         summary = self.folder.read_json(FILES[step])
         if summary is None:
             raise PlanRefused(
-                f"{self.folder.uri}: run {self.request.run} of {self.request.duty} has no {FILES[step]}: the step {step} comes first"
+                f"{self.folder.uri}: run {self.request.run} of {self.request.duty} has no "
+                f"{FILES[step]}: the step {step} comes first"
             )
         return summary

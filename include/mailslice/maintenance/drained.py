@@ -1,7 +1,8 @@
-"""Proof `drained`: the broker was seen empty after the slices were closed (I5; docs/reference/rabbitmq.md).
+"""Proof `drained`: the broker was empty after the slices were closed (I5).
 
-Two passes 15 s apart, each with work queue, hop queue and all delay levels at zero and no alarm. queue_size takes such samples all day; a cleanup
-looks once when it plans and a second time when it applies. Nobody waits for the rest of the 15 s unless the first pass was empty.
+Two samples 15 s apart, each with work queue, hop queue and all delay levels at zero and no alarm
+(docs/reference/rabbitmq.md). queue_size takes them all day. A cleanup takes the first when it plans
+and the second when it applies; it waits only if the first was empty.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def second_pass(
     *,
     sleep: Sleep = time.sleep,
 ) -> QueueSample | None:
-    """Both passes, when the queue was empty at `first` and is again APART later; waits only when it was."""
+    """Both samples, when the queue was empty at `first` and is again APART later."""
     if first is None:
         return None
     remaining = (first + APART - clock()).total_seconds()
@@ -61,9 +62,9 @@ def sample_again(
     *,
     sleep: Sleep = time.sleep,
 ) -> QueueSample | None:
-    """The second pass, kept in queue_samples when it is empty too. None when either pass was not empty.
+    """Store the pair in queue_samples when both samples are empty; else None.
 
-    A `first` older than ten minutes is not used: that much of a wait is no pair of passes but two samples of a life between.
+    A `first` older than ten minutes is taken anew: the queue may have been in use in between.
     """
     if first is None or clock() - first > timedelta(minutes=10):
         first = sample_once(stores, queue, clock)

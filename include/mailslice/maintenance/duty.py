@@ -1,4 +1,4 @@
-"""The contract of a duty: what it must define, and what it may. `maintenance.runner` does all the rest."""
+"""The contract of a duty; `maintenance.runner` does the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mailslice.maintenance.run_request import RunRequest
 
 
 class BaseDuty(ABC, Generic[PlanT]):
-    """What read-only duties and those that change something have in common. Holds no state of a run."""
+    """Common to read-only and changing duties. Holds no state of a run."""
 
     plan_type: type[PlanT]
     """The class of its plan, set by each duty."""
@@ -35,18 +35,18 @@ class BaseDuty(ABC, Generic[PlanT]):
 
     @abstractmethod
     def plan(self, run: Run) -> PlanT:
-        """Read the stores and decide; changes nothing. The folder is empty; files go to `run.write_rows`."""
+        """Read the stores and decide; change nothing. The run's folder is empty."""
 
     @abstractmethod
     def check(self, run: Run, plan: PlanT) -> Iterable[Frame]:
-        """What the gate judges before apply: the plan's own rows, and facts read now (`duty.gates`).
+        """What the gate judges before apply: the plan's rows, and facts read now (`gates`).
 
         The runner adds the plan's age. No frame: there is nothing to judge, as nothing is planned.
         """
 
     @abstractmethod
     def verify(self, run: Run, plan: PlanT, result: Result) -> Iterable[Frame]:
-        """What the gate judges after apply, by what the stores say now. No frame: nothing was applied.
+        """What the gate judges after apply, from the stores as they are now. No frame: no apply.
 
         LockHeld becomes TryAgain: what was planned is done, nothing is refused.
         """
@@ -61,7 +61,7 @@ class BaseDuty(ABC, Generic[PlanT]):
         return (request.duty if queue is None else f"{request.duty}/{queue}",)
 
     def retained(self, run: Run) -> Collection[str]:
-        """Files of the run's folder that another run still needs: a plan that is made again does not remove them."""
+        """Files of the run's folder that another run needs: a new plan does not remove them."""
         del run
         return ()
 
@@ -71,10 +71,10 @@ class BaseDuty(ABC, Generic[PlanT]):
         return {}
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        """What the report step does besides: a picture, something to remember. `run.report` is for its fields."""
+        """What the report step does besides, such as a picture; `run.report` sets its fields."""
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
-        """Status and message of the report; every earlier step that ran has ended, or not at all."""
+        """Status and message of the report."""
         message = steps.plan.get("message", "")
         if run.given.dry_run:
             return DRY_RUN, f"dry run, nothing was changed: {message}"
@@ -120,7 +120,7 @@ class Duty(BaseDuty[PlanT]):
 
 
 class ReportDuty(BaseDuty[PlanT]):
-    """A duty that only reads: `plan` measures, `check` judges, `publish` publishes. It has no lock and no progress."""
+    """A duty that only reads: `plan` measures, `check` judges, `publish` publishes."""
 
     @abstractmethod
     def publish(self, run: Run, plan: PlanT) -> None:

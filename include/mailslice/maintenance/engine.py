@@ -23,12 +23,12 @@ PROCESS, SPARK = "process", "Spark"
 
 
 class TooLarge(Exception):
-    """The work is larger than what this process may do, and it may start no Spark. Nothing was changed."""
+    """The work is too large for this process, which may start no Spark. Nothing was changed."""
 
 
 @dataclass
 class Engine:
-    """Of one step. `small_rows` 0: always Spark; `plan` is what plan.json says, None in the plan itself."""
+    """Of one step. `small_rows` 0: always Spark. `plan`: plan.json; None while planning."""
 
     settings: Settings
     name: str
@@ -53,7 +53,7 @@ class Engine:
         return PROCESS if session is None or isinstance(session, InProcess) or small else SPARK
 
     def expect(self, rows: int) -> None:
-        """A later step will have to deal with so many rows besides: told by a plan, which may come out large by them."""
+        """Count rows that a later step will process, so that the plan may turn out large."""
         session = self.session()
         if isinstance(session, Small):
             session.done += rows

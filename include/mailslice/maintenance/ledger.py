@@ -28,7 +28,7 @@ class Ledger:
         self._retention = settings.duty.retention
 
     def write(self, report: dict[str, Any]) -> None:
-        """Write the run's row, over what an earlier try of the same run wrote. `report` needs run, duty, queue, started and status."""
+        """Write the run's row over that of an earlier try of the same run."""
         row = RunRow(
             run=report["run"],
             duty=report["duty"],
@@ -42,7 +42,7 @@ class Ledger:
             plan_digest=report["planDigest"],
             finished=datetime.fromisoformat(report["finished"]) if report["finished"] else None,
         )
-        # Cassandra keeps milliseconds: what began in the same one is this very row, not an earlier one.
+        # Cassandra keeps milliseconds: a start in the same one is this row, not an earlier one.
         earlier = [
             old
             for old in self._own.runs.list(row.duty, row.queue, _NEWEST)

@@ -1,7 +1,7 @@
-"""One run at a time on one queue: an LWT row with a TTL, kept alive by a heartbeat thread.
+"""One run at a time on one queue: an LWT row with a TTL, renewed by a heartbeat thread.
 
-A killed owner's row goes by its TTL, so the next run waits for it and goes on. Whoever acts asks `check` first: a lost heartbeat stops the
-step before its next deletion, not after it.
+A killed owner's row expires, so the next run waits and goes on. Call `check` before each change: a
+lost heartbeat stops the step before its next deletion.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 TTL = timedelta(seconds=60)
 HEARTBEAT = timedelta(seconds=15)
 PATIENCE = timedelta(seconds=90)
-"""How long a run waits for another: longer than the TTL, so that a killed owner never refuses its successor."""
+"""How long a run waits: longer than the TTL, so that a killed owner never refuses a successor."""
 _MARGIN = timedelta(seconds=15)
-"""A lock that was not renewed for TTL less this is as good as lost: requests that are under way must end before the TTL does."""
+"""A lock counts as lost this long before its TTL: pending requests must end before the TTL does."""
 
 
 class LockHeld(Refused):
@@ -61,7 +61,8 @@ class Lock:
         """Raises LockLost when the lock may be another's by now. Call it before each change."""
         if self._lost or elapsed_seconds() - self._good > (TTL - _MARGIN).total_seconds():
             raise LockLost(
-                f"the lock {self.name} could not be kept: Cassandra did not renew it in time; nothing more was changed, run it again"
+                f"the lock {self.name} could not be kept: Cassandra did not renew it in "
+                "time; nothing more was changed, run it again"
             )
 
     def release(self) -> None:
@@ -96,9 +97,9 @@ def locked(
     patience: timedelta = PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Lock]:
-    """Hold the lock `name`. Waits up to `patience` for its owner, and says so once. Raises LockHeld then.
+    """Hold the lock `name`. Waits up to `patience` for its owner, then raises LockHeld.
 
-    The owner is this very process, not the run: an Airflow retry must not slip in beside a first try that still lives.
+    The owner is this process, not the run: an Airflow retry must wait for a first try that lives.
     """
     owner = f"{run}/{uuid.uuid4()}"
     deadline = elapsed_seconds() + patience.total_seconds()
@@ -110,7 +111,8 @@ def locked(
             break
         if asked >= deadline:
             raise LockHeld(
-                f"{name} is locked by run {holder.rpartition('/')[0] or holder}, which still works; waited {patience.total_seconds():.0f} s"
+                f"{name} is locked by run {holder.rpartition('/')[0] or holder}, which "
+                f"still works; waited {patience.total_seconds():.0f} s"
             )
         if not reported:
             log.warning(

@@ -1,4 +1,4 @@
-"""The last run of each duty as Prometheus text, for the text file collector: one file a duty and queue, replaced whole, also when there was nothing to do."""
+"""The last run of each duty as Prometheus text: one file a duty and queue, replaced each time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = "metrics"
 
 
 def file_of(duty: str, queue: str | None) -> str:
-    """The file of a duty below the artifacts location; `queue` None for a duty that is not about one."""
+    """The file of a duty below the artifacts location; `queue` None for a duty without queue."""
     subject = f"-{file_name(queue)}" if queue else ""
     return f"{FOLDER}/duty-{duty}{subject}.prom"
 

@@ -1,4 +1,4 @@
-"""Typed params of duties: one frozen pydantic model a duty, from which command line, trigger form and docs are made."""
+"""Typed params of duties: command line, trigger form and docs are made from these models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST = timedelta(days=36500)
 
 
 class DutyParams(BaseModel):
-    """What every duty takes. A duty's `params.py` has a subclass `Params` with its own fields, each with a default and a description."""
+    """Params of every duty. `Params` of a duty adds fields, each with default and description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,11 +34,17 @@ class DutyParams(BaseModel):
         1.0,
         gt=0,
         le=1,
-        description="share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that apply may take",
+        description=(
+            "share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that apply "
+            "may take"
+        ),
     )
     time_limit: Duration | None = Field(
         None,
-        description="apply takes nothing new after this long; the next run goes on. Airflow gives it from the time-out",
+        description=(
+            "apply takes nothing new after this long; the next run goes on. Airflow gives it "
+            "from the time-out"
+        ),
     )
 
     @field_validator("*")
@@ -57,7 +63,7 @@ class DutyParams(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, object], option: str = "params") -> Self:
-        """The checked params; None and absent mean the default. Raises BadInput naming the param, its value and what is allowed."""
+        """The checked params; None and absent mean the default. Raises BadInput."""
         try:
             return cls.model_validate(
                 {name: value for name, value in values.items() if value is not None}
@@ -88,7 +94,7 @@ class DutyParams(BaseModel):
 
 
 def kinds(annotation: Any) -> tuple[Any, ...]:
-    """The types that a param of this annotation may have: of a union its members, of Annotated what it annotates."""
+    """The types that an annotation allows: members of a union, the base of Annotated."""
     if get_origin(annotation) in (Union, UnionType):
         return tuple(kind for part in get_args(annotation) for kind in kinds(part))
     if get_origin(annotation) is Annotated:

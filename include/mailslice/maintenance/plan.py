@@ -42,7 +42,7 @@ class Plan(JsonModel, ABC):
 
     @property
     def has_work(self) -> bool:
-        """Whether apply is to run at all. Override it where there is work beside the planned items."""
+        """Whether apply is to run. Override it where there is work beside the planned items."""
         return self.planned > 0
 
     @property

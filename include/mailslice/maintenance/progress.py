@@ -1,4 +1,4 @@
-"""How far an apply has come, kept in the run's folder: for the report of a run that ends early, and for a second try of the same plan."""
+"""Progress of an apply, saved in the run's folder for the report and for a second try."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAVED_EACH, _NAMED = 100, 100
 
 
 class Progress:
-    """Counts what becomes of planned items. Saved when it begins, every 100 items, by `save`, at the end and on an error."""
+    """Counts outcomes of planned items. Saved at the start, every 100 items and at the end."""
 
     def __init__(self, run: Run, plan: Plan, kinds: tuple[str, ...] = ()) -> None:
         self.applied = self.failed = 0
@@ -29,10 +29,10 @@ class Progress:
         self._unsaved = 0
         saved = run.folder.read_json(PROGRESS) or {}
         self.earlier: Mapping[str, Any] = saved if saved.get("planDigest") == plan.digest else {}
-        """What an earlier try of this very plan saved, as applied.json has it; empty in a first try.
+        """What an earlier try of this very plan saved (applied.json); empty in a first try.
 
-        Its counts are not taken over, for the duty finds out what became of each item. What it had
-        reported is reported again, until the duty says otherwise: a third try has it, too.
+        Its counts are not taken over: the duty determines each outcome again. Its reported fields
+        are reported again, until the duty replaces them.
         """
         run.report(**Result.from_json(self.earlier, kinds).fields)
 

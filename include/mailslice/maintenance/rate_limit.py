@@ -1,4 +1,4 @@
-"""How hard a duty may lean on one store: so many operations a second by setting, times the run's intensity."""
+"""Operations a second on one store: by setting, times the run's intensity."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 _BURST_S = 0.25
-"""A throttle that was not asked for a while lets through a quarter of a second's worth at once, never more."""
+"""After a pause a throttle lets through a quarter of a second's worth at once, never more."""
 
 
 @dataclass
 class Throttle:
-    """`take(n)` blocks until n more operations may start. Threads may share one; Spark's tasks each get a `share`.
+    """`take(n)` blocks until n more operations may start. Threads may share one.
 
-    `per_second` None means no limit; then an intensity below 1 still rests between operations, so that work takes that share of the time.
+    `per_second` None means no limit; an intensity below 1 then rests between operations, so
+    that work takes that share of the time.
     """
 
     per_second: float | None

@@ -22,7 +22,7 @@ _DUTIES = "mailslice.duties"
 
 @dataclass(frozen=True, slots=True)
 class DutyEntry:
-    """One duty, as far as it is known without its logic: `duty list` must load no Spark and no gate."""
+    """What is known of a duty without its logic: `duty list` must load no Spark and no gate."""
 
     name: str
     summary: str

@@ -24,7 +24,7 @@ Report = dict[str, Any]
 
 
 def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> Report:
-    """The fields that every report has, with zeros; integers count rows of the view, times are ISO 8601 UTC."""
+    """The fields of every report, with zeros; integers count rows, times are ISO 8601 UTC."""
     return {
         "run": request.run,
         "dagRun": request.dag_run,
@@ -54,7 +54,7 @@ def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> R
 
 
 def with_steps(report: Report, summaries: Mapping[str, Mapping[str, Any] | None]) -> Report:
-    """The report with what the steps' files say of time and gates: started, finished, seconds a step, the link to Data Docs."""
+    """The report with what the steps' files say: started, seconds a step, the link to Data Docs."""
     done = {step: summary for step, summary in summaries.items() if summary is not None}
     seconds = {step: summary["seconds"] for step, summary in done.items() if "seconds" in summary}
     started = min(

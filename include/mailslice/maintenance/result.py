@@ -1,4 +1,4 @@
-"""What became of a plan, in the same words for every duty: applied, skipped by reason, failed, remaining."""
+"""Outcomes of a plan in the same words for every duty: applied, skipped, failed, remaining."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mailslice.maintenance.artifacts import RunFolder
 from mailslice.maintenance.context import FILES
 
 PROGRESS = "progress.json"
-"""In the run's folder: what applied.json would say, while apply works, and for the report of a run that ends early."""
+"""In the run's folder while apply works: what applied.json would say if it ended now."""
 _OF_THE_STEP = frozenset(
     {"run", "duty", "queue", "step", "started", "seconds", "engine"}
     | {"decided", "success", "expectations", "dataDocs", "message"}
@@ -20,7 +20,7 @@ _OF_THE_STEP = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Counts of planned items. planned = applied + skipped + failed + remaining once apply has begun.
+    """Counts of planned items: planned = applied + skipped + failed + remaining.
 
     `skipped`: left alone because something changed since the plan, by reason. `failed`: an error
     kept them from being done; `failures` names some and why. `remaining`: not come to, the next

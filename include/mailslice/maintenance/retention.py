@@ -1,4 +1,4 @@
-"""Old runs, and what Data Docs keep of them, are pruned by the report step; the ledger's rows go by their own TTL."""
+"""The report step prunes old runs and their Data Docs; ledger rows expire by their own TTL."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AT_ONCE = 8
 def prune_sometimes(
     artifacts: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta
 ) -> list[str]:
-    """As `prune`, a ninetieth of the retention after the last time at the earliest: a duty that runs every 15 minutes has thousands of folders to look at.
+    """Prune at most every ninetieth of the retention; the runs that were removed.
 
-    Data Docs, which all duties share, are pruned by whoever comes first. Gives the runs that were removed.
+    A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs.
     """
     removed: list[str] = []
     runs = queue_folder(duty, queue)
@@ -35,7 +35,7 @@ def prune_sometimes(
 
 
 def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
-    """Remove the folders of this duty's runs on this queue whose files are all older than `before`; the runs removed."""
+    """Remove this duty's runs on this queue whose files are all older than `before`."""
     parent = queue_folder(duty, queue)
     removed = []
     for run in artifacts.folders(parent):
@@ -47,9 +47,9 @@ def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list
 
 
 def prune_docs(artifacts: Artifacts, before: datetime) -> None:
-    """Remove what Data Docs keep of gates of days before that of `before`: their pages, their entries for the index, Great Expectations' pages of their runs.
+    """Remove pages, index entries and validations of gates of days before that of `before`.
 
-    Several may do so at once, and beside gates that add pages. What is of no run (styles, pages of suites) stays.
+    Safe beside other prunings and gates that add pages. Styles and pages of suites stay.
     """
     day = before.replace(hour=0, minute=0, second=0, microsecond=0)
     newest: defaultdict[str, list[datetime]] = defaultdict(list)

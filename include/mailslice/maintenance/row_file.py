@@ -1,7 +1,7 @@
-"""Parquet files of a plan: a row group at a time, each with a digest, so that no row is acted on that the plan does not hold.
+"""Parquet files of a plan: each row group has a digest, so apply acts on planned rows only.
 
-A digest covers every column's name, type and values. Row groups add up in any order and by whatever
-task wrote them. Two writers: `write_rows` takes dataclasses, `RowWriter` takes Arrow tables.
+A digest covers every column's name, type and values. Row groups add up in any order.
+Two writers: `write_rows` takes dataclasses, `RowWriter` takes Arrow tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS_PER_GROUP = 50_000
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """One row group of a file, the unit that a worker reads and acts on. `file` is relative to the run's folder."""
+    """One row group, the unit of a worker's task. `file` is relative to the run's folder."""
 
     file: str
     number: int
@@ -40,7 +40,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A file of a plan, relative to the run's folder, with the digest of all its rows. No file exists for no row."""
+    """A file of a plan, relative to the run's folder. There is no file for no rows."""
 
     file: str
     rows: int
@@ -54,7 +54,7 @@ class RowFile:
 
 
 class RowWriter:
-    """Writes one file from Arrow tables; nothing is created before the first row. Works on executors.
+    """Writes one file from Arrow tables; creates nothing before the first row. Works on executors.
 
     A Spark task that is tried again writes a second file: give each a name of its own (`uuid4`).
     """
@@ -92,7 +92,7 @@ class RowWriter:
 def write_rows(
     location: Location, folder: str, file: str, rows: Iterable[R], kind: type[R]
 ) -> RowFile:
-    """Write dataclasses of one kind; the fields are the columns. One row group at a time is in memory."""
+    """Write dataclasses of one kind, one row group in memory; the fields are the columns."""
     import pyarrow as pa
 
     schema: pa.Schema = schema_of(kind)  # type: ignore[arg-type]
@@ -254,5 +254,6 @@ def _open(location: Location, folder: str, file: str) -> Any:
 def _refused(file: str, error: Exception) -> PlanRefused:
     problem = " ".join(str(error).split())[:200]
     return PlanRefused(
-        f"the file {file} of the plan cannot be read, it was changed or removed ({problem}): plan again"
+        f"the file {file} of the plan cannot be read, it was changed or removed "
+        f"({problem}): plan again"
     )

@@ -53,7 +53,7 @@ class Run(StepContext):
         return stream_rows(self.folder.artifacts, self.folder.name, file, kind)
 
     def read_tables(self, file: RowFile) -> Iterator[pa.Table]:
-        """The row groups of a file of the plan as Arrow tables. Raises PlanRefused as `read_rows`."""
+        """The row groups of a file of the plan as Arrow tables. Raises as `read_rows`."""
         return read_tables(self.folder.artifacts, self.folder.name, file)
 
     def require_lock(self) -> None:
@@ -65,7 +65,7 @@ class Run(StepContext):
 
     @contextmanager
     def locked(self) -> Iterator[Self]:
-        """Hold the duty's locks. `apply` has them; other steps take them where they must not be disturbed. Raises LockHeld."""
+        """Hold the duty's locks, as `apply` does. Raises LockHeld."""
         table, run = self.stores.own.locks, self.request.run
         with ExitStack() as stack:
             acquired = [

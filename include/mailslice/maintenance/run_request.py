@@ -21,10 +21,10 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:~-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run of one duty on one queue (NO_QUEUE for a duty that has none): the same object for every step of the run.
+    """One run of one duty on one queue, or NO_QUEUE: the same for every step of the run.
 
-    `run` names the run's folder and ledger row; `dag_run` is Airflow's run id, None without Airflow; `who` asked for it;
-    `params` are the duty's params as JSON values, not yet checked.
+    `run` names the folder and ledger row; `dag_run` is Airflow's run id or None; `params` are
+    JSON values, not yet checked.
     """
 
     duty: str
@@ -37,7 +37,8 @@ class RunRequest:
     def __post_init__(self) -> None:
         if not _RUN.fullmatch(self.run):
             raise BadInput(
-                f"run id {self.run!r}: allowed are 1 to 200 letters, digits and . _ + : ~ -, a letter or digit first"
+                f"run id {self.run!r}: allowed are 1 to 200 letters, digits and . _ + : ~ "
+                "-, a letter or digit first"
             )
 
     @property
@@ -47,7 +48,7 @@ class RunRequest:
 
 
 def subject(text: str) -> QueueName:
-    """What a run is about: a queue's name, or NO_QUEUE. Raises BadInput for what no queue is named."""
+    """A queue's name, or NO_QUEUE. Raises BadInput for a name that no queue may have."""
     return NO_QUEUE if text == NO_QUEUE else queue_name(text)
 
 
@@ -57,7 +58,10 @@ def new_run(clock: Clock) -> str:
 
 
 def run_of_dag(duty: str, queue: str, dag_run: str) -> str:
-    """The run id that all tasks of one Airflow run share for one queue. Airflow's ids are unique within a DAG only, so duty and queue are in it."""
+    """The run id that all tasks of one Airflow run share for one queue.
+
+    Airflow's run ids are unique within a DAG only, so it contains duty and queue.
+    """
     digest = hashlib.blake2s(f"{duty}\0{queue}\0{dag_run}".encode(), digest_size=4).hexdigest()
     safe = re.sub(r"[^A-Za-z0-9._+:-]", "-", f"{duty}~{queue}~{dag_run}".replace("~", "."))
     return f"{safe[:180]}~{digest}"

@@ -1,4 +1,4 @@
-"""Params of duties that work slice by slice: a run may be held to some slices, as a backfill is to its data interval."""
+"""Params of duties that work slice by slice: a backfill works on the slices of its interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class SlicedParams(DutyParams):
 
     slices_from: datetime | None = Field(
         None,
-        description="first slice of a backfill, ISO 8601; a run that is held to slices moves no start",
+        description=(
+            "first slice of a backfill, ISO 8601; a run that is held to slices moves no start"
+        ),
     )
     slices_before: datetime | None = Field(
         None, description="end of a backfill, not included, ISO 8601"
@@ -48,7 +50,7 @@ class SlicedParams(DutyParams):
 
 
 def limited_to_slices(report: Mapping[str, Any]) -> bool:
-    """Whether a report is one of a run that was held to a range of slices: what it counts is a part of the queue."""
+    """Whether a report is of a run on some slices: its counts are a part of the queue."""
     params = report.get("params") or {}
     return bool(params.get("slices_from") or params.get("slices_before"))
 

@@ -76,7 +76,7 @@ def _params(text: str) -> dict[str, object]:
 
 
 def _end_with_parent() -> None:
-    """Under spark-submit this process is the JVM's child: when the JVM is killed, nothing may go on deleting."""
+    """Exit when the parent JVM of spark-submit is killed: nothing may go on deleting."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return
     parent = os.getppid()

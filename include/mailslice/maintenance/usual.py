@@ -1,4 +1,4 @@
-"""How much a duty usually does to a queue, by the ledger; a plan of far more is looked at by a person."""
+"""How much a duty usually does to a queue, by the ledger; a gate refuses a plan of far more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RUNS, _LEAST_RUNS, _READ = 10, 3, 50
 
 
 def usual(context: StepContext) -> float | None:
-    """What runs of this duty on this queue have changed lately, each; None: too few of them have."""
+    """The median of what the last runs of this duty on this queue changed; None: too few."""
     request = context.request
     reports = Ledger(context.stores, context.settings).list(request.duty, request.queue, _READ)
     applied = [
