@@ -5,6 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
 DEBUG_OPTION := $(if $(DEBUG),--debug)
 LOCAL := $(VENV)/python -m stack $(DEBUG_OPTION)
+SITE := NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict --quiet
 BOOTSTRAP := $(PYTHON) stack/bootstrap.py $(DEBUG_OPTION)
 # A setup that failed half way has started nothing; one that failed as it was repeated may have left the system up.
 INSTALLED := $(VENV)/python -c "import stack.__main__, stack.stack" 2>/dev/null
@@ -28,7 +29,7 @@ stop: ## end what `make run` and `make test` started in this clone, and only tha
 
 clean: stop ## remove what they left: all state of both stacks (.venv, the Java parts and what .state/artifacts holds stay)
 	@if $(INSTALLED); then $(LOCAL) clean; else rm -f .state/setup.log .state/setup.lock .state/uv.txt; fi
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .import_linter_cache
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .import_linter_cache .state/site
 
 test: setup ## all tests but the long ones, with services of their own (ARGS="tests/unit -k slices" for some)
 	@$(LOCAL) test $(ARGS)
@@ -39,14 +40,14 @@ soak: setup ## the long tests: clusters of three nodes, all faults at all crash 
 bench: setup ## measure hot path, size and cleanup; a table and JSON
 	@$(LOCAL) bench $(ARGS)
 
-lint: setup ## ruff, mypy, import-linter
-	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports
+lint: setup ## ruff, mypy, import-linter, links of the docs
+	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports && $(SITE)
 
 format: setup ## let ruff put the code in order
 	@$(VENV)/ruff check --fix-only . && $(VENV)/ruff format .
 
-docs: setup ## write the generated pages under docs/
-	@$(LOCAL) docs
+docs: setup ## write the generated pages under docs/, and the site to .state/site
+	@$(LOCAL) docs && $(SITE)
 
 lock: setup ## pin requirements.txt and the jars anew (UPGRADE=1 takes newer versions)
 	@$(VENV)/uv pip compile requirements.in -o requirements.txt --generate-hashes --universal --python-version 3.11 \

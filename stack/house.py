@@ -254,33 +254,84 @@ def patched_name(call: ast.Call) -> str:
     return names[0] if names else ""
 
 
+CITING = (
+    "docs/**/*.md",
+    "include/**/*.md",
+    "*.md",
+    "requirements.in",
+    "Makefile",
+    "*.y*ml",
+    ".ci/*",
+)
+"""Files beside the Python files that cite."""
+NOT_CITING = ("house.py", "test_citations.py", "CHANGELOG.md")
+"""Patterns and examples of citations; the history stays as it was written."""
+
+
 def dead_citations(trees: dict[Path, ast.Module]) -> Measure:
-    """Documents, ADRs, invariants and sections that are cited and do not exist."""
-    files = [*trees, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
-    adrs = {int(path.name[:4]) for path in (ROOT / "docs" / "adr").glob("[0-9]*.md")}
+    """Documents, sections, ADRs, invariants and tests that are cited and do not exist."""
+    texts = {file for pattern in CITING for file in ROOT.glob(pattern)}
+    citable = Citable.of(ROOT)
     dead = []
-    for file in files:
-        if file == Path(__file__).resolve():
-            continue
+    for file in sorted(file for file in {*trees, *texts} if file.name not in NOT_CITING):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             at = f"{file.relative_to(ROOT)}:{number}"
-            dead += [f"{at}: {cited}" for cited in citations_of_nothing(line, adrs)]
+            dead += [f"{at}: {cited}" for cited in citable.missing(line, file.parent)]
     return Measure("citations of nothing", len(dead), tuple(dead))
 
 
-def citations_of_nothing(line: str, adrs: set[int]) -> Iterator[str]:
-    """What a line cites that is not in the repository."""
-    for match in re.finditer(r"\bADRs? (\d{1,4})\b", line):
-        if int(match[1]) not in adrs:
-            yield match[0]
-    for match in re.finditer(
-        r"\b((?:docs/)?(?:reference|adr)/[A-Za-z0-9_-]+\.md|docs/[\w/-]+\.md)", line
-    ):
-        path = match[1] if match[1].startswith("docs/") else f"docs/{match[1]}"
-        if not (ROOT / path).is_file():
-            yield match[1]
-    for match in re.finditer(r"\b(?:design|issue)(?:\.md)?,? sections? [0-9A-Z]", line):
-        yield match[0]
+@dataclass(frozen=True, slots=True)
+class Citable:
+    """What a comment or a page may cite."""
+
+    root: Path
+    adrs: frozenset[int]
+    invariants: frozenset[str]
+    sections: dict[str, tuple[str, ...]]
+    """Page below docs/, without `.md`: its headings."""
+
+    @classmethod
+    def of(cls, root: Path) -> Citable:
+        """Everything that is there."""
+        sections = {
+            file.relative_to(root / "docs").with_suffix("").as_posix(): tuple(
+                re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            )
+            for file in (root / "docs").rglob("*.md")
+        }
+        numbers = (re.match(r"adr/(\d{4})-", page) for page in sections)
+        return cls(
+            root,
+            frozenset(int(number[1]) for number in numbers if number),
+            frozenset(h for h in sections["invariants"] if re.fullmatch(r"I\d+", h)),
+            sections,
+        )
+
+    def missing(self, line: str, folder: Path) -> Iterator[str]:
+        """What a line of a file in this folder cites in vain."""
+        for match in re.finditer(r"\bADRs? (\d+(?:(?:, | and |, and )\d+)*)", line):
+            numbers = re.findall(r"\d+", match[1])
+            yield from (f"ADR {number}" for number in numbers if int(number) not in self.adrs)
+        yield from (name for name in re.findall(r"\bI\d+\b", line) if name not in self.invariants)
+        for path in re.findall(r"(?<![\w./:*-])(?:\.\./)*([\w./-]*\w\.md)\b", line):
+            if not any((base / path).is_file() for base in (self.root, self.root / "docs", folder)):
+                yield path
+        yield from self.missing_sections(line)
+        for path, test in re.findall(r"\b(tests/[\w/]+\.py)::(test_\w+)", line):
+            file = self.root / path
+            if not file.is_file() or f"def {test}(" not in file.read_text(encoding="utf-8"):
+                yield f"{path}::{test}"
+
+    def missing_sections(self, line: str) -> Iterator[str]:
+        """`PAGE.md, "Title"`, `PAGE.md, section N` and `runbook, "Title"` without such a heading."""
+        for page, quoted, number in re.findall(
+            r"\b(?:docs/)?(runbook|[\w/-]+(?=\.md))(?:\.md)?, (?:\"(\w[^\"]+)\"|sections? (\d+))",
+            line,
+        ):
+            start = quoted or f"{number}."
+            if not any(title.startswith(start) for title in self.sections.get(page, (start,))):
+                yield f"{page}, {quoted or number}"
+        yield from re.findall(r"\b(?:design|issue)(?:\.md)?,? sections? [0-9A-Z]", line)
 
 
 def product_lines(product: dict[Path, ast.Module]) -> Measure:

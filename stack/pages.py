@@ -1,4 +1,4 @@
-"""The generated pages under docs/: settings, command line, DAGs, scale.
+"""The generated pages under docs/: settings, command line, DAGs, scale, the index of decisions.
 
 `make docs` writes them; a test compares.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
@@ -32,7 +33,12 @@ def pages(root: Path) -> Mapping[str, str]:
     """Every generated page: its path below docs/ and its text."""
     scale = scale_page(read_measured(root / "docs" / "performance.json"))
     own = {"settings.md": settings_page(), "cli.md": cli_page()}
-    return {**own, "dags.md": dags_page(root), "scale.md": scale}
+    return {
+        **own,
+        "dags.md": dags_page(root),
+        "scale.md": scale,
+        "adr/index.md": decisions_page(root / "docs" / "adr"),
+    }
 
 
 def settings_page() -> str:
@@ -73,6 +79,28 @@ def dags_page(root: Path) -> str:
     for file in sorted((root / "dags").glob("*.py")):
         text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         lines += ["", f"## {file.stem}", "", text.strip()]
+    return "\n".join(lines) + "\n"
+
+
+def decisions_page(folder: Path) -> str:
+    """The decisions that stand, and where the numbers went that were merged into them."""
+    lines = ["# Decisions", "", f"{_HEAD} What a later engineer would question, with the"]
+    lines += [
+        "alternatives that were rejected and why. A new decision gets the next free number.",
+        "",
+    ]
+    lines += ["| ADR | decision |", "|---:|---|"]
+    merged = dict[int, int]()
+    for file in sorted(folder.glob("[0-9]*.md")):
+        text = file.read_text(encoding="utf-8")
+        number = int(file.name[:4])
+        title = text.partition("\n")[0].partition(". ")[2]
+        lines.append(f"| {number} | [{title}]({file.name}) |")
+        included = re.search(r"^Includes: ([\d, ]+)", text, re.MULTILINE)
+        merged |= {int(old): number for old in re.findall(r"\d+", included[1] if included else "")}
+    pairs = ", ".join(f"{old} in {new}" for old, new in sorted(merged.items()))
+    lines += ["", "## Numbers that are not used any more", "", f"Merged: {pairs}.", ""]
+    lines += ["Moved to [tuning](../tuning.md): 28, 29, 30, 31, 43, 58, 59, 60."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Every planned mailbox after apply. What the store says counts, not what apply says (ADR 66).
+"""Every planned mailbox after apply. What the store says counts, not what apply says (ADR 4).
 
 Users go on working: a mailbox that moved since the plan is not judged.
 """

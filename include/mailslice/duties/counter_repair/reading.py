@@ -5,7 +5,7 @@ with its row count (rows without a message id are no messages, and not in it); a
 missing was not read, and no sum is to be trusted then.
 
 The rows of the truth go to files besides: it cannot be asked for a mailbox, and to read it again
-costs more than all the rest (ADR 67).
+costs more than all the rest (ADR 17).
 """
 
 from __future__ import annotations

@@ -1,0 +1,56 @@
+"""Pages stay what they promise to be: short, complete, and true of the code."""
+
+import re
+
+import pytest
+
+from mailslice.model.settings import clone_root
+from stack import house
+
+DOCS = clone_root() / "docs"
+INVARIANTS = (DOCS / "invariants.md").read_text(encoding="utf-8")
+
+
+def test_the_architecture_fits_a_screen_or_two():
+    lines = (DOCS / "architecture.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    assert [line for line in lines if len(line) > 200] == []
+
+
+def test_every_package_and_wing_is_on_the_architecture_page():
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    package = clone_root() / "include" / "mailslice"
+    packages = [folder.parent.name for folder in package.glob("*/__init__.py")]
+    wings = [folder.parent.name for folder in (package / "worker").glob("*/__init__.py")]
+    assert [name for name in packages if f"| `mailslice.{name}` |" not in text] == []
+    assert [name for name in wings if f"| `{name}` |" not in text] == []
+
+
+def test_the_limits_on_the_architecture_page_are_those_of_the_script():
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| ([^|]+) \| ([\d,]+) \|$", text, re.MULTILINE)) == {
+        name: f"{limit:,.0f}" for name, limit in house.LIMITS.items()
+    }
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_every_invariant_names_tests(number):
+    rule = re.search(rf"^## I{number}\n(.*?)(?=^## )", INVARIANTS, re.MULTILINE | re.DOTALL)
+    assert rule
+    assert len(re.findall(r"^- `tests/[\w/]+\.py::test_\w+`$", rule[1], re.MULTILINE)) >= 3
+
+
+def test_no_decision_names_a_number_that_another_one_includes():
+    numbers = {int(file.name[:4]) for file in (DOCS / "adr").glob("[0-9]*.md")}
+    for file in (DOCS / "adr").glob("[0-9]*.md"):
+        text = file.read_text(encoding="utf-8")
+        assert text.startswith(f"# {int(file.name[:4])}. "), file.name
+        included = re.search(r"^Includes: ([\d, ]+)$", text, re.MULTILINE)
+        assert not numbers & set(map(int, re.findall(r"\d+", included[1] if included else "")))
+
+
+def test_every_decision_has_the_four_parts():
+    for file in (DOCS / "adr").glob("[0-9]*.md"):
+        headings = re.findall(r"^## (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+        expected = {"Context", "Decision", "Consequences", "Alternatives"}
+        assert expected <= set(headings), file.name
