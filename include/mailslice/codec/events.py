@@ -29,8 +29,9 @@ _MICROSECOND = Decimal("0.000001")
 def encode(configuration: ViewConfiguration, event_id: int) -> str:
     """The event as James 3.8 writes it, to the byte."""
     return (
-        f'{{"eventId":{event_id},"aggregateKey":"{CONFIGURATION_AGGREGATE}","type":"{CONFIGURATION_EVENT_TYPE}",'
-        f'"bucketCount":{configuration.bucket_count},"updateBrowseStartPace":{configuration.browse_start_pace},'
+        f'{{"eventId":{event_id},"aggregateKey":"{CONFIGURATION_AGGREGATE}",'
+        f'"type":"{CONFIGURATION_EVENT_TYPE}","bucketCount":{configuration.bucket_count},'
+        f'"updateBrowseStartPace":{configuration.browse_start_pace},'
         f'"sliceWindow":{whole_seconds(configuration.slice_window)}.000000000}}'
     )
 
@@ -91,7 +92,8 @@ def _window(value: object) -> timedelta:
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004 - a value that was read, not an argument
+        # A value that was read, not an argument.
+        raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004
     return value
 
 

@@ -27,15 +27,21 @@ class ViewConfiguration:
             raise ValueError("bucketCount and updateBrowseStartPace are at least 1")
 
     def __str__(self) -> str:
-        return f"sliceWindow={format_duration(self.slice_window)} bucketCount={self.bucket_count} updateBrowseStartPace={self.browse_start_pace}"
+        return (
+            f"sliceWindow={format_duration(self.slice_window)} bucketCount={self.bucket_count} "
+            f"updateBrowseStartPace={self.browse_start_pace}"
+        )
 
 
 def why_refused(stored: ViewConfiguration, requested: ViewConfiguration) -> str | None:
     """Why James would refuse `requested` after `stored`: it would hide rows. None: it would not."""
+    before, after = stored.slice_window, requested.slice_window
+    windows = f"stored {format_duration(before)}, wanted {format_duration(after)}"
     if requested.bucket_count < stored.bucket_count:
-        return f"bucketCount may not decrease: stored {stored.bucket_count}, wanted {requested.bucket_count}"
-    if requested.slice_window > stored.slice_window:
-        return f"sliceWindow may not grow: stored {format_duration(stored.slice_window)}, wanted {format_duration(requested.slice_window)}"
-    if whole_seconds(stored.slice_window) % whole_seconds(requested.slice_window):
-        return f"sliceWindow must divide the stored one: stored {format_duration(stored.slice_window)}, wanted {format_duration(requested.slice_window)}"
+        counts = f"stored {stored.bucket_count}, wanted {requested.bucket_count}"
+        return f"bucketCount may not decrease: {counts}"
+    if after > before:
+        return f"sliceWindow may not grow: {windows}"
+    if whole_seconds(before) % whole_seconds(after):
+        return f"sliceWindow must divide the stored one: {windows}"
     return None

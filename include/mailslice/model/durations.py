@@ -1,4 +1,4 @@
-"""Durations as people write them: `90s`, `15m`, `1h`, `30d`, `2w`, or ISO 8601 (`PT1H30M`, `P30D`)."""
+"""Durations as people write them: `90s`, `15m`, `1h`, `30d`, `2w`, or ISO 8601 (`PT1H30M`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ ALLOWED = "allowed: a number with ms, s, m, h, d or w (90s, 15m, 1h, 30d), or IS
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SHORT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.ASCII)
 _ISO = re.compile(
-    r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?",
+    r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?"
+    r"(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?",
     re.ASCII | re.IGNORECASE,
 )
 
@@ -39,7 +40,7 @@ def parse_duration(text: str, option: str = "duration") -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """The shortest single-unit form, as `parse_duration` reads it: 3600 s is `1h`, 5400 s is `90m`."""
+    """The shortest single-unit form that `parse_duration` reads: 3600 s is `1h`, 5400 s `90m`."""
     millis = round(value / timedelta(milliseconds=1))
     if millis % 1000:
         return f"{millis}ms"

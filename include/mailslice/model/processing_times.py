@@ -11,7 +11,7 @@ from collections.abc import Mapping
 _STEPS = 4
 """Buckets for each doubling."""
 _SHORTEST_MS = 1.0
-_MOST = 100_000
+_MAX_TOTAL = 100_000
 """Counts are halved above it, so that a queue whose mails become slower is noticed."""
 
 
@@ -36,7 +36,7 @@ class ProcessingTimes:
         """Count one mail."""
         self._counts[math.ceil(_STEPS * math.log2(max(seconds * 1000, _SHORTEST_MS)))] += 1
         self._total += 1
-        if self._total > _MOST:
+        if self._total > _MAX_TOTAL:
             self._counts = Counter(
                 {bucket: count // 2 for bucket, count in self._counts.items() if count > 1}
             )

@@ -83,7 +83,7 @@ class Group(BaseModel):
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """Field -> its docstring, for docs/settings.md: read from the source, when it is asked for."""
+        """Field -> its docstring, read from the source, for docs/settings.md."""
         (tree,) = ast.parse(inspect.getsource(cls)).body
         return {
             field.target.id: " ".join(str(below.value.value).split())

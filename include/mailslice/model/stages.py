@@ -28,7 +28,7 @@ class Stage(StrEnum):
     FAILED = "failed"
 
 
-class Verdict(StrEnum):
+class DeliveryVerdict(StrEnum):
     """What becomes of a delivery."""
 
     HANDLE = "handle"
@@ -98,7 +98,7 @@ class Decision:
     it is one attempt more, so that the old holder is refused.
     """
 
-    verdict: Verdict
+    verdict: DeliveryVerdict
     record: MailStage
     left: tuple[str, ...]
     failed: tuple[str, ...]
@@ -150,10 +150,14 @@ def next_attempt(
     return MailStage(record.enqueue_id, by, record.attempt + 1, record.step + 1, left, states, now)
 
 
-def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) -> Verdict:
+def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) -> DeliveryVerdict:
     if failed:
-        return Verdict.WAIT if holder_lives else Verdict.FAIL
-    return Verdict.HANDLE if record.remaining or not record.recipients else Verdict.COMPLETE
+        return DeliveryVerdict.WAIT if holder_lives else DeliveryVerdict.FAIL
+    return (
+        DeliveryVerdict.HANDLE
+        if record.remaining or not record.recipients
+        else DeliveryVerdict.COMPLETE
+    )
 
 
 def _fitted(read: MailStage, requested: tuple[str, ...]) -> MailStage:

@@ -25,7 +25,7 @@ _MOST_RACES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConfigurationCheck:
     """What the guard sees. `why_refused` says why `wanted` could not be applied; None when it
     could, or need not.
 
@@ -78,12 +78,14 @@ class ConfigurationGuard:
         recorded = self._tables.event_store.events(events.STORAGE_STRATEGY_AGGREGATE)
         return events.decode_strategy(recorded[-1][1]) if recorded else None
 
-    def check(self) -> Verdict:
+    def check(self) -> ConfigurationCheck:
         """Stored and wanted side by side. Changes nothing."""
         stored = self.stored()
         target = self._over(stored)
         why = why_refused(stored, target) if stored is not None and stored != target else None
-        return Verdict(stored, target, why, self.recorded_strategy(), self._settings.blob.strategy)
+        return ConfigurationCheck(
+            stored, target, why, self.recorded_strategy(), self._settings.blob.strategy
+        )
 
     def ensure(self) -> ViewConfiguration:
         """The configuration to work by. As James does, the first start creates missing tables and

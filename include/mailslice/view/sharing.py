@@ -86,7 +86,7 @@ def change(stores: Stores, *, shared: bool) -> bool:
 
 
 def require_nobody_else(stores: Stores, *, shared: bool) -> None:
-    """Raises ConfigurationDiffers while a worker of any queue runs that goes by the other answer."""
+    """Raises ConfigurationDiffers while a worker of any queue runs with the other answer."""
     running = [
         (queue, record)
         for queue, record in dissenters(stores, shared=shared)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from mailslice.model.mail import QueueName
-from mailslice.worker.io.operations import WorkerStatistics
+from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

@@ -87,14 +87,18 @@ class Place4Queue:
             return int(connection.channel().queue_declare(name, passive=True).method.message_count)
 
     def coming(self, name: str, count: int, seconds: float = 20) -> int:
-        """`ready`, once it is `count`, or after so many seconds: a broker dead-letters and gives back behind its answer, in its own time."""
+        """`ready`, once it is `count`, or after so many seconds: a broker dead-letters and gives
+        back behind its answer, in its own time.
+        """
         deadline = time.monotonic() + seconds
         while (found := self.ready(name)) != count and time.monotonic() < deadline:
             time.sleep(0.1)
         return found
 
     def take(self, name: str, seconds: float = 20) -> tuple[Any, bytes] | None:
-        """Takes one message off a RabbitMQ queue: (properties, body); None when none comes within so many seconds."""
+        """Takes one message off a RabbitMQ queue: (properties, body); None when none comes within
+        so many seconds.
+        """
         deadline = time.monotonic() + seconds
         while not self.ready(name) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -151,7 +155,9 @@ def at(settings: Settings, name: str = "spool") -> Iterator[Place4Queue]:
 
 @pytest.fixture
 def spool(fresh_module: Any) -> Iterator[Place4Queue]:
-    """A queue and a bucket of its own; the tables are shared by the tests of a module, for they take seconds to make."""
+    """A queue and a bucket of its own; the tables are shared by the tests of a module, for they
+    take seconds to make.
+    """
     name = f"spool-{uuid.uuid4().hex[:8]}"
     fresh = fresh_module.but(MAILSLICE_S3_BUCKET=f"{fresh_module.settings.s3.bucket}-{name}")
     for world in at(fresh.settings, name):

@@ -1,4 +1,6 @@
-"""A TCP proxy that can be cut and mended, or made to swallow what comes: a store that dies, and one that hangs."""
+"""A TCP proxy that can be cut and mended, or made to swallow what comes: a store that dies, and one
+that hangs.
+"""
 
 from __future__ import annotations
 

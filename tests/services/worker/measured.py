@@ -1,4 +1,6 @@
-"""How much memory something takes, in a process that does nothing else: `measured.py MODULE FUNCTION QUEUE FILE`, settings by the environment."""
+"""How much memory something takes, in a process that does nothing else: `measured.py MODULE
+FUNCTION QUEUE FILE`, settings by the environment.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from mailslice.model.settings import Settings, clone_root, load_settings
 async def resident_growth(
     function: Callable[[Settings, Any, Path], Awaitable[None]], fresh: Any, queue: str, file: Path
 ) -> float:
-    """MiB by which the peak of a process grew from its imports to the end of `function(settings, queue, file)`."""
+    """MiB by which the peak of a process grew from its imports to the end of `function(settings,
+    queue, file)`.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         __file__,

@@ -1,4 +1,6 @@
-"""A proxy in front of S3 that knows requests: it answers 503 for the objects that a test names, and passes on all else."""
+"""A proxy in front of S3 that knows requests: it answers 503 for the objects that a test names, and
+passes on all else.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ _REFUSED = (
 
 
 class Refusing:
-    """Forwards a local port to `host:port`. `unreadable`: keys, or parts of them, whose GETs are refused."""
+    """Forwards a local port to `host:port`.
+
+    `unreadable`: keys, or parts of them, whose GETs are refused.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._to = (host, port)

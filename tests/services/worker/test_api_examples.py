@@ -50,7 +50,9 @@ def spool(shared: Place4Queue) -> Iterator[Place4Queue]:
 def example(
     spool: Place4Queue, fresh_module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
-    """Runs an example in an empty folder, with nothing but MAILSLICE_* of the test's own stores; gives its names."""
+    """Runs an example in an empty folder, with nothing but MAILSLICE_* of the test's own stores;
+    gives its names.
+    """
     for name in [name for name in os.environ if name.startswith("MAILSLICE_")]:
         monkeypatch.delenv(name)
     for name, value in fresh_module.env.items():

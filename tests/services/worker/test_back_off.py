@@ -1,4 +1,6 @@
-"""The back-off policy as a whole: attempts by two workers one after the other, and the end of a mail that never succeeds."""
+"""The back-off policy as a whole: attempts by two workers one after the other, and the end of a
+mail that never succeeds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a broker does to a worker: delivery limits, queues that go, alarms. Good mail is never a dead letter for it, and nobody waits without a word."""
+"""What a broker does to a worker: delivery limits, queues that go, alarms.
+
+Good mail is never a dead letter for it, and nobody waits without a word.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from mailslice.codec import message
 from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_worker, queue_worker
-from mailslice.worker.dequeue import hop_consumer
+from mailslice.worker.dequeue import expired_delay_consumer
 from mailslice.worker.dequeue.park import Park
 from mailslice.worker.enqueue.delayed_mails import Delays
 from tests.services.worker.conftest import at, mail, until
@@ -65,7 +68,7 @@ async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quo
             assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
-async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(
+async def test_a_mail_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(
     fresh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -132,7 +135,8 @@ async def test_a_poisonous_mail_still_ends_as_a_dead_letter_at_the_limit(fresh: 
                 await deliveries.disconnect()
                 worker.state.in_hand.clear()
         async with asyncio.timeout(10):
-            while not spool.ready(spool.names.dead_letter_queue):  # noqa: ASYNC110 - the broker's own pace
+            dead_letters = spool.names.dead_letter_queue
+            while not spool.ready(dead_letters):  # noqa: ASYNC110 - the broker's own pace
                 await asyncio.sleep(0.1)
 
 
@@ -193,7 +197,10 @@ def waiting_in(spool: Any, queue: str) -> int | None:
 async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the hop queue: RabbitMQ 4 gives every quorum queue one, and a policy may. What goes past it there is dropped, for there are no dead letters."""
+    """Of the hop queue: RabbitMQ 4 gives every quorum queue one, and a policy may.
+
+    What goes past it there is dropped, for there are no dead letters.
+    """
     refused: list[object] = []
     parked: list[object] = []
     putting, closing = Park.put, Delays._close
@@ -210,7 +217,7 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
         await (away if len(refused) < 2 else closing)(*given)
 
     monkeypatch.setattr(Park, "put", counted)
-    monkeypatch.setattr(hop_consumer, "_LEVEL", 1)
+    monkeypatch.setattr(expired_delay_consumer, "_LEVEL", 1)
 
     with blocking_connection(spool.settings.rabbitmq) as connection:
         connection.channel().queue_declare(
@@ -274,7 +281,10 @@ async def test_workers_that_end_never_push_a_copy_that_waits_past_a_delivery_lim
 async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_dead_letters(
     spool: Any, *, gone: bool
 ) -> None:
-    """As James 3.5 declares it: RabbitMQ drops what is rejected there. `gone`: the dead letter exchange and queue were lost with it, and nobody made them."""
+    """As James 3.5 declares it: RabbitMQ drops what is rejected there.
+
+    `gone`: the dead letter exchange and queue were lost with it, and nobody made them.
+    """
     async with (
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
@@ -344,7 +354,8 @@ async def test_an_enqueue_into_a_broker_in_alarm_waits_says_why_and_leaves_nothi
                 began = time.monotonic()
                 with pytest.raises(
                     StoreUnavailable,
-                    match=rf"127\.0\.0\.1:{rabbit.port} blocks publishers \(low on memory\); not confirmed within 3 s",
+                    match=rf"127\.0\.0\.1:{rabbit.port} blocks publishers "
+                    r"\(low on memory\); not confirmed within 3 s",
                 ):
                     await worker.enqueue(mail("during"), CONTENT)
                 assert time.monotonic() - began >= 2.9

@@ -1,4 +1,6 @@
-"""What cannot be handled goes to the dead letter queue, and the next mail goes on; deleted mails are dropped; retries."""
+"""What cannot be handled goes to the dead letter queue, and the next mail goes on; deleted mails
+are dropped; retries.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ async def next_of(deliveries: Deliveries, seconds: float = 15) -> Delivery:
 async def test_json_that_is_no_mail_goes_to_the_dead_letters_and_the_next_mail_goes_on(
     spool: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The last one is JSON to one parser, and too deep for the one that looks for keys that are given twice.
+    # The last one is JSON to one parser, and too deep for the one that looks for keys that are
+    # given twice.
     deep = (
         golden_body("minimal")[:-1] + b',"x":{"name":1},"deep":' + b"[" * 1000 + b"]" * 1000 + b"}"
     )
@@ -178,7 +181,10 @@ async def test_a_mail_that_is_rejected_twice_at_once_or_cut_short_is_settled_onc
 async def test_what_is_rejected_while_somebody_deletes_the_dead_letters_is_kept(
     spool: Any, gone: str
 ) -> None:
-    """A `basic.reject` has no answer: the broker drops what it cannot route. Enqueues on the other connection go on meanwhile."""
+    """A `basic.reject` has no answer: the broker drops what it cannot route.
+
+    Enqueues on the other connection go on meanwhile.
+    """
     names = spool.names
     async with (
         open_worker(spool.settings, spool.queue) as worker,

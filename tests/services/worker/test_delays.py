@@ -1,4 +1,6 @@
-"""Mails that are delivered later: due times, deleted and flushed ones, copies that are doubled, rows that are lost."""
+"""Mails that are delivered later: due times, deleted and flushed ones, copies that are doubled,
+rows that are lost.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +151,9 @@ async def test_flush_delivers_every_delayed_mail_now_and_drops_the_late_copies(s
 async def test_a_flush_goes_by_the_row_as_it_is_and_not_as_it_was_listed(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mail came due and was delayed anew meanwhile, for fewer recipients: the older row's message would reach the others twice."""
+    """The mail came due and was delayed anew meanwhile, for fewer recipients: the older row's
+    message would reach the others twice.
+    """
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
         listed = row(spool, item)
@@ -188,7 +192,9 @@ async def test_a_copy_with_another_token_than_the_rows_is_dropped(spool: Any) ->
 
 
 async def test_a_doubled_copy_is_delivered_once(spool: Any) -> None:
-    """As at-least-once dead-lettering, or a kill between the confirm of a round and its ack, leaves it."""
+    """As at-least-once dead-lettering, or a kill between the confirm of a round and its ack, leaves
+    it.
+    """
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1))
         token = str(row(spool, item).token)
@@ -279,7 +285,8 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
         item = await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
-            # A kill after the copy was confirmed and before the ack leaves this: the mail on the work queue, and a copy in a level.
+            # A kill after the copy was confirmed and before the ack leaves this: the mail on the
+            # work queue, and a copy in a level.
             await Delays(worker.context).schedule(
                 item.enqueue_id,
                 Copy(message.encode(item), {}, None),
@@ -294,7 +301,9 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
 
 
 def hours_ago(hours: int) -> Any:
-    """A clock that is behind: what is enqueued by it is in a slice that is over, and delayed by a second it is due a second later all the same."""
+    """A clock that is behind: what is enqueued by it is in a slice that is over, and delayed by a
+    second it is due a second later all the same.
+    """
     return lambda: datetime.now(UTC) - timedelta(hours=hours)
 
 
@@ -306,7 +315,10 @@ def cleaned(spool: Any, world: Any) -> None:
 async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_back(
     spool: Any,
 ) -> None:
-    """Shared with James, whose cleanup drops row and mark whatever waits in our levels. A live one is delivered, also before a browseStart."""
+    """Shared with James, whose cleanup drops row and mark whatever waits in our levels.
+
+    A live one is delivered, also before a browseStart.
+    """
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
         gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(seconds=1))
         cleaned(spool, row(spool, gone).partition)
@@ -362,7 +374,9 @@ async def test_a_mail_of_james_that_was_put_off_knows_its_place_and_does_not_com
 async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_is_due(
     spool: Any,
 ) -> None:
-    """One that somebody forced back, or whose view was lost: that it has no row then says nothing of what happened since."""
+    """One that somebody forced back, or whose view was lost: that it has no row then says nothing
+    of what happened since.
+    """
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
         item = await worker.enqueue(mail(), CONTENT)
         cleaned(spool, Partition(slice_start(hours_ago(3)(), timedelta(hours=1)), 0))
@@ -377,10 +391,12 @@ async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_i
         await again.complete()
 
 
-async def test_on_an_own_queue_a_mail_that_has_lost_its_row_and_is_put_off_is_delivered_when_it_is_due(
+async def test_on_an_own_queue_a_mail_without_a_row_that_is_put_off_is_delivered_when_due(
     fresh: Any,
 ) -> None:
-    """Nobody can have cleaned it, for its slice is open: it gets its row back, by which it is live when the slice is over."""
+    """Nobody can have cleaned it, for its slice is open: it gets its row back, by which it is live
+    when the slice is over.
+    """
     for spool in at(fresh.but(MAILSLICE_QUEUE_SHARED="false").settings):
         into = datetime.now(UTC) - slice_start(datetime.now(UTC), timedelta(hours=1))
         async with open_worker(
@@ -410,7 +426,9 @@ async def test_on_an_own_queue_a_mail_that_has_lost_its_row_and_is_put_off_is_de
 async def test_in_doubt_a_delayed_mail_is_delivered(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row is not absent because a store did not answer, because it is written late, because it is in a table that was made since, or nobody knows where."""
+    """A row is not absent because a store did not answer, because it is written late, because it is
+    in a table that was made since, or nobody knows where.
+    """
     old, now = (
         Partition(slice_start(at, timedelta(hours=1)), 0)
         for at in (hours_ago(3)(), datetime.now(UTC) + timedelta(hours=1))
@@ -467,7 +485,9 @@ def made_anew(settings: Any, default_queue_type: str) -> None:
 async def test_levels_work_on_classic_and_quorum_queues_whatever_the_vhost_s_default_is(
     fresh: Any, quorum: str, default: str | None
 ) -> None:
-    """A quorum queue that dead-letters at most once loses what is on its way when its broker dies: a level that says no type would be one there."""
+    """A quorum queue that dead-letters at most once loses what is on its way when its broker dies:
+    a level that says no type would be one there.
+    """
     settings = fresh.but(MAILSLICE_QUEUE_QUORUM=quorum).settings
     if default is not None:
         made_anew(settings, default)

@@ -1,4 +1,6 @@
-"""Stores that are down at start, that die in the middle, and that come back: nothing lost, nothing sent twice, an error that names the address."""
+"""Stores that are down at start, that die in the middle, and that come back: nothing lost, nothing
+sent twice, an error that names the address.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from mailslice.model.errors import (
 from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
 from mailslice.worker import Deliveries, Delivery, consume, open_worker
-from mailslice.worker.dequeue.hop_consumer import HopConsumer
+from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.content_loader import Loader
 from mailslice.worker.process import task as handling
@@ -181,7 +183,7 @@ async def test_a_cancelled_enqueue_is_taken_back(fresh: Any, rabbit: Cuttable) -
         assert [row.item.mail.name for row in spool.live()] == ["before"]
 
 
-async def test_the_consumer_comes_back_after_its_connection_was_cut_and_hands_nothing_out_twice_at_once(
+async def test_the_consumer_reconnects_after_a_cut_and_hands_nothing_out_twice_at_once(
     fresh: Any, rabbit: Cuttable
 ) -> None:
     for spool in at(fresh.settings):
@@ -253,7 +255,7 @@ async def test_a_check_that_fails_after_the_content_was_loaded_keeps_no_part_of_
         async with aclosing(worker.deliveries(1)) as deliveries:
             await (
                 await next_of(deliveries)
-            ).give_back()  # from now on it may be a second copy, which is checked again once it is loaded
+            ).give_back()  # it may be a second copy now, which is checked again once it is loaded
             asked = iter(
                 [False, StoreUnavailable("Cassandra at c:9042 does not answer"), False, False]
             )
@@ -349,7 +351,10 @@ async def test_a_completion_while_cassandra_is_down_can_be_asked_for_again(fresh
 async def test_an_outage_of_cassandra_leaves_no_message_and_no_live_row_of_what_failed_in_it(
     fresh: Any,
 ) -> None:
-    """Cassandra hangs for 30 s: inserts time out, and are applied when it goes on. Their callers were told long before."""
+    """Cassandra hangs for 30 s: inserts time out, and are applied when it goes on.
+
+    Their callers were told long before.
+    """
     async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
         for spool in at(fresh.settings):
             settings = through(fresh, "cassandra", cassandra.port)
@@ -406,9 +411,9 @@ async def test_a_stop_while_cassandra_is_away_ends_and_what_was_handled_goes_bac
 async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closing, go_on, close = asyncio.Event(), asyncio.Event(), HopConsumer.close
+    closing, go_on, close = asyncio.Event(), asyncio.Event(), ExpiredDelayConsumer.close
 
-    async def slowly(self: HopConsumer) -> None:
+    async def slowly(self: ExpiredDelayConsumer) -> None:
         closing.set()
         await go_on.wait()
         await close(self)
@@ -419,11 +424,12 @@ async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
         deliveries = worker.deliveries(4)
         first = await next_of(deliveries)
         await until(lambda: len(worker.state.in_hand) == 3)  # the others are ready
-        monkeypatch.setattr(HopConsumer, "close", slowly)
+        monkeypatch.setattr(ExpiredDelayConsumer, "close", slowly)
         ending = asyncio.create_task(deliveries.aclose())
         await asyncio.wait_for(closing.wait(), 20)
         assert await anext(deliveries, None) is None
-        ending.cancel()  # and it goes on: what is ready here would wait for good, and so would every later copy of it
+        # It goes on: else what is ready here, and every later copy of it, would wait for good.
+        ending.cancel()
         await asyncio.wait({ending})
         go_on.set()
         await asyncio.wait_for(deliveries.aclose(), 20)
@@ -449,7 +455,9 @@ async def test_a_mail_waits_while_cassandra_is_down(fresh: Any) -> None:
 
 
 async def dropping_its_cancellation() -> None:
-    """What asyncio makes of a gather whose one part fails in the turn in which the whole is cancelled: the failure, and no cancellation."""
+    """What asyncio makes of a gather whose one part fails in the turn in which the whole is
+    cancelled: the failure, and no cancellation.
+    """
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:

@@ -1,4 +1,6 @@
-"""What the broker hands out again after a lost connection, though a retry has put another message in its place: no one is served again, nothing is lost."""
+"""What the broker hands out again after a lost connection, though a retry has put another message
+in its place: no one is served again, nothing is lost.
+"""
 
 from __future__ import annotations
 

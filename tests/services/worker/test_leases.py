@@ -1,4 +1,6 @@
-"""Handlers that take long: their mails are not unacknowledged meanwhile, and come back when the process has died."""
+"""Handlers that take long: their mails are not unacknowledged meanwhile, and come back when the
+process has died.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,9 @@ async def test_a_mail_that_was_closed_meanwhile_gets_no_lease(spool: Place4Queue
 async def test_a_mail_that_was_closed_stays_closed_when_a_cleanup_has_taken_its_mark(
     spool: Place4Queue, how: str
 ) -> None:
-    """It hangs for a night: stuck_mails has set it aside, the broker has nothing of it, and the cleanup takes row and mark."""
+    """It hangs for a night: stuck_mails has set it aside, the broker has nothing of it, and the
+    cleanup takes row and mark.
+    """
     async with (
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(4)) as deliveries,

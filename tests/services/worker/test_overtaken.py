@@ -1,4 +1,6 @@
-"""An older message of a mail, handed out again after a retry has put a later one in its place: what is durable decides, in any process."""
+"""An older message of a mail, handed out again after a retry has put a later one in its place: what
+is durable decides, in any process.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ async def test_a_pause_is_kept_by_another_process_too(
 async def test_a_row_whose_copy_never_came_to_be_loses_no_mail(
     spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash between the row and its copy: the message that is handed out again is all there is."""
+    """A crash between row and copy: the message that is handed out again is all there is."""
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(4)) as deliveries:

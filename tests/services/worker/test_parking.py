@@ -1,4 +1,6 @@
-"""Stores that answer for most mails and not for some: the others go on, and each of those comes when its store has it."""
+"""Stores that answer for most mails and not for some: the others go on, and each of those comes
+when its store has it.
+"""
 
 from __future__ import annotations
 

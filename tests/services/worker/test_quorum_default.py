@@ -1,4 +1,5 @@
-"""The worker on a vhost whose default queue type is quorum, as RabbitMQ's documentation advises: a few tests of each kind.
+"""The worker on a vhost whose default queue type is quorum, as RabbitMQ's documentation advises: a
+few tests of each kind.
 
 All of them: MAILSLICE_TEST_DEFAULT_QUEUE_TYPE=quorum for a run of tests/services/worker.
 """

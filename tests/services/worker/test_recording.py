@@ -1,4 +1,6 @@
-"""The worker's own record, as a worker writes it: what is in it and when, and that no store's absence, nor the record itself, costs a mail."""
+"""The worker's own record, as a worker writes it: what is in it and when, and that no store's
+absence, nor the record itself, costs a mail.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,6 @@
-"""Stage marks on a queue that has them: what a delivery finds, what a handler marks, what a retry writes first."""
+"""Stage marks on a queue that has them: what a delivery finds, what a handler marks, what a retry
+writes first.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ async def settled(spool: Place4Queue, deliveries: Deliveries, *items: QueuedMail
 
 
 def set_aside(spool: Place4Queue) -> list[tuple[EnqueueId, int, tuple[str, ...], str]]:
-    """(enqueue id, attempt, recipients, whether it was finished after all) of each mail in quarantine."""
+    """(enqueue id, attempt, recipients, whether it was finished after all) of each mail in
+    quarantine.
+    """
     return [
         (
             kept.enqueue_id,
@@ -128,7 +132,9 @@ def reports(spool: Place4Queue) -> list[tuple[tuple[str, ...], email.message.Ema
 
 
 def reported(spool: Place4Queue) -> list[str]:
-    """The recipients that any report names as failed, of all reports in the queue of this module's tests."""
+    """The recipients that any report names as failed, of all reports in the queue of this module's
+    tests.
+    """
     return sorted(
         str(block["Final-Recipient"]).removeprefix("rfc822; ")
         for _, report in reports(spool)
@@ -250,7 +256,7 @@ async def test_a_mail_whose_recipients_all_were_served_is_completed(spool: Any) 
     assert not {item.header_blob_id, item.body_blob_id} & spool.blob_keys()
 
 
-async def test_who_was_being_sent_to_by_one_who_is_gone_has_failed_and_is_told_and_the_others_are_served(
+async def test_recipients_in_doubt_fail_and_are_reported_and_the_others_are_served(
     spool: Any, caplog: Any
 ) -> None:
     before = reported(spool)
@@ -296,7 +302,8 @@ async def test_the_report_goes_to_the_sender_with_the_header_and_the_null_sender
         told = await worker.enqueue(
             mail("told", sender="author@home.example", recipients=("told@next.example",)), CONTENT
         )
-        # James' JSON may name a sender of whom no header can be made: the operator is told, and the mail is held by nobody for ever.
+        # James' JSON may name a sender of whom no header can be made: the operator is told, and the
+        # mail is held by nobody for ever.
         hopeless = await worker.enqueue(
             mail("hopeless", sender="a@[", recipients=("never-told@next.example",)), CONTENT
         )
@@ -315,7 +322,9 @@ async def test_the_report_goes_to_the_sender_with_the_header_and_the_null_sender
 
 
 async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
-    """Two workers hold the same mail, as after a lost connection: the second one neither sends nor fails it while the first one lives."""
+    """Two workers hold the same mail, as after a lost connection: the second one neither sends nor
+    fails it while the first one lives.
+    """
     async with (
         open_worker(spool.settings, spool.queue) as first,
         open_worker(spool.settings, spool.queue) as second,
@@ -366,7 +375,7 @@ async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: An
             again = await next_of(ours)
             if (
                 again.attempt == 1
-            ):  # the copy that was given back, looked at between the two writes of the other's retry
+            ):  # the copy that was given back, between the two writes of the other's retry
                 with pytest.raises(TakenOver):
                     await again.stage_for_coroutine().sending([B])
                 await again.complete()
@@ -404,7 +413,7 @@ async def test_a_handler_that_ends_in_doubt_fails_those_it_was_sending_to_and_th
     assert new_reports(spool, before) == [A, B, C]
 
 
-async def test_what_was_failed_and_is_sent_after_all_is_corrected_and_the_handler_touches_nobody_else(
+async def test_who_failed_and_is_sent_to_after_all_is_corrected_and_nobody_else_is_touched(
     spool: Any,
 ) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
@@ -456,7 +465,8 @@ async def test_those_in_doubt_have_a_row_of_their_own_whatever_a_run_was_recover
             of_run = quarantine.keep(
                 doubtful, holder, Decided(action, "hangs", "duty", "run-1"), State.RECOVERING
             )
-            await delivery.retry()  # as for an exception, between the run's row and its taking of the mail, which is refused then
+            # As for an exception, between the run's row and its taking of the mail (refused then).
+            await delivery.retry()
             assert not quarantine.withdraw(of_run)
             assert set_aside(spool) == [(item.enqueue_id, 1, (A,), False)]
             await (await next_of(deliveries)).complete()

@@ -259,7 +259,7 @@ def test_a_plain_handler_may_enqueue_and_an_async_one_is_told_why_it_cannot(
     assert "its own event loop" in said[0]
 
 
-def test_an_iterator_that_is_left_gives_back_what_it_fetched_and_what_is_in_hand_can_still_be_settled(
+def test_an_iterator_that_is_left_gives_back_what_it_fetched_and_the_rest_can_be_settled(
     spool: Place4Queue,
 ) -> None:
     with open_queue(spool.queue, spool.settings) as queue:

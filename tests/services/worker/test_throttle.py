@@ -1,4 +1,6 @@
-"""Throttling by destination: workers that know nothing of each other share the books of a queue, in Cassandra."""
+"""Throttling by destination: workers that know nothing of each other share the books of a queue, in
+Cassandra.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,8 @@ async def test_a_store_that_does_not_answer_grants_nothing_and_frees_what_others
         await until(lambda: not book(spool).holders)
         original = throttle._table
         assert original is not None
-        desk = await throttle._desk("bad.example", throttle._limits.of("bad.example"))  # type: ignore[arg-type]
+        limit = throttle._limits.of("bad.example")
+        desk = await throttle._desk("bad.example", limit)  # type: ignore[arg-type]
         desk._table = None  # type: ignore[assignment]
         with pytest.raises(StoreUnavailable, match="could not be asked"):
             await throttle.enter("b", ("bad.example", *SLOW), waited=False)

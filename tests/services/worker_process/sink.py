@@ -1,4 +1,7 @@
-"""An SMTP server that keeps what it gets, and refuses what it is told to refuse. A thread of its own: the relay blocks."""
+"""An SMTP server that keeps what it gets, and refuses what it is told to refuse.
+
+A thread of its own: the relay blocks.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 @dataclass
 class Sink:
-    """`refuse` maps a recipient, or MAIL or DATA, to an answer; `got` holds (sender, recipients, bytes, MAIL options) of each mail."""
+    """`refuse` maps a recipient, or MAIL or DATA, to an answer; `got` holds (sender, recipients,
+    bytes, MAIL options) of each mail.
+    """
 
     refuse: dict[str, str] = field(default_factory=dict)
     got: list[tuple[str, tuple[str, ...], bytes, tuple[str, ...]]] = field(default_factory=list)

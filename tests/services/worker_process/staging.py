@@ -1,9 +1,12 @@
-"""A relaying worker that kills (-9) or stops itself at a named point: `staging.py MODE POINT QUEUE PORT`, MODE kill, stop or none, POINT such as `dot#2`.
+"""A relaying worker that kills (-9) or stops itself at a named point: `staging.py MODE POINT QUEUE
+PORT`, MODE kill, stop or none, POINT such as `dot#2`.
 
-A point is a step of a mail's way, `#n` the n-th time it is passed: `read` (its stage), `loaded`, `sending` and `began` (before and after that mark is
-written), `dot` and `unanswered` (before and after the last byte of DATA), `answered` and `sent` (before and after that mark), `again` and `next` (before
-and after a retry's record), `publish`, `published`, `mark`, `marked`, `ack`, `acked`.
-Prints each point, and `settled` after each outcome. Ends by SIGTERM. `relaying` is what the tests run themselves, without points.
+A point is a step of a mail's way, `#n` the n-th time it is passed: `read` (its stage), `loaded`,
+`sending` and `began` (before and after that mark is written), `dot` and `unanswered` (before and
+after the last byte of DATA), `answered` and `sent` (before and after that mark), `again` and `next`
+(before and after a retry's record), `publish`, `published`, `mark`, `marked`, `ack`, `acked`.
+Prints each point, and `settled` after each outcome. Ends by SIGTERM. `relaying` is what the tests
+run themselves, without points.
 """
 
 from __future__ import annotations
@@ -105,7 +108,10 @@ async def relaying(
     stop: asyncio.Event,
     on_idle: Callable[[float], None] = lambda _seconds: None,
 ) -> None:
-    """Relays what the queue gives until `stop`; tells `on_idle` for how long there was nothing. A retry does not wait."""
+    """Relays what the queue gives until `stop`; tells `on_idle` for how long there was nothing.
+
+    A retry does not wait.
+    """
     at_once = task.Policy(BackOff(cap=timedelta(0)))
     async with open_worker(settings, queue) as worker:
         running = task.Handling(

@@ -295,7 +295,10 @@ def test_a_mail_that_is_too_old_is_given_up_but_not_before_it_was_tried(sink: Si
     assert marked(sink, age=OLD)[0] == Complete()
     sink.refuse.update({A: "450 4.2.0 later", B: "550 5.1.1 never"})
     assert marked(sink, age=timedelta(days=5))[0] == Retry(recipients=(A, B), back_off=True)
-    expected = "given up after 5d (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: 450 for 1, 550 for 1"
+    expected = (
+        "given up after 5d (MAILSLICE_RELAY_MAX_AGE); "
+        "the next hop's last answers: 450 for 1, 550 for 1"
+    )
     assert marked(sink, age=OLD)[0] == Reject(expected)
     assert marked(sink, age=timedelta(hours=2), max_age="1h")[0] == Reject(
         expected.replace("5d", "1h")

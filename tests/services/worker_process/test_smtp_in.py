@@ -36,7 +36,8 @@ CONTENT = b"Subject: x\r\n\r\nbody\r\n"
 LARGE = b"x" * 1022 + b"\r\n"
 LARGE *= 9 << 10
 TRACE = re.compile(
-    rb"Received: from [^\r]+\r\n\tby [^\r]+ with (\w+) id ([^\r;]+);\r\n\tSat, 21 Nov 2026 09:30:15 \+0000\r\n"
+    rb"Received: from [^\r]+\r\n\tby [^\r]+ with (\w+) id ([^\r;]+);\r\n"
+    rb"\tSat, 21 Nov 2026 09:30:15 \+0000\r\n"
 )
 Got = TypeVar("Got")
 
@@ -93,7 +94,9 @@ class Server:
         return await asyncio.to_thread(client)
 
     async def say(self, *lines: bytes) -> bytes:
-        """Sends raw lines in one go (pipelining) and gives all answers up to the end of the connection."""
+        """Sends raw lines in one go (pipelining) and gives all answers up to the end of the
+        connection.
+        """
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(b"".join(line + b"\r\n" for line in lines) + b"QUIT\r\n")
         answers = await asyncio.wait_for(reader.read(), 30)
@@ -686,7 +689,9 @@ async def test_an_idle_client_is_sent_away_after_the_timeout() -> None:
 
 @asynccontextmanager
 async def deaf_client(port: int) -> AsyncIterator[None]:
-    """One that asks and asks, and reads nothing of the answers, until the server cannot send it any more."""
+    """One that asks and asks, and reads nothing of the answers, until the server cannot send it any
+    more.
+    """
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -722,7 +727,7 @@ async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending(
         await asyncio.wait_for(server.task, 15)
 
 
-async def test_a_client_that_is_silent_within_its_tls_handshake_does_not_keep_the_server_from_ending(
+async def test_a_client_that_is_silent_in_its_tls_handshake_does_not_keep_the_server_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smtp_conversation, "_GOODBYE", 0.3)

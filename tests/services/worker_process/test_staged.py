@@ -1,4 +1,6 @@
-"""Killed (-9) or stopped at every point between two stages: no recipient's server gets a mail twice, nobody is dropped in silence. A real sink counts."""
+"""Killed (-9) or stopped at every point between two stages: no recipient's server gets a mail
+twice, nobody is dropped in silence. A real sink counts.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ A, B, C = "a@next.example", "b@next.example", "c@next.example"
 MAIL = Mail(
     "m", "author@home.example", (A, B, C), per_recipient_headers=(RecipientHeader(B, "X-For", "b"),)
 )
-"""Two transactions: A and C, then B with a header of its own. C is greylisted: a third one, in the second attempt."""
+"""Two transactions: A and C, then B with a header of its own.
+
+C is greylisted: a third one, in the second attempt.
+"""
 POINTS = [
     *(
         "read#1",
@@ -110,7 +115,9 @@ def world(fresh_module: Any) -> Any:
 
 
 def one_round(world: Any, mode: str, point: str) -> Round:
-    """`mode`: kill; stop (until another worker is done with the mail); pause (its connection is lost, and it goes on at once, beside the other worker)."""
+    """`mode`: kill; stop (until another worker is done with the mail); pause (its connection is
+    lost, and it goes on at once, beside the other worker).
+    """
     name = f"{mode}-{point.replace('#', '-')}"
     world = world.but(MAILSLICE_QUEUE_STAGE_MARKS=name)
     with contextmanager(at)(world.settings, name) as spool, running(Greylisting()) as sink:
@@ -245,7 +252,7 @@ def checked(world: Any, rounds: list[tuple[str, str]]) -> None:
             check(mode, point, found)
 
 
-def test_killed_or_stopped_around_the_last_step_nobody_gets_a_mail_twice_and_nobody_is_dropped_in_silence(
+def test_killed_or_stopped_around_the_last_step_nobody_is_served_twice_or_dropped_in_silence(
     world: Any,
 ) -> None:
     checked(

@@ -60,7 +60,10 @@ def test_the_sender_is_found(header, sender):
         (b"To: =?utf-8?q?a=2C?= <k@l.m>", ("k@l.m",)),
         (b"X-To: a@x.y", ()),
         (
-            "To: weiß@x.de, weiss@x.de, ﬁx@x.de, fix@x.de, WEISS@x.de, ÉMILE@x.de, émile@x.de, ılker@x.de, ilker@x.de".encode(),
+            (
+                "To: weiß@x.de, weiss@x.de, ﬁx@x.de, fix@x.de, WEISS@x.de, "
+                "ÉMILE@x.de, émile@x.de, ılker@x.de, ilker@x.de"
+            ).encode(),
             (
                 "weiß@x.de",
                 "weiss@x.de",

@@ -30,7 +30,8 @@ def driver_value(kind: str, value: object) -> object:
     if value is None:
         return None
     if kind == "timestamp":
-        return datetime(1970, 1, 1) + timedelta(milliseconds=value)  # noqa: DTZ001 - naive, as the driver gives it
+        # Naive, as the driver gives it.
+        return datetime(1970, 1, 1) + timedelta(milliseconds=value)  # noqa: DTZ001
     if kind == "uuid":
         return UUID(value)
     if kind.startswith("map"):
@@ -80,7 +81,7 @@ def test_rows_are_read_as_mappings_tuples_and_named_tuples():
     assert (
         row.from_row(tuple(values))
         == row.from_row(given)
-        == row.from_row(namedtuple("Row", row.COLUMNS)(*values))  # noqa: PYI024 - as the driver makes them
+        == row.from_row(namedtuple("Row", row.COLUMNS)(*values))  # noqa: PYI024
     )
 
 

@@ -123,7 +123,8 @@ def test_what_is_before_an_at_is_shown_nowhere_in_a_refusal(name, quote):
 def test_the_file_is_read_only_when_the_environment_names_no_store(tmp_path):
     file = tmp_path / "settings.env"
     file.write_text(
-        "# written by make run\nMAILSLICE_CASSANDRA_PORT=19042\nexport MAILSLICE_QUEUE_BUCKET_COUNT='3'\n\n"
+        "# written by make run\nMAILSLICE_CASSANDRA_PORT=19042\n"
+        "export MAILSLICE_QUEUE_BUCKET_COUNT='3'\n\n"
     )
     read = load_settings({"MAILSLICE_QUEUE_BUCKET_COUNT": "5"}, file)
     assert (read.cassandra.port, read.queue.bucket_count, read.source) == (19042, 5, str(file))

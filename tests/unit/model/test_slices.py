@@ -22,7 +22,8 @@ VECTORS = json.loads((Path(__file__).parents[2] / "golden" / "bucket-vectors.jso
     "vectors"
 ]
 HOUR = timedelta(hours=1)
-instants = st.datetimes(datetime(1901, 1, 1), datetime(2300, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+_FIRST, _LAST = datetime(1901, 1, 1), datetime(2300, 1, 1)  # noqa: DTZ001 - as Hypothesis asks
+instants = st.datetimes(_FIRST, _LAST, timezones=st.just(UTC))
 windows = st.integers(1, 10**6).map(lambda seconds: timedelta(seconds=seconds))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailslice.model.mail import EnqueueId
-from mailslice.model.stages import Decision, MailStage, Stage, Verdict, decide, next_attempt
+from mailslice.model.stages import Decision, DeliveryVerdict, MailStage, Stage, decide, next_attempt
 
 ID = EnqueueId(UUID(int=1))
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -29,27 +29,27 @@ def decided(read: MailStage | None, *recipients: str, lives: bool = False) -> De
 @pytest.mark.parametrize(
     ("read", "verdict", "left", "failed"),
     [
-        (None, Verdict.HANDLE, (A, B, C), ()),
-        (record((A, B, C)), Verdict.HANDLE, (A, B, C), ()),
-        (record((C,), a=SENT, b=SENT), Verdict.HANDLE, (C,), ()),
-        (record((C,), a=FAILED, b=SENT), Verdict.HANDLE, (C,), ()),
-        (record((), a=SENDING, b=SENDING, c=SENDING), Verdict.FAIL, (), (A, B, C)),
-        (record((C,), a=SENT, b=SENDING), Verdict.FAIL, (C,), (B,)),
-        (record((), a=SENT, b=SENT, c=SENT), Verdict.COMPLETE, (), ()),
-        (record((), a=SENT, b=SENT, c=FAILED), Verdict.COMPLETE, (), ()),
+        (None, DeliveryVerdict.HANDLE, (A, B, C), ()),
+        (record((A, B, C)), DeliveryVerdict.HANDLE, (A, B, C), ()),
+        (record((C,), a=SENT, b=SENT), DeliveryVerdict.HANDLE, (C,), ()),
+        (record((C,), a=FAILED, b=SENT), DeliveryVerdict.HANDLE, (C,), ()),
+        (record((), a=SENDING, b=SENDING, c=SENDING), DeliveryVerdict.FAIL, (), (A, B, C)),
+        (record((C,), a=SENT, b=SENDING), DeliveryVerdict.FAIL, (C,), (B,)),
+        (record((), a=SENT, b=SENT, c=SENT), DeliveryVerdict.COMPLETE, (), ()),
+        (record((), a=SENT, b=SENT, c=FAILED), DeliveryVerdict.COMPLETE, (), ()),
     ],
 )
 def test_the_stage_of_each_recipient_decides(
-    read: MailStage | None, verdict: Verdict, left: tuple[str, ...], failed: tuple[str, ...]
+    read: MailStage | None, verdict: DeliveryVerdict, left: tuple[str, ...], failed: tuple[str, ...]
 ) -> None:
     found = decided(read)
     assert (found.verdict, found.left, found.failed) == (verdict, left, failed)
 
 
 def test_a_sender_who_may_be_alive_is_waited_for_and_only_then() -> None:
-    assert decided(record((), a=SENDING), A, lives=True).verdict is Verdict.WAIT
-    assert decided(record((A,)), A, lives=True).verdict is Verdict.HANDLE
-    assert decided(None, A, lives=True).verdict is Verdict.HANDLE
+    assert decided(record((), a=SENDING), A, lives=True).verdict is DeliveryVerdict.WAIT
+    assert decided(record((A,)), A, lives=True).verdict is DeliveryVerdict.HANDLE
+    assert decided(None, A, lives=True).verdict is DeliveryVerdict.HANDLE
 
 
 def test_an_older_copy_does_not_bring_back_who_was_served() -> None:
@@ -70,8 +70,8 @@ def test_a_recipient_named_twice_is_one() -> None:
 
 
 def test_a_mail_without_recipients_is_for_the_handler_that_rejects_it() -> None:
-    assert decide(None, ID, (), by="w2", now=NOW).verdict is Verdict.HANDLE
-    assert decide(record(()), ID, (), by="w2", now=NOW).verdict is Verdict.HANDLE
+    assert decide(None, ID, (), by="w2", now=NOW).verdict is DeliveryVerdict.HANDLE
+    assert decide(record(()), ID, (), by="w2", now=NOW).verdict is DeliveryVerdict.HANDLE
     assert record(()).stage is Stage.RECEIVED
 
 
@@ -136,6 +136,6 @@ def test_nobody_is_forgotten_and_nobody_who_was_begun_is_served_again(
         for name, stage in states.items()
         if stage is not SENDING
     )
-    assert (found.verdict is Verdict.COMPLETE) == (
+    assert (found.verdict is DeliveryVerdict.COMPLETE) == (
         bool(found.record.recipients) and not found.left and not found.failed
     )

@@ -15,7 +15,7 @@ from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.enqueue import undoing
 from mailslice.worker.enqueue.enqueuer import Enqueuer
 from mailslice.worker.io.content_loader import ContentBudget
-from mailslice.worker.io.operations import WorkerStatistics
+from mailslice.worker.io.statistics import WorkerStatistics
 
 AWAY = StoreUnavailable("Cassandra at c:9042 does not answer")
 

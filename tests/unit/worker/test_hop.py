@@ -11,9 +11,9 @@ import pytest
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.dequeue import park
-from mailslice.worker.dequeue.hop_consumer import HopConsumer
+from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.dequeue.park import Park, RetryPauses
-from mailslice.worker.io.operations import WorkerStatistics
+from mailslice.worker.io.statistics import WorkerStatistics
 
 
 @pytest.mark.parametrize("published", [True, False])
@@ -40,7 +40,7 @@ async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_oth
     delays: Any = SimpleNamespace(on_expired=away, has_published=lambda _: published)
     waited = asyncio.get_running_loop().time() - 600
     message: Any = SimpleNamespace(headers={}, arrived=waited)
-    surfacing = asyncio.create_task(HopConsumer(context, delays)._surface(message))
+    surfacing = asyncio.create_task(ExpiredDelayConsumer(context, delays)._surface(message))
     await asyncio.wait({surfacing}, timeout=0.5)
     assert bool(parked) is not published
     surfacing.cancel()

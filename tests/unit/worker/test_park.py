@@ -23,7 +23,7 @@ from mailslice.worker.dequeue.park import (
 )
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.preparer import Preparer
-from mailslice.worker.io.operations import WorkerStatistics
+from mailslice.worker.io.statistics import WorkerStatistics
 
 
 async def test_pauses_double_with_jitter_up_to_five_seconds() -> None:

@@ -13,7 +13,7 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
-from mailslice.worker.io.operations import WorkerStatistics
+from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
 ITEM = QueuedMail(

@@ -16,9 +16,9 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker import queue_worker
 from mailslice.worker.dequeue.strikes import InHandlers, Struck
-from mailslice.worker.io.operations import WorkerStatistics
+from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.process import child
-from mailslice.worker.process.consumer import ConsumerTask
+from mailslice.worker.process.consumer_task import ConsumerTask
 from tests.unit.worker_process.test_handling import FakeDelivery
 
 HANDLER = """

@@ -20,7 +20,7 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.dequeue.strikes import InHandlers, Isolation, Struck
 from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
-from mailslice.worker.io.operations import WorkerStatistics
+from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Reject, Retry
 from mailslice.worker.process import task as module

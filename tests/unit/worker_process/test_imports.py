@@ -41,7 +41,7 @@ def test_every_module_of_the_worker_comes_without_airflow_spark_and_gx() -> None
         info.name for info in pkgutil.walk_packages(mailslice.worker.__path__, "mailslice.worker.")
     ]
     assert {
-        "mailslice.worker.process.consumer",
+        "mailslice.worker.process.consumer_task",
         "mailslice.worker.smtp_server.server",
         "mailslice.worker.handlers.relay",
         "mailslice.worker.queue_worker",
@@ -90,7 +90,7 @@ CHILD = """
 from pathlib import Path
 from mailslice.model.settings import load_settings
 from mailslice.worker.process.child import main
-from mailslice.worker.process.consumer import ConsumerTask
+from mailslice.worker.process.consumer_task import ConsumerTask
 from mailslice.worker.dequeue.strikes import InHandlers, Struck
 class Pipe:
     def send(self, news):

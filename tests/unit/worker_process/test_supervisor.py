@@ -17,7 +17,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.process import supervisor
 from mailslice.worker.process.child import ParentLink
-from mailslice.worker.process.consumer import ConsumerTask, drain_for
+from mailslice.worker.process.consumer_task import ConsumerTask, drain_for
 
 
 def test_a_health_port_that_is_taken_leaves_nothing_behind(

@@ -26,7 +26,7 @@ from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.model.mail import EnqueueId, Partition, QueuedMail
 from mailslice.model.settings import StuckMode
-from mailslice.model.stages import Decision, Verdict
+from mailslice.model.stages import Decision, DeliveryVerdict
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 
@@ -193,11 +193,11 @@ class StuckMailActions:
         stores, queue, now = self.run.stores, self.run.queue, self.run.clock()
         decision = stages_of(stores, queue, stuck_mail.item, by=self.plan.run, now=now)
         match decision.verdict:
-            case Verdict.HANDLE:
+            case DeliveryVerdict.HANDLE:
                 return self._release(stuck_mail, decision)
-            case Verdict.FAIL:
+            case DeliveryVerdict.FAIL:
                 return self._fail(stuck_mail, decision)
-            case Verdict.COMPLETE:
+            case DeliveryVerdict.COMPLETE:
                 return self._complete(stuck_mail, decision)
         raise Skipped("its stage leaves it to its holder")
 

@@ -10,7 +10,7 @@ from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.liveness import Stuck
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
-from mailslice.model.stages import Decision, Verdict, decide
+from mailslice.model.stages import Decision, DeliveryVerdict, decide
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
@@ -42,9 +42,9 @@ _WORDS = {
     Action.COMPLETED: ("would complete", "stuck after it was sent"),
 }
 _ACTIONS = {
-    Verdict.HANDLE: Action.RELEASED,
-    Verdict.FAIL: Action.FAILED,
-    Verdict.COMPLETE: Action.COMPLETED,
+    DeliveryVerdict.HANDLE: Action.RELEASED,
+    DeliveryVerdict.FAIL: Action.FAILED,
+    DeliveryVerdict.COMPLETE: Action.COMPLETED,
 }
 
 

@@ -12,7 +12,7 @@ from mailslice.model.mail import QueuedMail
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
-from mailslice.worker.dequeue.hop_consumer import HopConsumer
+from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.dequeue.prefetch_window import Slots
 from mailslice.worker.dequeue.preparer import Preparer
 
@@ -49,7 +49,7 @@ class Deliveries:
         self._trouble: tuple[float, MailsliceError] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._hop = HopConsumer(context, state.delays)
+        self._hop = ExpiredDelayConsumer(context, state.delays)
         self._consumer = Consumer(
             context.settings.rabbitmq,
             context.names.work_queue,

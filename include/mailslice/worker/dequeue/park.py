@@ -28,7 +28,7 @@ from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
-from mailslice.worker.io.operations import WorkerStatistics
+from mailslice.worker.io.statistics import WorkerStatistics
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0

@@ -17,7 +17,7 @@ from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, Undecodable
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED
-from mailslice.model.stages import Decision, MailStage, Verdict
+from mailslice.model.stages import Decision, DeliveryVerdict, MailStage
 from mailslice.worker.dequeue import strikes
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState, dead_letter
 from mailslice.worker.dequeue.lease import LAST_RESORT
@@ -253,15 +253,15 @@ class Preparer:
             )
         record = decision.record
         match decision.verdict:
-            case Verdict.WAIT:
+            case DeliveryVerdict.WAIT:
                 await asyncio.sleep(WAIT_SECONDS)
                 return False
-            case Verdict.FAIL:
+            case DeliveryVerdict.FAIL:
                 in_doubt = self._state.in_doubt
                 if in_doubt is None or not await in_doubt.fail(item, decision):
                     return False
                 record = decision.after
-        if decision.verdict is Verdict.COMPLETE or (decision.failed and not decision.left):
+        if decision.verdict is DeliveryVerdict.COMPLETE or (decision.failed and not decision.left):
             await self._context.mark(item.enqueue_id)
             await self._drop(slot, item)
             return True

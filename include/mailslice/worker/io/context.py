@@ -20,7 +20,7 @@ from mailslice.worker.io.blob_deleter import BlobDiscarder
 from mailslice.worker.io.cassandra_bridge import Bridge, DeletedChecks
 from mailslice.worker.io.content_loader import ContentBudget, Loader
 from mailslice.worker.io.copies import Copy
-from mailslice.worker.io.operations import WorkerStatistics, worker_name
+from mailslice.worker.io.statistics import WorkerStatistics, worker_name
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores

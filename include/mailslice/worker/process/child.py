@@ -24,7 +24,7 @@ from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
 from mailslice.worker.dequeue.strikes import InHandlers, Isolation, Struck
 from mailslice.worker.health import ProcessHealth
-from mailslice.worker.process.consumer import ConsumerTask
+from mailslice.worker.process.consumer_task import ConsumerTask
 
 if TYPE_CHECKING:
     from mailslice.worker.dequeue.delivery import Delivery

@@ -30,7 +30,7 @@ from mailslice.model.settings import Settings
 from mailslice.worker.dequeue.strikes import InHandlers, Strikes, Struck
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth, summed_metrics
 from mailslice.worker.process import child
-from mailslice.worker.process.consumer import ConsumerTask, drain_for
+from mailslice.worker.process.consumer_task import ConsumerTask, drain_for
 
 log = logging.getLogger(__name__)
 

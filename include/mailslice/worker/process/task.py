@@ -30,7 +30,7 @@ from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.strikes import Isolation
 from mailslice.worker.enqueue.delayed_mails import LONGEST_DELAY
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Outcome, Reject, Retry
-from mailslice.worker.process.consumer import DRAIN
+from mailslice.worker.process.consumer_task import DRAIN
 from mailslice.worker.process.handler_spec import LoadedHandler
 
 log = logging.getLogger(__name__)

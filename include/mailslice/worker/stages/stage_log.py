@@ -18,7 +18,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, TakenOver, TryAgain
 from mailslice.model.mail import EnqueueId, QueuedMail
-from mailslice.model.stages import Decision, MailStage, Stage, Verdict, decide, next_attempt
+from mailslice.model.stages import Decision, DeliveryVerdict, MailStage, Stage, decide, next_attempt
 from mailslice.worker.io.cassandra_bridge import Rows
 from mailslice.worker.io.context import QueueContext
 
@@ -300,7 +300,7 @@ class Stages:
             now=self.clock(),
             holder_lives=lives,
         )
-        return decision, doubt if decision.verdict is Verdict.WAIT else None
+        return decision, doubt if decision.verdict is DeliveryVerdict.WAIT else None
 
     async def _may_live(self, doubt: Doubt) -> bool:
         """Whether the sender may be alive; never asked about this worker.

@@ -36,7 +36,7 @@ _LEVEL = 30
 """Seconds of the delay level to which a copy goes that no store answers for."""
 
 
-class HopConsumer:
+class ExpiredDelayConsumer:
     """Tries a copy for half a minute while a store is down, then returns it to a delay level."""
 
     def __init__(self, context: QueueContext, delays: Delays) -> None:
