@@ -40,8 +40,9 @@ soak: setup ## the long tests: clusters of three nodes, all faults at all crash 
 bench: setup ## measure hot path, size and cleanup; a table and JSON
 	@$(LOCAL) bench $(ARGS)
 
-lint: setup ## ruff, mypy, import-linter, links of the docs
+lint: setup ## ruff, mypy, import-linter, links of the docs, figures of stack/house.py
 	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports && $(SITE)
+	@$(VENV)/python stack/house.py
 
 format: setup ## let ruff put the code in order
 	@$(VENV)/ruff check --fix-only . && $(VENV)/ruff format .

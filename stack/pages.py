@@ -20,6 +20,7 @@ from mailslice.bench.scale import read_measured, scale_page
 from mailslice.cli.documentation import cli_page
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import groups, variables
+from stack.house import limits_table
 from stack.settings import TEST_PREFIX, stack_variables
 
 _OF_STACK = f"""\
@@ -33,12 +34,22 @@ def pages(root: Path) -> Mapping[str, str]:
     """Every generated page: its path below docs/ and its text."""
     scale = scale_page(read_measured(root / "docs" / "performance.json"))
     own = {"settings.md": settings_page(), "cli.md": cli_page()}
+    architecture = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
     return {
         **own,
         "dags.md": dags_page(root),
         "scale.md": scale,
         "adr/index.md": decisions_page(root / "docs" / "adr"),
+        "architecture.md": architecture_page(architecture),
     }
+
+
+def architecture_page(text: str) -> str:
+    """The page with the figures of `stack/house.py` from its mark to the end."""
+    head, mark, _ = text.partition("<!-- figures: make docs -->\n")
+    if not mark:
+        raise ValueError("docs/architecture.md has no mark for the figures of stack/house.py")
+    return f"{head}{mark}\n{limits_table()}\n"
 
 
 def settings_page() -> str:

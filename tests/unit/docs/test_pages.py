@@ -5,7 +5,6 @@ import re
 import pytest
 
 from mailslice.model.settings import clone_root
-from stack import house
 
 DOCS = clone_root() / "docs"
 INVARIANTS = (DOCS / "invariants.md").read_text(encoding="utf-8")
@@ -24,13 +23,6 @@ def test_every_package_and_wing_is_on_the_architecture_page():
     wings = [folder.parent.name for folder in (package / "worker").glob("*/__init__.py")]
     assert [name for name in packages if f"| `mailslice.{name}` |" not in text] == []
     assert [name for name in wings if f"| `{name}` |" not in text] == []
-
-
-def test_the_limits_on_the_architecture_page_are_those_of_the_script():
-    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    assert dict(re.findall(r"^\| ([^|]+) \| ([\d,]+) \|$", text, re.MULTILINE)) == {
-        name: f"{limit:,.0f}" for name, limit in house.LIMITS.items()
-    }
 
 
 @pytest.mark.parametrize("number", range(1, 10))
