@@ -19,21 +19,19 @@ from mailslice.admin.evidence import contents_exist
 from mailslice.codec import message as codec
 from mailslice.codec.headers import moment, partition_in
 from mailslice.codec.row import instant
-from mailslice.model.dead_letters import Cause
+from mailslice.model.dead_letters import MAX_CHECKED_OUT, Cause
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName
 from mailslice.model.names import HEADER_DIED, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.stores import Stores
-from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
+from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, check_out
 
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
 """How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt
 with.
 """
 _QUIET_SECONDS = 0.2
-"""A look is no proof: what comes a moment later is seen by the next one."""
-
-
+"""Peeking proves nothing: the next peek sees what comes a moment later."""
 _OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
 
 
@@ -42,7 +40,7 @@ class Letter:
     """One dead letter, without its body. `position` counts from the head of the queue, `size` is
     bytes of the body.
 
-    `key` names the letter from one look to the next: its content, its death and its round. Two
+    `key` names the letter from one peek to the next: its content, its death and its round. Two
     letters that are alike in all have one key. `enqueue_id` and what follows are None when the body
     is no mail; `problem` says why then. `redrives` is by its header.
     """
@@ -63,7 +61,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ClassifiedLetter:
     """A letter with its cause.
 
     `redrives` by header and note, the greater; `content` None where nobody looked.
@@ -77,12 +75,11 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one look saw, head first. `unseen` letters lie behind them; `exists` is False where the
-    queue has no dead letter queue (James 3.5).
+class PeekedLetters:
+    """Letters from the head on; `unseen` letters lie behind them.
 
-    `keeps_order`: what was looked at is at its old place again; else (a quorum queue) it went to
-    the back, in its own order.
+    `exists` is False where the queue has no dead letter queue (James 3.5). `keeps_order`: the
+    letters are where they were; else (a quorum queue) they went to the back, in their order.
     """
 
     letters: tuple[Letter, ...]
@@ -91,30 +88,29 @@ class Look:
     keeps_order: bool = True
 
 
-def look(stores: Stores, queue: QueueName, most: int = MOST) -> Look:
-    """Hold the dead letter queue for a moment and give everything back (`stores.rabbitmq.held`): a
-    kill at any moment loses nothing.
+def peek(stores: Stores, queue: QueueName, most: int = MAX_CHECKED_OUT) -> PeekedLetters:
+    """Check the dead letter queue out for a moment and give everything back.
 
-    Raises StoreUnavailable when somebody else consumes it, Refused for a queue that a look would
-    harm.
+    A kill at any moment loses nothing. Raises StoreUnavailable when somebody else consumes it,
+    Refused for a queue that a checkout would harm.
     """
     names = RabbitNames(queue)
-    with hold(stores.settings.rabbitmq, names.dead_letter_queue, most) as held:
-        if held is None:
-            return Look((), 0, exists=False)
+    with check_out(stores.settings.rabbitmq, names.dead_letter_queue, most) as checkout:
+        if checkout is None:
+            return PeekedLetters((), 0, exists=False)
         letters = tuple(
             letter_of(message, position, names.work_queue)
-            for position, message in enumerate(held.messages(most, _QUIET_SECONDS))
+            for position, message in enumerate(checkout.messages(most, _QUIET_SECONDS))
         )
-        return Look(
+        return PeekedLetters(
             letters,
-            held.left(),
+            checkout.ready_count(),
             exists=True,
             keeps_order=stores.management.keeps_order(names.dead_letter_queue),
         )
 
 
-def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
+def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Letter:
     """What a message says of itself.
 
     Headers are whatever a client has sent: nothing of them is believed to have its right form.
@@ -149,7 +145,7 @@ def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
     )
 
 
-def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[Judged]:
+def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[ClassifiedLetter]:
     """The causes, in order, by marks, notes and content. Raises when a store is away."""
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
     notes = stores.dead_letter_notes.read(queue, ids) if ids else {}
@@ -162,7 +158,9 @@ def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[J
         one, has_content = letter.enqueue_id, content.get(letter.key)
         most = max(letter.redrives, redrives.get(one, 0) if one is not None else 0)
         judged.append(
-            Judged(letter, cause_of(letter, has_content), most, one in marked, has_content)
+            ClassifiedLetter(
+                letter, cause_of(letter, has_content), most, one in marked, has_content
+            )
         )
     return judged
 
@@ -200,7 +198,7 @@ def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:
     return next((one for one in known if one.get("queue") == work_queue), (known or [{}])[0])
 
 
-def _key(message: HeldMessage, death: Mapping[str, Any]) -> str:
+def _key(message: CheckedOutMessage, death: Mapping[str, Any]) -> str:
     """Not of all headers: the broker counts its own deliveries in some of them."""
     facts = [death.get(name) for name in ("queue", "reason", "time", "count")]
     facts += [message.headers.get(name) for name in (HEADER_REASON, HEADER_REDRIVE_COUNT)]

@@ -180,14 +180,16 @@ def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
 
     'duty run dead_letters' deals with them.
     """
-    from mailslice.admin.dead_letters import judge, look
-    from mailslice.stores.rabbitmq.held import MOST
+    from mailslice.admin.dead_letters import classify, peek
+    from mailslice.model.dead_letters import MAX_CHECKED_OUT
 
     with open_queue(queue) as opened:
-        peeked = look(opened.stores, opened.queue.name, min(limit or MOST, MOST))
+        peeked = peek(
+            opened.stores, opened.queue.name, min(limit or MAX_CHECKED_OUT, MAX_CHECKED_OUT)
+        )
         if peeked.unseen:
             out.note(f"{peeked.unseen} more lie behind these")
-        letters = judge(opened.stores, opened.queue.name, peeked.letters)
+        letters = classify(opened.stores, opened.queue.name, peeked.letters)
         out.rows(map(shapes.dead_letter, letters), shapes.DEAD_COLUMNS, empty="no dead letter")
 
 

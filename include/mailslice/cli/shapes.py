@@ -14,7 +14,7 @@ from mailslice.codec.shown import shown
 from mailslice.model.mail import BlobId, Mail, RecipientHeader, ViewRow
 
 if TYPE_CHECKING:
-    from mailslice.admin.dead_letters import Judged
+    from mailslice.admin.dead_letters import ClassifiedLetter
     from mailslice.model.configuration import ViewConfiguration
     from mailslice.model.mail import EnqueueId, QueueName
     from mailslice.stores import Stores
@@ -73,7 +73,7 @@ def view_row(row: ViewRow, next_delivery: datetime | None = None) -> dict[str, o
     }
 
 
-def dead_letter(classified: Judged) -> dict[str, object]:
+def dead_letter(classified: ClassifiedLetter) -> dict[str, object]:
     """A dead letter. Null is unknown; an undecodable one has no id, and its problem as reason."""
     letter = classified.letter
     return {

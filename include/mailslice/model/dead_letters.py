@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-MOST_HELD = 200_000
+MAX_CHECKED_OUT = 200_000
 """Messages of a dead letter queue that are held at once, at most: each costs the broker 5 KB
 meanwhile, so 1 GB (reference/rabbitmq.md).
 """

@@ -27,8 +27,8 @@ from mailslice.model.errors import ContentMissing, MailsliceError
 from mailslice.model.mail import QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores, open_stores
+from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.held import dead_letter_ids
 from mailslice.worker import QueueWorker, open_worker
 from tests.acceptance.walk.books import Books, Journal, State, balance, read
 from tests.acceptance.walk.consumer import CALM

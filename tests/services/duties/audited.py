@@ -27,6 +27,7 @@ from mailslice.maintenance.audits import lock_name, newest_audit
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.clock import Clock, system_clock
+from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
@@ -34,8 +35,8 @@ from mailslice.model.slices import slice_start
 from mailslice.model.verdicts import MailVerdict
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DelayedMail
+from mailslice.stores.rabbitmq.checkout import Checkout
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.held import MOST, Held
 from mailslice.stores.rabbitmq.work_census import WorkHold
 from mailslice.worker import open_worker
 from tests.services.duties import running
@@ -201,7 +202,7 @@ def in_this_process(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(runner, "agree", lambda stores: stores.settings)
     patch.setattr(gate, "judge", judged_plainly)
     patch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
-    patch.setattr(Held.messages, "__defaults__", (MOST, 0.1))
+    patch.setattr(Checkout.messages, "__defaults__", (MAX_CHECKED_OUT, 0.1))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,8 +12,8 @@ import pytest
 from mailslice.model.errors import StoreUnavailable, TopologyDiffers
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.held import dead_letter_ids
 from mailslice.stores.rabbitmq.management import Management, seen_empty
 from mailslice.stores.rabbitmq.topology import Topology
 

@@ -31,7 +31,7 @@ from mailslice.stores.cassandra.references import (
     partition_key,
     texts,
 )
-from mailslice.stores.rabbitmq.held import dead_letters
+from mailslice.stores.rabbitmq.checkout import dead_letters
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores

@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from mailslice.admin.dead_letters import Judged, Letter, judge, letter_of
+from mailslice.admin.dead_letters import ClassifiedLetter, Letter, classify, letter_of
 from mailslice.admin.enqueue import add_row
 from mailslice.codec import message as codec
 from mailslice.codec.headers import headers_of
@@ -36,6 +36,7 @@ from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
+from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.mail import Partition
 from mailslice.model.names import (
     HEADER_DELAY_TOKEN,
@@ -50,7 +51,7 @@ from mailslice.model.names import (
     HEADER_THROTTLED,
     RabbitNames,
 )
-from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
+from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, Checkout, check_out
 
 MAX_CHECKOUT = timedelta(minutes=10)
 """After this time all messages are requeued and checked out again.
@@ -98,7 +99,7 @@ class LetterWork:
         # In a queue that keeps its order the planned letters are where they were,
         # or nearer to the head.
         keeps_order = run.stores.management.keeps_order(self.names.dead_letter_queue)
-        self.most = len(letters) if keeps_order else MOST
+        self.most = len(letters) if keeps_order else MAX_CHECKED_OUT
         self.lookups = LetterLookups(run.stores, run.queue)
         self.redriving, self.taking = self._throttles()
         self.pending: dict[str, list[PlannedLetter]] = {}
@@ -133,11 +134,13 @@ class LetterWork:
     def _perform_once(self) -> bool:
         """Go through the queue; whether that was the last time."""
         began = time.monotonic()
-        with hold(self.run.settings.rabbitmq, self.names.dead_letter_queue, self.most) as checkout:
+        with check_out(
+            self.run.settings.rabbitmq, self.names.dead_letter_queue, self.most
+        ) as checkout:
             if checkout is None:
                 return True
             self.redriving.sleep = self.taking.sleep = checkout.sleep
-            matches: list[tuple[HeldMessage, PlannedLetter, Letter]] = []
+            matches: list[tuple[CheckedOutMessage, PlannedLetter, Letter]] = []
             for position, message in enumerate(checkout.messages()):
                 letter = letter_of(message, position, self.names.work_queue)
                 if letter.key in self.pending:
@@ -162,7 +165,7 @@ class LetterWork:
         return planned
 
     def _act(
-        self, checkout: Held, matches: Sequence[tuple[HeldMessage, PlannedLetter, Letter]]
+        self, checkout: Checkout, matches: Sequence[tuple[CheckedOutMessage, PlannedLetter, Letter]]
     ) -> None:
         """Act on letters whose marks are read together.
 
@@ -182,8 +185,8 @@ class LetterWork:
 
     def _act_on(
         self,
-        checkout: Held,
-        message: HeldMessage,
+        checkout: Checkout,
+        message: CheckedOutMessage,
         planned: PlannedLetter,
         letter: Letter,
         *,
@@ -206,12 +209,14 @@ class LetterWork:
         else:
             self.progress.skip(why)
 
-    def _export(self, message: HeldMessage, letter: Letter) -> None:
+    def _export(self, message: CheckedOutMessage, letter: Letter) -> None:
         self.exports.append(export_letter(self.run, message, letter.key))
         crash.point("apply:after-export")
 
-    def _redrive(self, checkout: Held, message: HeldMessage, letter: Letter) -> str | None:
-        (classified,) = judge(self.run.stores, self.run.queue, [letter])
+    def _redrive(
+        self, checkout: Checkout, message: CheckedOutMessage, letter: Letter
+    ) -> str | None:
+        (classified,) = classify(self.run.stores, self.run.queue, [letter])
         facts = self.lookups.redrive_facts([classified], self.run.clock())
         why = self._skip_reason(classified, facts)
         if why is not None or letter.enqueue_id is None:
@@ -237,7 +242,7 @@ class LetterWork:
         crash.point("apply:after-publish")
         return None
 
-    def _entered(self, message: HeldMessage) -> Partition:
+    def _entered(self, message: CheckedOutMessage) -> Partition:
         """Add a row of today for a mail that is redriven by force.
 
         Without a row a worker takes the mail for cleaned, and its mark could be deleted while a
@@ -254,7 +259,7 @@ class LetterWork:
         crash.point("apply:after-row")
         return partition
 
-    def _skip_reason(self, classified: Judged, facts: RedriveFacts) -> str | None:
+    def _skip_reason(self, classified: ClassifiedLetter, facts: RedriveFacts) -> str | None:
         """Why a letter that was to be redriven is kept, by what is true now; None: it goes."""
         if classified.marked:
             return MARKED

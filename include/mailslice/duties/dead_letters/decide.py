@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from mailslice.admin.dead_letters import Judged
+from mailslice.admin.dead_letters import ClassifiedLetter
 from mailslice.codec.addresses import NULL_SENDER, same
 from mailslice.duties.dead_letters.params import Params
 from mailslice.model.dead_letters import Cause
@@ -44,7 +44,7 @@ class LetterAction(StrEnum):
 class LetterDecision:
     """One letter, what becomes of it and why."""
 
-    classified: Judged
+    classified: ClassifiedLetter
     action: LetterAction
     why: str
 
@@ -65,10 +65,10 @@ class RedriveFacts:
 
 
 def decide(
-    letters: Sequence[Judged],
+    letters: Sequence[ClassifiedLetter],
     params: Params,
     now: datetime,
-    read_facts: Callable[[Sequence[Judged]], RedriveFacts],
+    read_facts: Callable[[Sequence[ClassifiedLetter]], RedriveFacts],
 ) -> list[LetterDecision]:
     """One decision for each letter, in their order.
 
@@ -91,7 +91,7 @@ def decide(
     ]
 
 
-def _at_sight(classified: Judged, params: Params, now: datetime) -> LetterDecision | None:
+def _at_sight(classified: ClassifiedLetter, params: Params, now: datetime) -> LetterDecision | None:
     """The decision that needs no look at rows; None for a candidate of the redrive."""
     if classified.cause is Cause.BAD_JSON:
         return LetterDecision(classified, LetterAction.EXPORT, UNDECODABLE)
@@ -106,7 +106,7 @@ def _at_sight(classified: Judged, params: Params, now: datetime) -> LetterDecisi
     return None
 
 
-def matches(classified: Judged, params: Params, now: datetime) -> bool:
+def matches(classified: ClassifiedLetter, params: Params, now: datetime) -> bool:
     """Whether the filter lets it through."""
     sender = None if params.sender == NULL_SENDER else params.sender
     return (
@@ -124,7 +124,10 @@ def matches(classified: Judged, params: Params, now: datetime) -> bool:
 
 
 def _candidate(
-    classified: Judged, params: Params, known: RedriveFacts | None, redriven: set[EnqueueId]
+    classified: ClassifiedLetter,
+    params: Params,
+    known: RedriveFacts | None,
+    redriven: set[EnqueueId],
 ) -> LetterDecision:
     enqueue_id = classified.letter.enqueue_id
     if enqueue_id is None or known is None or len(redriven) >= params.limit:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mailslice.admin.dead_letters import Letter, judge, look
+from mailslice.admin.dead_letters import Letter, classify, peek
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.dead_letters.actions import VANISHED, LetterWork
@@ -67,11 +67,11 @@ class DeadLetters(Duty[LetterPlan]):
         require(stores, queue)
         with run.locked():  # nobody else may consume meanwhile; everything goes back, in its order
             now = run.clock()
-            peeked = look(stores, queue, params.look_at)
+            peeked = peek(stores, queue, params.look_at)
         crash.point("plan:after-look")
         lookups = LetterLookups(stores, queue)
         decisions = decide(
-            judge(stores, queue, peeked.letters),
+            classify(stores, queue, peeked.letters),
             params,
             now,
             lambda letters: lookups.redrive_facts(letters, now),
@@ -163,7 +163,7 @@ def _remaining(steps: Summaries) -> int:
 
 def _letters_now(run: Run) -> Sequence[Letter]:
     with run.locked():
-        return look(run.stores, run.queue).letters
+        return peek(run.stores, run.queue).letters
 
 
 def _summary(letters: Sequence[PlannedLetter], unseen: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mailslice.maintenance.artifacts import Artifacts, iso, plain
 from mailslice.maintenance.context import StepContext
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import file_name
-from mailslice.stores.rabbitmq.held import HeldMessage
+from mailslice.stores.rabbitmq.checkout import CheckedOutMessage
 
 
 def folder_of(queue: str) -> str:
@@ -24,7 +24,7 @@ def folder_of(queue: str) -> str:
     return f"dead-letters/{file_name(queue)}"
 
 
-def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
+def export_letter(context: StepContext, message: CheckedOutMessage, key: str) -> str:
     """Write body and headers, and read the body back; the file's name.
 
     Idempotent: after a crash before the ack the same file is written again.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 
-from mailslice.admin.dead_letters import Judged, Letter, content_there
+from mailslice.admin.dead_letters import ClassifiedLetter, Letter, content_there
 from mailslice.duties.dead_letters.decide import RedriveFacts
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.slices import bucket_of, slice_start
@@ -22,7 +22,7 @@ class LetterLookups:
         self._stores = stores
         self._queue = queue
 
-    def redrive_facts(self, letters: Sequence[Judged], now: datetime) -> RedriveFacts:
+    def redrive_facts(self, letters: Sequence[ClassifiedLetter], now: datetime) -> RedriveFacts:
         """The facts about these letters. Raises where a store does not answer."""
         ids = [
             classified.letter.enqueue_id

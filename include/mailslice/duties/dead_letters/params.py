@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mailslice.codec.addresses import NULL_SENDER, checked_sender
 from mailslice.maintenance.params import DutyParams
-from mailslice.model.dead_letters import MOST_HELD, Cause
+from mailslice.model.dead_letters import MAX_CHECKED_OUT, Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Duration
 
@@ -20,7 +20,7 @@ class Params(DutyParams):
     limit: int = Field(
         1000,
         ge=1,
-        le=MOST_HELD,
+        le=MAX_CHECKED_OUT,
         description="letters redriven in one run, at most; the oldest first",
     )
     cause: Cause | None = Field(None, description="redrive only those that died of this")
@@ -47,7 +47,7 @@ class Params(DutyParams):
     look_at: int = Field(
         100_000,
         ge=1,
-        le=MOST_HELD,
+        le=MAX_CHECKED_OUT,
         description="letters one run looks at, from the head of the queue; "
         "each costs the broker 5 KB meanwhile",
     )

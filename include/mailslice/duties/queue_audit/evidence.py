@@ -24,7 +24,7 @@ from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
-from mailslice.stores.rabbitmq.held import dead_letter_ids
+from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.work_census import WorkHold, hold_work_queue
 
 log = logging.getLogger(__name__)

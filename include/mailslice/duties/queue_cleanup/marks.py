@@ -25,7 +25,7 @@ from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.names import QueueTable
-from mailslice.stores.rabbitmq.held import dead_letter_ids
+from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.view.sharing import dissenters
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from mailslice.model.mail import EnqueueId, Partition, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.stores.cassandra.own import PublishState, Republished
-from mailslice.stores.rabbitmq.held import dead_letter_ids
+from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.view.configuration import view_shape
 
 _BATCH = 100

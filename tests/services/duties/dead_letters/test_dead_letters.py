@@ -24,8 +24,8 @@ from mailslice.model.errors import (
 from mailslice.model.mail import QueueName
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
+from mailslice.stores.rabbitmq.checkout import Checkout, check_out, dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.held import Held, dead_letter_ids, hold
 
 HOUR = timedelta(hours=1)
 
@@ -417,7 +417,7 @@ def test_two_runs_at_once_and_a_census_beside_a_look_wait_or_are_refused(letters
     ):
         letters.steps(request, "apply")
     with (
-        hold(letters.settings.rabbitmq, letters.names.dead_letter_queue),
+        check_out(letters.settings.rabbitmq, letters.names.dead_letter_queue),
         pytest.raises(StoreUnavailable, match="has a consumer"),
     ):
         dead_letter_ids(letters.settings, letters.queue)
@@ -437,7 +437,7 @@ def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer
     at_work = locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another")
     with (
         at_work,
-        hold(letters.settings.rabbitmq, letters.names.dead_letter_queue),
+        check_out(letters.settings.rabbitmq, letters.names.dead_letter_queue),
         pytest.raises(error, match="another"),
     ):
         letters.steps(request, step)
@@ -492,7 +492,7 @@ def test_a_letter_that_is_there_although_apply_has_dealt_with_it_fails(letters, 
     request = letters.request()
     letters.steps(request, "plan", "check")
     with monkeypatch.context() as patch:
-        patch.setattr(Held, "ack", lambda *_: None)
+        patch.setattr(Checkout, "ack", lambda *_: None)
         assert letters.steps(request, "apply")["applied"] == 1
     with pytest.raises(GateFailed, match="Of the planned letters none is in the queue"):
         letters.steps(request, "verify")

@@ -14,8 +14,8 @@ from mailslice.model.clock import system_clock
 from mailslice.model.mail import Mail
 from mailslice.model.names import RabbitNames
 from mailslice.stores import open_stores
+from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.held import dead_letter_ids
 from mailslice.worker import open_worker
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.admin.dead_letters import Judged, Letter, cause_of, letter_of
+from mailslice.admin.dead_letters import ClassifiedLetter, Letter, cause_of, letter_of
 from mailslice.duties.dead_letters.actions import redrive_headers
 from mailslice.duties.dead_letters.decide import (
     DELETED,
@@ -25,7 +25,7 @@ from mailslice.duties.dead_letters.params import Params
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, Partition
-from mailslice.stores.rabbitmq.held import HeldMessage
+from mailslice.stores.rabbitmq.checkout import CheckedOutMessage
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -61,7 +61,7 @@ def classified(
         name=name,
         sender=sender,
     )
-    return Judged(letter, cause, redrives, marked, True)
+    return ClassifiedLetter(letter, cause, redrives, marked, True)
 
 
 def all_there(found):
@@ -232,7 +232,7 @@ def test_the_cause(death, reason, content, cause):
 
 def test_what_is_no_mail_is_bad_json_however_it_died():
     letter = letter_of(
-        HeldMessage(1, b"{", {"x-death": [{"reason": "expired", "queue": "q"}]}, None), 0, "q"
+        CheckedOutMessage(1, b"{", {"x-death": [{"reason": "expired", "queue": "q"}]}, None), 0, "q"
     )
     assert (letter.enqueue_id, letter.death) == (None, "expired")
     assert cause_of(letter, None) is Cause.BAD_JSON
@@ -244,10 +244,10 @@ def test_the_newest_death_in_the_work_queue_counts_and_the_key_does_not_change_w
         {"queue": "work", "reason": "rejected", "time": NOW.replace(tzinfo=None), "count": 2},
     ]
     one = letter_of(
-        HeldMessage(1, b"x", {"x-death": deaths, "x-delivery-count": 1}, NOW), 0, "work"
+        CheckedOutMessage(1, b"x", {"x-death": deaths, "x-delivery-count": 1}, NOW), 0, "work"
     )
     again = letter_of(
-        HeldMessage(9, b"x", {"x-death": deaths, "x-delivery-count": 2}, NOW), 5, "work"
+        CheckedOutMessage(9, b"x", {"x-death": deaths, "x-delivery-count": 2}, NOW), 5, "work"
     )
     assert (one.death, one.died_at, one.key) == ("rejected", NOW, again.key)
     for headers, body in (
@@ -255,7 +255,7 @@ def test_the_newest_death_in_the_work_queue_counts_and_the_key_does_not_change_w
         ({"x-death": deaths, "x-redrive-count": 1}, b"x"),
         ({"x-death": deaths}, b"y"),
     ):
-        assert letter_of(HeldMessage(1, body, headers, NOW), 0, "work").key != one.key
+        assert letter_of(CheckedOutMessage(1, body, headers, NOW), 0, "work").key != one.key
 
 
 def test_a_redrive_keeps_headers_but_those_of_the_broker():
@@ -336,12 +336,14 @@ def test_a_blob_id_that_no_bucket_can_hold_makes_a_letter_undecodable():
         "bodyBlobId": "b",
     }
     letter = letter_of(
-        HeldMessage(1, json.dumps(body, ensure_ascii=False).encode(), {}, None), 0, "w"
+        CheckedOutMessage(1, json.dumps(body, ensure_ascii=False).encode(), {}, None), 0, "w"
     )
     assert letter.problem == "field headerBlobId is longer than S3 allows"
     assert (
         letter_of(
-            HeldMessage(1, json.dumps({**body, "headerBlobId": "é" * 512}).encode(), {}, None),
+            CheckedOutMessage(
+                1, json.dumps({**body, "headerBlobId": "é" * 512}).encode(), {}, None
+            ),
             0,
             "w",
         ).problem

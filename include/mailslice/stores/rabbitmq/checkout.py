@@ -1,15 +1,16 @@
-"""Look through a RabbitMQ queue by holding its messages on one channel. Whatever is not
-acknowledged goes back when the channel closes, killed or not.
+"""Look through a RabbitMQ queue by checking its messages out on one channel.
 
-A classic queue (James declares its dead letter queues so, always) takes them back in their old
-order and sets `redelivered`. A quorum queue puts them at its back, and counts each return: one with
-a delivery limit would drop what was looked at too often, so it is refused. Never nack one by one.
+What is not acknowledged goes back when the channel closes, killed or not.
+
+A classic queue (James declares its dead letter queues so, always) takes messages back in their old
+order and sets `redelivered`. A quorum queue puts them at its back and counts each return. One with a
+delivery limit would drop what was checked out too often, so it is refused. Never nack one by one.
 
 Messages come a window at a time: a consumer with a prefetch count, cancelled once it was given that
 many, and followed by another on the same channel. Whatever the broker sends is taken in each time
-that the connection is served (a publish, a pause), so without windows all of a queue would come
-into memory while its first letters are worked on. A prefetch count is 16 bits wide; with windows
-that is no limit of what can be held.
+that the connection is served (a publish, a pause). Without windows all of a queue would come into
+memory while its first letters are worked on. A prefetch count is 16 bits wide; with windows that
+does not limit a checkout.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.codec import message as codec
 from mailslice.codec.headers import moment
-from mailslice.model.dead_letters import MOST_HELD
+from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.errors import Refused, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
@@ -37,19 +38,28 @@ from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
 
-MOST = MOST_HELD
-_FIRST_WINDOW, _LEAST_WINDOW, _LARGEST_WINDOW = 50, 10, 5000
-"""Messages. After the first window their size is known."""
-_WINDOW_BYTES = 16 * 2**20
 QUIET_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0
 _DEAF_SECONDS = 1.0
 _NO_QUEUE, _IN_USE = 404, 403
 
 
+class Windows(NamedTuple):
+    """Messages of a window; after the first one the size of messages is known."""
+
+    first: int = 50
+    least: int = 10
+    largest: int = 5000
+    content: int = 16 * 2**20
+    """Bytes of a window."""
+
+
+_WINDOWS = Windows()
+
+
 @dataclass(frozen=True, slots=True)
-class HeldMessage:
-    """One message that is held. `tag` means something on the channel that holds it alone."""
+class CheckedOutMessage:
+    """One message. `tag` is known to the channel of its checkout only."""
 
     tag: int
     body: bytes
@@ -57,66 +67,74 @@ class HeldMessage:
     timestamp: datetime | None
 
 
-class Held:
-    """The hold of one queue. For one thread."""
+class Checkout:
+    """Messages of one queue that are checked out. For one thread."""
 
     def __init__(
-        self, connection: BlockingConnection, channel: BlockingChannel, name: str, most: int = MOST
+        self,
+        connection: BlockingConnection,
+        channel: BlockingChannel,
+        name: str,
+        most: int,
+        windows: Windows,
     ) -> None:
         self._connection = connection
         self._channel = channel
         self._name = name
         self._most = most
+        self._windows = windows
         self._consumer = ""
         self._window = 0
         self._first_tag = 1
         self._unsettled = 0
         self._acked = False
-        self._seen = 0
+        self._received = 0
         self._bytes = 0
-        self._arrived: deque[HeldMessage] = deque()
+        self._arrived: deque[CheckedOutMessage] = deque()
         self._publishing: BlockingChannel | None = None
         self._listened = time.monotonic()
 
-    def messages(self, most: int = MOST, quiet: float = QUIET_SECONDS) -> Iterator[HeldMessage]:
+    def messages(
+        self, most: int = MAX_CHECKED_OUT, quiet: float = QUIET_SECONDS
+    ) -> Iterator[CheckedOutMessage]:
         """The messages from the head on, at most `most`, until nothing is ready and nothing came
         for `quiet` seconds.
 
         What arrives meanwhile may be among them. Ends too when something is ready and does not come
-        for QUIET_SECONDS: `left` tells.
+        for QUIET_SECONDS: `ready_count` tells.
         """
-        given = 0
-        while given < most:
+        count = 0
+        while count < most:
             if not self._arrived and not self._more(quiet):
                 return
             if time.monotonic() - self._listened > _DEAF_SECONDS:
                 self._listen(0)
-            given += 1
+            count += 1
             yield self._arrived.popleft()
 
     def _more(self, quiet: float) -> bool:
         """Wait for the next message; whether one came."""
         since = time.monotonic()
         while not self._arrived:
-            if self._unsettled >= self._window and self._seen < self._most:
+            if self._unsettled >= self._window and self._received < self._most:
                 self._next_window()
             self._listen(min(0.2, quiet))
             waited = time.monotonic() - since
             if (
                 not self._arrived
                 and waited >= quiet
-                and (waited >= QUIET_SECONDS or not self.left())
+                and (waited >= QUIET_SECONDS or not self.ready_count())
             ):
                 self._listen(min(0.1, quiet))
                 break
         return bool(self._arrived)
 
-    def left(self) -> int:
+    def ready_count(self) -> int:
         """How many more messages are ready in the queue: they were not given."""
         return ready_messages(self._channel, self._name)
 
-    def ack(self, message: HeldMessage) -> None:
-        """The queue forgets the message, for sure once `hold` has ended without an error."""
+    def ack(self, message: CheckedOutMessage) -> None:
+        """The queue forgets the message, for sure once `check_out` has ended without an error."""
         self._channel.basic_ack(message.tag)
         self._acked = True
         if message.tag >= self._first_tag:
@@ -150,28 +168,28 @@ class Held:
         self._connection.process_data_events(time_limit=seconds)
         self._listened = time.monotonic()
 
-    def _consume(self) -> None:
+    def consume(self) -> None:
         """Ask for a window of messages."""
-        self._window = min(self._most - self._seen, self._fitting())
+        self._window = min(self._most - self._received, self._fitting())
         self._channel.basic_qos(prefetch_count=self._window)
-        self._consumer = self._channel.basic_consume(self._name, self._keep, exclusive=True)
+        self._consumer = self._channel.basic_consume(self._name, self._arrive, exclusive=True)
 
     def _fitting(self) -> int:
-        """As many messages as fit into a window, by the size of those that were seen."""
-        if not self._seen:
-            return _FIRST_WINDOW
-        return max(
-            _LEAST_WINDOW, min(_LARGEST_WINDOW, _WINDOW_BYTES * self._seen // max(1, self._bytes))
-        )
+        """As many messages as fit into a window, by the size of those that came."""
+        first, least, largest, content = self._windows
+        if not self._received:
+            return first
+        return max(least, min(largest, content * self._received // max(1, self._bytes)))
 
     def _next_window(self) -> None:
-        """The consumer has all that it may be given, and nothing is on its way: another one in its
-        place, while the channel keeps what is held.
+        """Replace the consumer, which has all that it may be given; nothing is on its way.
+
+        The channel keeps what is checked out.
         """
         self._channel.basic_cancel(self._consumer)
-        self._first_tag, self._unsettled = self._seen + 1, 0
+        self._first_tag, self._unsettled = self._received + 1, 0
         try:
-            self._consume()
+            self.consume()
         except ChannelClosedByBroker as closed:
             if closed.reply_code not in {_NO_QUEUE, _IN_USE}:
                 raise
@@ -180,28 +198,32 @@ class Held:
                 f"({closed.reply_text})"
             ) from closed
 
-    def _keep(self, _channel: object, method: Any, properties: Any, body: bytes) -> None:
-        self._seen += 1
+    def _arrive(self, _channel: object, method: Any, properties: Any, body: bytes) -> None:
+        self._received += 1
         self._unsettled += 1
         self._bytes += len(body)
         self._arrived.append(
-            HeldMessage(
+            CheckedOutMessage(
                 method.delivery_tag, body, properties.headers or {}, moment(properties.timestamp)
             )
         )
 
 
 @contextmanager
-def hold(
-    settings: RabbitSettings, name: str, most: int = MOST, *, patience: float = _PATIENCE_SECONDS
-) -> Iterator[Held | None]:
-    """Hold up to `most` messages of the queue `name`; None when there is no such queue. At the end
-    the rest goes back.
+def check_out(
+    settings: RabbitSettings,
+    name: str,
+    most: int = MAX_CHECKED_OUT,
+    *,
+    patience: float = _PATIENCE_SECONDS,
+    windows: Windows = _WINDOWS,
+) -> Iterator[Checkout | None]:
+    """Check out up to `most` messages of the queue `name`; None when there is no such queue.
 
-    Costs 5 KB a message in the broker while it lasts. Raises StoreUnavailable when somebody else
-    consumes the queue for `patience` seconds, and at the end when nobody knows whether the broker
-    took the acks; Refused when it is a quorum queue with a delivery limit, which each look would
-    use up.
+    At the end the rest goes back. Costs 5 KB a message in the broker while it lasts. Raises
+    StoreUnavailable when somebody else consumes the queue for `patience` seconds, and at the end
+    when nobody knows whether the broker took the acks; Refused for a quorum queue with a delivery
+    limit, which each checkout would use up.
     """
     _require_patient(settings, name)
     with blocking_connection(settings) as connection:
@@ -209,8 +231,8 @@ def hold(
         while True:
             channel = connection.channel()
             try:
-                found = Held(connection, channel, name, min(most, MOST))
-                found._consume()  # noqa: SLF001 - of this module
+                checkout = Checkout(connection, channel, name, min(most, MAX_CHECKED_OUT), windows)
+                checkout.consume()
                 break
             except ChannelClosedByBroker as closed:
                 if closed.reply_code == _NO_QUEUE:
@@ -224,8 +246,8 @@ def hold(
                         f"({closed.reply_text})"
                     ) from closed
             connection.sleep(0.5)
-        yield found
-        found.require_acks_taken()
+        yield checkout
+        checkout.require_acks_taken()
 
 
 def _require_patient(settings: RabbitSettings, name: str) -> None:
@@ -240,24 +262,24 @@ def _require_patient(settings: RabbitSettings, name: str) -> None:
 
 def dead_letter_ids(settings: Settings, queue: QueueName) -> set[EnqueueId]:
     """The enqueue ids on the dead letter queue, if there is one. Raises as `dead_letters`."""
-    return {found for found in map(_enqueue_id, dead_letters(settings, queue)) if found is not None}
+    return {one for one in map(_enqueue_id, dead_letters(settings, queue)) if one is not None}
 
 
 def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
     """The bodies of all messages on the dead letter queue, if there is one. To be read to the end.
 
-    They stay there. Raises StoreUnavailable, after the last one, when not everything could be held
-    (another consumer, or more than MOST): half a census proves nothing.
+    They stay there. Raises StoreUnavailable, after the last one, when not all could be checked out
+    (another consumer, or more than MAX_CHECKED_OUT): half a census proves nothing.
     """
     name = RabbitNames(queue).dead_letter_queue
-    with hold(settings.rabbitmq, name, patience=2.0) as held:
-        if held is None:
+    with check_out(settings.rabbitmq, name, patience=2.0) as checkout:
+        if checkout is None:
             return
-        for each in held.messages():
-            yield each.body
-        if left := held.left():
+        for message in checkout.messages():
+            yield message.body
+        if remaining := checkout.ready_count():
             raise StoreUnavailable(
-                f"queue {name}: {left} messages could not be held for a census, which holds {MOST} "
+                f"queue {name}: {remaining} messages could not be held for a census, which holds {MAX_CHECKED_OUT} "
                 "at most; redrive or drop some first"
             )
 

@@ -1,4 +1,4 @@
-"""Looking through a queue by holding it: order, what is acknowledged, what goes back, and queues that a look would harm."""
+"""Looking through a queue by checking it out: order, what is acknowledged, what goes back, and queues that a look would harm."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pika
 import pytest
 
 from mailslice.model.errors import Refused, StoreUnavailable
-from mailslice.stores.rabbitmq import held as held_module
+from mailslice.stores.rabbitmq.checkout import Checkout, Windows, check_out
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.held import hold
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.testing.faults.proxy import Proxy
 
@@ -35,20 +34,20 @@ def cut(connection: Any) -> None:
 
 
 def bodies_of(settings: Any, name: str) -> list[bytes]:
-    with hold(settings.rabbitmq, name) as held:
-        return [each.body for each in held.messages()]
+    with check_out(settings.rabbitmq, name) as checkout:
+        return [each.body for each in checkout.messages()]
 
 
 def test_a_classic_queue_keeps_its_order_and_forgets_what_was_acknowledged(fresh: Any) -> None:
     declare(fresh.settings, "q", [b"a", b"b", b"c", b"d"])
-    with hold(fresh.settings.rabbitmq, "q") as held:
-        found = list(held.messages())
-        held.ack(found[1])
+    with check_out(fresh.settings.rabbitmq, "q") as checkout:
+        found = list(checkout.messages())
+        checkout.ack(found[1])
     assert [each.body for each in found] == [b"a", b"b", b"c", b"d"]
     assert bodies_of(fresh.settings, "q") == [b"a", b"c", b"d"]
-    with hold(fresh.settings.rabbitmq, "q", most=2) as held:
-        assert [each.body for each in held.messages(2)] == [b"a", b"c"]
-        assert held.left() == 1
+    with check_out(fresh.settings.rabbitmq, "q", most=2) as checkout:
+        assert [each.body for each in checkout.messages(2)] == [b"a", b"c"]
+        assert checkout.ready_count() == 1
     assert bodies_of(fresh.settings, "q") == [b"a", b"c", b"d"]
 
 
@@ -60,11 +59,11 @@ def test_acks_that_may_not_have_been_taken_are_an_error(fresh: Any) -> None:
     behind = fresh.but(MAILSLICE_RABBITMQ_URL=url._replace(netloc=netloc).geturl()).settings
 
     def ack_and_cut() -> None:
-        with hold(behind.rabbitmq, "q") as held:
-            (message,) = held.messages()
+        with check_out(behind.rabbitmq, "q") as checkout:
+            (message,) = checkout.messages()
             proxy.stall()
             threading.Timer(0.5, proxy.drop).start()
-            held.ack(message)
+            checkout.ack(message)
 
     try:
         with pytest.raises(StoreUnavailable, match="does not answer"):
@@ -76,13 +75,13 @@ def test_acks_that_may_not_have_been_taken_are_an_error(fresh: Any) -> None:
 def test_a_queue_that_is_not_there_is_none_and_one_that_somebody_consumes_is_left_alone(
     fresh: Any,
 ) -> None:
-    with hold(fresh.settings.rabbitmq, "no such queue") as held:
-        assert held is None
+    with check_out(fresh.settings.rabbitmq, "no such queue") as checkout:
+        assert checkout is None
     declare(fresh.settings, "q", [])
     with (
-        hold(fresh.settings.rabbitmq, "q"),
+        check_out(fresh.settings.rabbitmq, "q"),
         pytest.raises(StoreUnavailable, match="has a consumer"),
-        hold(fresh.settings.rabbitmq, "q", patience=0),
+        check_out(fresh.settings.rabbitmq, "q", patience=0),
     ):
         raise AssertionError("held twice")
 
@@ -100,84 +99,80 @@ def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to
         management.delivery_limit("none"),
     ) == (3, None, None)
     assert (management.keeps_order("limited"), management.keeps_order("none")) == (False, True)
-    with pytest.raises(Refused, match="delivery limit 3"), hold(fresh.settings.rabbitmq, "limited"):
+    with (
+        pytest.raises(Refused, match="delivery limit 3"),
+        check_out(fresh.settings.rabbitmq, "limited"),
+    ):
         raise AssertionError("looked through")
     for _ in range(2):
         assert sorted(bodies_of(fresh.settings, "free")) == [b"a", b"b"]
 
 
-def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(
-    fresh: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(fresh: Any) -> None:
     """Served while nothing is read (a publish, a pause), the connection brings no more than a window into memory."""
-    for name, size in (("_FIRST_WINDOW", 5), ("_LEAST_WINDOW", 2), ("_LARGEST_WINDOW", 9)):
-        monkeypatch.setattr(held_module, name, size)
+    windows = Windows(first=5, least=2, largest=9)
     bodies = [b"%03d" % number for number in range(40)]
     quorum = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
     declare(fresh.settings, "classic", bodies)
     declare(fresh.settings, "quorum", bodies, **quorum)
     for name in ("classic", "quorum"):
-        with hold(fresh.settings.rabbitmq, name) as held:
+        with check_out(fresh.settings.rabbitmq, name, windows=windows) as checkout:
             found = []
-            for each in held.messages():
-                held.sleep(0.005)
-                assert len(held._arrived) < 9
+            for each in checkout.messages():
+                checkout.sleep(0.005)
+                assert len(checkout._arrived) < 9
                 found.append(each.body)
                 if len(found) % 3 == 0:
-                    held.ack(each)
-            assert (found, held.left()) == (bodies, 0)
+                    checkout.ack(each)
+            assert (found, checkout.ready_count()) == (bodies, 0)
         left = [body for number, body in enumerate(bodies, 1) if number % 3]
         assert sorted(bodies_of(fresh.settings, name)) == left
-        with hold(fresh.settings.rabbitmq, name, most=10) as held:
-            assert len(list(held.messages())) == 10
-            assert held.left() == len(left) - 10
+        with check_out(fresh.settings.rabbitmq, name, most=10, windows=windows) as checkout:
+            assert len(list(checkout.messages())) == 10
+            assert checkout.ready_count() == len(left) - 10
     assert bodies_of(fresh.settings, "classic") == left
 
 
-def test_a_connection_that_is_cut_gives_everything_back_in_its_order(
-    fresh: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_module, "_FIRST_WINDOW", 5)
+def test_a_connection_that_is_cut_gives_everything_back_in_its_order(fresh: Any) -> None:
     bodies = [b"%03d" % number for number in range(30)]
     declare(fresh.settings, "q", bodies)
     with (
         pytest.raises(StoreUnavailable, match="does not answer"),
-        hold(fresh.settings.rabbitmq, "q") as held,
+        check_out(fresh.settings.rabbitmq, "q", windows=Windows(first=5)) as checkout,
     ):
-        _act_and_cut(held, after=12)
+        _act_and_cut(checkout, after=12)
     assert bodies_of(fresh.settings, "q") == bodies[:12] + bodies[13:]
 
 
-def _act_and_cut(held: held_module.Held, after: int) -> None:
-    for each in itertools.islice(held.messages(), after, None):
-        held.ack(each)
-        held.sleep(0.1)
-        cut(held._connection)
+def _act_and_cut(checkout: Checkout, after: int) -> None:
+    for each in itertools.islice(checkout.messages(), after, None):
+        checkout.ack(each)
+        checkout.sleep(0.1)
+        cut(checkout._connection)
 
 
 def test_who_takes_the_queue_between_two_windows_ends_the_look(
     fresh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_module, "_FIRST_WINDOW", 5)
     bodies = [b"%03d" % number for number in range(12)]
     declare(fresh.settings, "q", bodies)
     with blocking_connection(fresh.settings.rabbitmq) as other:
-        consume = held_module.Held._consume
+        consume = Checkout.consume
 
-        def after_another(held: held_module.Held) -> None:
-            if held._seen:
+        def after_another(checkout: Checkout) -> None:
+            if checkout._received:
                 other.channel().basic_consume("q", lambda *_: None)
-            consume(held)
+            consume(checkout)
 
-        monkeypatch.setattr(held_module.Held, "_consume", after_another)
+        monkeypatch.setattr(Checkout, "consume", after_another)
         with (
             pytest.raises(
                 StoreUnavailable, match="was taken or deleted while it was looked through"
             ),
-            hold(fresh.settings.rabbitmq, "q") as held,
+            check_out(fresh.settings.rabbitmq, "q", windows=Windows(first=5)) as checkout,
         ):
-            assert list(held.messages())
-    monkeypatch.setattr(held_module.Held, "_consume", consume)
+            assert list(checkout.messages())
+    monkeypatch.setattr(Checkout, "consume", consume)
     assert bodies_of(fresh.settings, "q") == bodies
 
 
@@ -190,8 +185,11 @@ def test_messages_of_clients_that_send_milliseconds_have_no_time(fresh: Any) -> 
             channel.basic_publish(
                 "", "q", b"x", pika.BasicProperties(timestamp=stamp), mandatory=True
             )
-    with hold(fresh.settings.rabbitmq, "q") as held:
-        assert [each.timestamp and each.timestamp.year for each in held.messages()] == [None, 2026]
+    with check_out(fresh.settings.rabbitmq, "q") as checkout:
+        assert [each.timestamp and each.timestamp.year for each in checkout.messages()] == [
+            None,
+            2026,
+        ]
 
 
 @pytest.mark.soak
@@ -203,9 +201,9 @@ def test_a_hundred_thousand_messages_are_looked_through_in_a_few_megabytes(fresh
         for _ in range(100_000):
             channel.basic_publish("", "q", body)
     tracemalloc.start()
-    with hold(fresh.settings.rabbitmq, "q") as held:
-        assert sum(len(each.body) for each in held.messages()) == 100_000 * len(body)
-        assert held.left() == 0
+    with check_out(fresh.settings.rabbitmq, "q") as checkout:
+        assert sum(len(each.body) for each in checkout.messages()) == 100_000 * len(body)
+        assert checkout.ready_count() == 0
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 60 * 2**20
