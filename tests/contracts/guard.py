@@ -21,12 +21,12 @@ class GuardContract:
         guard = make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3")
         assert guard.stored() is None
         assert guard.ensure() == ViewConfiguration(HOUR, 3, 1000)
-        assert guard._events() == [(0, events.encode(ViewConfiguration(HOUR, 3, 1000), 0))]
+        assert guard.events() == [(0, events.encode(ViewConfiguration(HOUR, 3, 1000), 0))]
 
     def test_an_equal_configuration_stores_nothing_more(self, make_guard):
         make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure()
         assert make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure().bucket_count == 3
-        assert len(make_guard()._events()) == 1
+        assert len(make_guard().events()) == 1
 
     def test_settings_that_are_not_given_follow_what_is_stored(self, make_guard):
         make_guard(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure()
@@ -69,7 +69,7 @@ class GuardContract:
             make_guard(**given).ensure()
         assert raised.value.exit_code == 3
         assert [word for word in words if word not in str(raised.value)] == []
-        assert len(make_guard()._events()) == 1
+        assert len(make_guard().events()) == 1
 
     def test_apply_appends_what_james_would_accept(self, make_guard):
         make_guard().ensure()
@@ -78,7 +78,7 @@ class GuardContract:
         assert not guard.apply()
         assert guard.ensure() == ViewConfiguration(timedelta(minutes=20), 2, 1000)
         assert guard.history() == [ViewConfiguration(), ViewConfiguration(timedelta(minutes=20), 2)]
-        assert [number for number, _ in guard._events()] == [0, 1]
+        assert [number for number, _ in guard.events()] == [0, 1]
 
     @pytest.mark.parametrize(
         ("wanted", "why"),
@@ -97,20 +97,20 @@ class GuardContract:
 
     def test_a_race_at_the_first_start_is_lost_to_the_stored_one(self, make_guard, monkeypatch):
         guard = make_guard()
-        read = guard._events
+        read = guard.events
         answers = iter([[]])
-        monkeypatch.setattr(guard, "_events", lambda: next(answers, None) or read())
+        monkeypatch.setattr(guard, "events", lambda: next(answers, None) or read())
         make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="7").ensure()
         assert guard.ensure().bucket_count == 7
 
     def test_a_race_in_apply_is_decided_anew(self, make_guard, monkeypatch):
         guard = make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3")
         make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="1").ensure()
-        before = guard._events()
+        before = guard.events()
         make_guard().apply(ViewConfiguration(HOUR, 5))
-        read = guard._events
+        read = guard.events
         answers = iter([before])
-        monkeypatch.setattr(guard, "_events", lambda: next(answers, None) or read())
+        monkeypatch.setattr(guard, "events", lambda: next(answers, None) or read())
         with pytest.raises(Refused, match="may not decrease: stored 5, wanted 3"):
             guard.apply()
 
@@ -124,7 +124,7 @@ class GuardContract:
         assert not verdict.same_configuration
         assert "may not decrease" in verdict.why_refused
         assert (verdict.recorded_strategy, verdict.same_strategy) == (None, True)
-        assert len(make_guard()._events()) == 1
+        assert len(make_guard().events()) == 1
 
     def test_check_compares_the_storage_strategy_that_james_recorded(self, make_guard):
         guard = make_guard()
@@ -178,4 +178,4 @@ class GuardContract:
         for act in (guard.ensure, guard.apply, guard.check):
             with pytest.raises(Refused, match="cannot be read"):
                 act()
-        assert guard._events() == [(0, "{}")]
+        assert guard.events() == [(0, "{}")]

@@ -63,7 +63,7 @@ class ConfigurationGuard:
 
     def history(self) -> list[ViewConfiguration]:
         """Every configuration that ever was, oldest first."""
-        return [events.decode(text) for _, text in self._events()]
+        return [events.decode(text) for _, text in self.events()]
 
     def wanted(self) -> ViewConfiguration:
         """The stored configuration with the settings that were given in its place; before the first
@@ -158,14 +158,15 @@ class ConfigurationGuard:
                 "(`mailslice config apply` stores slices and buckets, not this)"
             )
 
-    def _events(self) -> list[tuple[int, str]]:
+    def events(self) -> list[tuple[int, str]]:
+        """The stored events: (id, JSON), oldest first."""
         if EVENT_STORE in self._tables.missing():
             return []
         return self._tables.event_store.events(CONFIGURATION_AGGREGATE)
 
     def _last(self) -> tuple[int, ViewConfiguration | None]:
         """The id of the last event and what it says; (-1, None) before the first."""
-        stored = self._events()
+        stored = self.events()
         return (stored[-1][0], events.decode(stored[-1][1])) if stored else (-1, None)
 
     def _append(self, event_id: int, configuration: ViewConfiguration) -> bool:

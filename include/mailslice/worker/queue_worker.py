@@ -31,13 +31,12 @@ from mailslice.worker.heartbeat import Recorder
 from mailslice.worker.io.blob_deleter import BlobDiscarder
 from mailslice.worker.io.cassandra_bridge import Bridge
 from mailslice.worker.io.content_loader import ContentBudget, Loader, return_large_blocks
-from mailslice.worker.io.context import QueueContext
+from mailslice.worker.io.context import QueueContext, Tuning
 from mailslice.worker.io.destination_throttle import DestinationThrottle
 from mailslice.worker.stages.stage_log import Stages
 from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
 
 _MIB = 1024 * 1024
-_LEASE_CHECK_SECONDS = 5.0
 
 
 class QueueWorker:
@@ -105,7 +104,7 @@ class QueueWorker:
     async def _watch(self) -> None:
         """No message of a mail in a handler stays unacknowledged for long (`lease`)."""
         while True:
-            await asyncio.sleep(_LEASE_CHECK_SECONDS)
+            await asyncio.sleep(self.context.tuning.lease_check)
             for delivery in list(self.state.in_hand.values()):
                 delivery.extend_when_due()
 
@@ -137,7 +136,11 @@ class QueueWorker:
 
 @asynccontextmanager
 async def open_worker(
-    settings: Settings, queue: QueueName, *, clock: Clock = system_clock
+    settings: Settings,
+    queue: QueueName,
+    *,
+    clock: Clock = system_clock,
+    tuning: Tuning | None = None,
 ) -> AsyncIterator[QueueWorker]:
     """Opens the stores for one queue, checks what James checks at start-up, and closes them.
 
@@ -146,7 +149,7 @@ async def open_worker(
     """
     stores = open_stores(settings)
     try:
-        async with worker_of(stores, queue, clock=clock) as worker:
+        async with worker_of(stores, queue, clock=clock, tuning=tuning) as worker:
             yield worker
     finally:
         await asyncio.to_thread(stores.close)
@@ -154,7 +157,7 @@ async def open_worker(
 
 @asynccontextmanager
 async def worker_of(
-    stores: Stores, queue: QueueName, *, clock: Clock = system_clock
+    stores: Stores, queue: QueueName, *, clock: Clock = system_clock, tuning: Tuning | None = None
 ) -> AsyncIterator[QueueWorker]:
     """As `open_worker`, on stores that are open and stay so: several workers may share them."""
     return_large_blocks()
@@ -162,7 +165,7 @@ async def worker_of(
     view = await asyncio.to_thread(_prepared, stores, queue)
     if not await blobs.bucket_is_there():
         await asyncio.to_thread(_create_bucket, stores)
-    worker = QueueWorker(_wire(stores, queue, clock, view, blobs))
+    worker = QueueWorker(_wire(stores, queue, clock, view, blobs, tuning or Tuning()))
     try:
         yield worker
     finally:
@@ -208,12 +211,13 @@ def _prepare_stages(stores: Stores, queue: QueueName) -> None:
     stores.own.mail_stages.prepare()
 
 
-def _wire(
+def _wire(  # noqa: PLR0917 - the parts, in the order in which they are opened
     stores: Stores,
     queue: QueueName,
     clock: Clock,
     view: Shape,
     blobs: AsyncBlobStore,
+    tuning: Tuning,
 ) -> WorkerState:
     settings = stores.settings
     # Two budgets of half the size: a handler that has a content and enqueues must not wait for
@@ -234,6 +238,7 @@ def _wire(
         discarder=BlobDiscarder(blobs),
         enqueue_budget=ContentBudget(half),
         loader=Loader(blobs, ContentBudget(half)),
+        tuning=tuning,
     )
     state = WorkerState(context, Delays(context))
     if settings.worker.bounce_queue is not None:

@@ -21,10 +21,10 @@ from pika.exceptions import StreamLostError
 from mailslice.codec import message
 from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.worker import open_worker, queue_worker
-from mailslice.worker.dequeue import expired_delay_consumer
+from mailslice.worker import open_worker
 from mailslice.worker.dequeue.park import Park
-from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.enqueue.delayed_mails import DelayedRows
+from mailslice.worker.io.context import Tuning
 from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.test_faults import CONTENT, next_of, through
@@ -69,11 +69,9 @@ async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quo
 
 
 async def test_a_mail_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(
-    fresh: Any, monkeypatch: pytest.MonkeyPatch
+    fresh: Any,
 ) -> None:
-    monkeypatch.setattr(
-        queue_worker, "_LEASE_CHECK_SECONDS", 3600.0
-    )  # the return itself is the occasion
+    tuning = Tuning(lease_check=3600.0)  # the return itself is the occasion
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
         limited = fresh.but(
@@ -83,7 +81,9 @@ async def test_a_mail_in_a_handler_is_not_dead_lettered_when_its_connection_goes
         )
         for spool in at(limited.settings):
             async with (
-                open_worker(through(limited, "rabbitmq", rabbit.port), spool.queue) as worker,
+                open_worker(
+                    through(limited, "rabbitmq", rabbit.port), spool.queue, tuning=tuning
+                ) as worker,
                 aclosing(worker.deliveries(8)) as deliveries,
             ):
                 await worker.enqueue(mail(), CONTENT)
@@ -203,7 +203,7 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
     """
     refused: list[object] = []
     parked: list[object] = []
-    putting, closing = Park.put, Delays._close
+    putting, closing = Park.put, DelayedRows.close
 
     async def away(*given: object) -> None:
         refused.append(given)
@@ -217,7 +217,6 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
         await (away if len(refused) < 2 else closing)(*given)
 
     monkeypatch.setattr(Park, "put", counted)
-    monkeypatch.setattr(expired_delay_consumer, "_LEVEL", 1)
 
     with blocking_connection(spool.settings.rabbitmq) as connection:
         connection.channel().queue_declare(
@@ -225,10 +224,12 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
             durable=True,
             arguments={"x-queue-type": "quorum", "x-delivery-limit": LIMIT},
         )
-    async with open_worker(spool.settings, spool.queue) as worker:
+    async with open_worker(
+        spool.settings, spool.queue, tuning=Tuning(held_delay_level=1)
+    ) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=0.2))
         with monkeypatch.context() as patch:
-            patch.setattr(Delays, "_read", away)
+            patch.setattr(DelayedRows, "load", away)
             for _ in range(LIMIT + 2):  # each end of a consumer counts for what it held
                 seen = len(refused)
                 async with aclosing(worker.deliveries(8)) as deliveries:
@@ -238,7 +239,7 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
         assert parked
         refused.clear()
         parked.clear()
-        monkeypatch.setattr(Delays, "_close", failing)
+        monkeypatch.setattr(DelayedRows, "close", failing)
         async with aclosing(worker.deliveries(8)) as deliveries:
             delivery = await next_of(deliveries, 40)
             assert (delivery.item, delivery.content) == (item, CONTENT)

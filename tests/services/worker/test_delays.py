@@ -18,11 +18,12 @@ from mailslice.codec import message
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
+from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.own.delays import DelayedMails
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.worker import Deliveries, Delivery, open_worker
-from mailslice.worker.enqueue.delayed_mails import Delays
-from mailslice.worker.io import deleted_check as cleaned_check
+from mailslice.worker.enqueue.delayed_mails import DelayedRows, Delays
+from mailslice.worker.io.context import Tuning
 from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.deleted_check import was_cleaned
 from tests.services.worker.conftest import at, mail, until
@@ -84,10 +85,9 @@ async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any)
 
 
 async def test_copies_go_through_levels_where_no_more_may_wait_in_the_worker(
-    spool: Any, monkeypatch: pytest.MonkeyPatch
+    spool: Any,
 ) -> None:
-    monkeypatch.setattr("mailslice.worker.enqueue.delayed_mails._WAITING_BYTES", 1)
-    async with open_worker(spool.settings, spool.queue) as worker:
+    async with open_worker(spool.settings, spool.queue, tuning=Tuning(waiting_bytes=1)) as worker:
         for number in range(2):
             await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=timedelta(seconds=3.5))
         async with aclosing(worker.deliveries(4)) as deliveries:
@@ -215,15 +215,15 @@ async def test_a_doubled_copy_is_delivered_once(spool: Any) -> None:
 async def test_a_mail_whose_row_cannot_be_closed_is_published_once(
     spool: Any, monkeypatch: pytest.MonkeyPatch, flushed: bool
 ) -> None:
-    close, refused = Delays._close, []
+    close, refused = DelayedRows.close, []
 
-    async def failing(self: Delays, *given: Any) -> None:
+    async def failing(self: DelayedRows, *given: Any) -> None:
         if len(refused) < 3:
             refused.append(given)
             raise StoreUnavailable("no write is taken")
         await close(self, *given)
 
-    monkeypatch.setattr(Delays, "_close", failing)
+    monkeypatch.setattr(DelayedRows, "close", failing)
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(
             mail(), CONTENT, delay=timedelta(hours=1) if flushed else timedelta(seconds=0.2)
@@ -245,14 +245,14 @@ async def test_a_mail_whose_row_cannot_be_closed_is_published_once(
 async def test_a_worker_that_ends_closes_the_rows_of_what_it_published(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close, begun = Delays._close, asyncio.Event()
+    close, begun = DelayedRows.close, asyncio.Event()
 
-    async def slow(self: Delays, *given: Any) -> None:
+    async def slow(self: DelayedRows, *given: Any) -> None:
         begun.set()
         await asyncio.sleep(0.5)
         await close(self, *given)
 
-    monkeypatch.setattr(Delays, "_close", slow)
+    monkeypatch.setattr(DelayedRows, "close", slow)
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=0.2))
         async with aclosing(worker.deliveries(4)) as deliveries:
@@ -434,27 +434,28 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
         for at in (hours_ago(3)(), datetime.now(UTC) + timedelta(hours=1))
     )
     late, other, none = (EnqueueId(uuid4()) for _ in range(3))
-    look = cleaned_check._is_in_one
     item = QueuedMail(late, mail("late"), BlobId(""), BlobId(""))
 
-    async def then_written(*given: Any) -> bool:
-        found = await look(*given)
+    some_ids = EnqueuedMails.some_ids
+
+    def then_written(*given: Any) -> Any:
+        pages = list(some_ids(*given))
         spool.stores.tables.written.insert_many(
             [ViewRow(spool.queue, old, datetime.now(UTC), item)]
         )
-        return found
+        return iter(pages)
 
-    async def unanswered(*_: Any) -> bool:
+    def unanswered(*_: Any) -> Any:
         raise StoreUnavailable("no answer")
 
     async with open_worker(spool.settings, spool.queue) as worker:
         assert not await was_cleaned(worker.context, none)
         assert not await was_cleaned(worker.context, none, None, now)
         with monkeypatch.context() as patch:
-            patch.setattr(cleaned_check, "_is_in_one", unanswered)
+            patch.setattr(EnqueuedMails, "some_ids", unanswered)
             with pytest.raises(StoreUnavailable):
                 await was_cleaned(worker.context, none, old)
-            patch.setattr(cleaned_check, "_is_in_one", then_written)
+            patch.setattr(EnqueuedMails, "some_ids", then_written)
             assert not await was_cleaned(worker.context, late, old)
         spool.stores.tables.written.insert_many(
             [ViewRow(spool.queue, old, datetime.now(UTC), replace(item, enqueue_id=other))]

@@ -5,21 +5,22 @@ process has died.
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from mailslice.model.errors import StoreUnavailable
-from mailslice.worker import Deliveries, Delivery, open_worker, queue_worker
+from mailslice.worker import Deliveries, Delivery, open_worker
 from mailslice.worker.dequeue import lease
-from mailslice.worker.enqueue import delayed_mails
-from mailslice.worker.enqueue.delayed_mails import Delays
-from mailslice.worker.io.context import QueueContext
+from mailslice.worker.enqueue.delayed_mails import DelayedRows, Delays
+from mailslice.worker.io.context import QueueContext, Tuning
 from tests.services.worker.conftest import Place4Queue, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
 LENGTH = 5.0
+OFTEN = Tuning(lease_check=0.2)
 LONGER = 14.0
 """For a test that must be through before the first copy is due."""
 
@@ -28,7 +29,6 @@ LONGER = 14.0
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "LONGEST_UNACKNOWLEDGED", 1.0)
     monkeypatch.setattr(lease, "LENGTH", timedelta(seconds=LENGTH))
-    monkeypatch.setattr(queue_worker, "_LEASE_CHECK_SECONDS", 0.2)
 
 
 async def leased(spool: Place4Queue, worker: Any, deliveries: Deliveries) -> Delivery:
@@ -42,7 +42,7 @@ async def test_a_mail_that_is_long_in_a_handler_is_not_unacknowledged(
     spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "LENGTH", timedelta(seconds=LONGER))
-    async with open_worker(spool.settings, spool.queue) as worker:
+    async with open_worker(spool.settings, spool.queue, tuning=OFTEN) as worker:
         async with aclosing(worker.deliveries(4)) as deliveries:
             delivery = await leased(spool, worker, deliveries)
             row = spool.stores.own.delayed_mails.read(spool.queue, delivery.item.enqueue_id)
@@ -66,7 +66,7 @@ async def test_a_mail_that_is_long_in_a_handler_is_not_unacknowledged(
 
 async def test_it_comes_back_when_its_process_has_died(spool: Place4Queue) -> None:
     async with (
-        open_worker(spool.settings, spool.queue) as worker,
+        open_worker(spool.settings, spool.queue, tuning=OFTEN) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         delivery = await leased(spool, worker, deliveries)
@@ -83,7 +83,7 @@ async def test_it_comes_back_when_its_process_has_died(spool: Place4Queue) -> No
 @pytest.mark.parametrize("how", ["delayed", "now", "narrowed", "rejected", "given back"])
 async def test_its_outcome_is_the_only_one(spool: Place4Queue, how: str) -> None:
     async with (
-        open_worker(spool.settings, spool.queue) as worker,
+        open_worker(spool.settings, spool.queue, tuning=OFTEN) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         await worker.enqueue(mail(recipients=("a@b.example", "c@b.example")), CONTENT)
@@ -113,7 +113,7 @@ async def test_its_outcome_is_the_only_one(spool: Place4Queue, how: str) -> None
 
 async def test_a_mail_that_was_closed_meanwhile_gets_no_lease(spool: Place4Queue) -> None:
     async with (
-        open_worker(spool.settings, spool.queue) as worker,
+        open_worker(spool.settings, spool.queue, tuning=OFTEN) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         item = await worker.enqueue(mail(), CONTENT)
@@ -133,7 +133,7 @@ async def test_a_mail_that_was_closed_stays_closed_when_a_cleanup_has_taken_its_
     cleanup takes row and mark.
     """
     async with (
-        open_worker(spool.settings, spool.queue) as worker,
+        open_worker(spool.settings, spool.queue, tuning=OFTEN) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         item = await worker.enqueue(mail(recipients=("a@b.example", "c@b.example")), CONTENT)
@@ -160,11 +160,11 @@ async def test_a_mail_that_was_closed_stays_closed_when_a_cleanup_has_taken_its_
 @pytest.mark.parametrize(
     ("how", "at", "after"),
     [
-        ("renewed", "_write", 0),
-        ("renewed", "_publish_copy", 0),
-        ("delayed", "_write", 0),
-        ("delayed", "_publish_copy", 0),
-        ("delayed", "_publish_copy", 1),
+        ("renewed", "save", 0),
+        ("renewed", "put", 0),
+        ("delayed", "save", 0),
+        ("delayed", "put", 0),
+        ("delayed", "put", 1),
         ("rejected", "", 0),
     ],
 )
@@ -172,7 +172,7 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
     spool: Place4Queue, monkeypatch: pytest.MonkeyPatch, how: str, at: str, after: int
 ) -> None:
     """`at`: the step of a schedule that fails, from its call `after` on."""
-    monkeypatch.setattr(delayed_mails, "_BEFORE_ITS_ROW", timedelta(seconds=LENGTH), raising=False)
+    tuning = replace(OFTEN, copy_before_row=LENGTH)
     failed: list[object] = []
 
     async def killed(*given: object) -> None:
@@ -180,7 +180,7 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
         raise StoreUnavailable("killed")
 
     async with (
-        open_worker(spool.settings, spool.queue) as worker,
+        open_worker(spool.settings, spool.queue, tuning=tuning) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         item = await worker.enqueue(mail(), CONTENT)
@@ -190,12 +190,13 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
         await until(lambda: delivery.lease.is_out)
         with monkeypatch.context() as broken:
             if at:
-                whole, calls = getattr(Delays, at), iter(range(100))
+                broken_class = DelayedRows if at == "save" else Delays
+                whole, calls = getattr(broken_class, at), iter(range(100))
 
                 async def failing(*given: Any) -> None:
                     await (whole if next(calls) < after else killed)(*given)
 
-                broken.setattr(Delays, at, failing)
+                broken.setattr(broken_class, at, failing)
             broken.setattr(QueueContext, "publish_dead_letter", killed)
             if how == "renewed":
                 await until(lambda: failed)

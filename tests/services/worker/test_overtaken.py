@@ -54,7 +54,7 @@ async def test_a_row_whose_copy_never_came_to_be_loses_no_mail(
                 raise RuntimeError("killed")
 
             with monkeypatch.context() as broken:
-                broken.setattr(worker.state.delays, "_publish_copy", crashed)
+                broken.setattr(worker.state.delays, "put", crashed)
                 with pytest.raises(RuntimeError):
                     await delivery.retry(after=timedelta(seconds=4))
             await deliveries.disconnect()

@@ -20,6 +20,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import seen_empty
 from mailslice.worker import QueueWorker, consume, open_worker
 from mailslice.worker.dequeue import park
+from mailslice.worker.io.cassandra_bridge import DeletedChecks
 from tests.services.worker.conftest import Place4Queue, at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.refusing import Refusing
@@ -108,12 +109,15 @@ async def test_bodies_that_s3_does_not_give_hold_up_no_others(fresh: Any, s3: Re
 
 
 async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
-    spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
+    spool: Place4Queue,
 ) -> None:
     away: set[EnqueueId] = set()
     async with open_worker(spool.settings, spool.queue) as worker:
-        checks = worker.context.checks
-        one, some = checks._ask_one, checks._ask_batch
+        deleted, queue, rows = (
+            worker.context.tables.deleted,
+            worker.context.queue,
+            worker.context.bridge.rows,
+        )
 
         def unless_away(ids: list[EnqueueId], ask: Any) -> Any:
             if away.isdisjoint(ids):
@@ -122,8 +126,10 @@ async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
             failed.set_exception(StoreUnavailable("Cassandra: 1 of 2 replicas answered"))
             return failed
 
-        monkeypatch.setattr(checks, "_ask_one", lambda each: unless_away([each], lambda: one(each)))
-        monkeypatch.setattr(checks, "_ask_batch", lambda ids: unless_away(ids, lambda: some(ids)))
+        worker.context.checks = DeletedChecks(
+            lambda one: unless_away([one], lambda: rows(deleted.is_marked_future(queue, one))),
+            lambda ids: unless_away(ids, lambda: rows(deleted.are_marked_future(queue, ids))),
+        )
         await partial(
             spool,
             worker,

@@ -132,9 +132,15 @@ async def test_a_fault_of_the_record_is_no_fault_of_the_worker_and_told_once_a_m
     recorded, monkeypatch
 ):
     asked = []
-    monkeypatch.setattr(
-        "mailslice.worker.heartbeat._of_delivery", lambda *_: asked.append(1) or 1 / 0
-    )
+    saving = WorkerRecords.save_future
+
+    def failing(table, queue, record):
+        if record.in_flight:
+            asked.append(1)
+            raise ZeroDivisionError
+        return saving(table, queue, record)
+
+    monkeypatch.setattr(WorkerRecords, "save_future", failing)
     async with open_worker(recorded.settings, recorded.queue) as worker:
         await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(8)) as deliveries:

@@ -110,7 +110,7 @@ async def test_the_forms_of_a_domain_share_its_book_and_each_is_told_how_long_it
 async def test_domains_without_a_limit_ask_nobody(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DestinationThrottle, "_desk", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(Destinations, "created", lambda *_: pytest.fail("asked"))
     async with open_worker(
         limited(spool, rates="slow.example=1,free.example=0"), spool.queue
     ) as worker:

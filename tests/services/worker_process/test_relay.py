@@ -16,6 +16,7 @@ import pytest
 from mailslice.model.errors import BadSetting, TakenOver
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import Settings
+from mailslice.worker.handlers.next_hop import NextHop
 from mailslice.worker.handlers.relay import Relay
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
 from mailslice.worker.stages.handler_stage import BlockingStage
@@ -31,12 +32,11 @@ def sink(request: pytest.FixtureRequest) -> Iterator[Sink]:
         yield made
 
 
-def relay(port: int, **given: Any) -> Relay:
-    return Relay(
-        Settings.model_validate(
-            {"relay": {"host": "127.0.0.1", "port": port, "timeout": "5s", **given}}
-        )
+def relay(port: int, *, idle_seconds: float = 30.0, **given: Any) -> Relay:
+    settings = Settings.model_validate(
+        {"relay": {"host": "127.0.0.1", "port": port, "timeout": "5s", **given}}
     )
+    return Relay(settings, hop=NextHop(settings.relay, idle_seconds=idle_seconds))
 
 
 def send(

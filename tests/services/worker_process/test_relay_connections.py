@@ -18,7 +18,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from mailslice.bench.relay import server_process
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
-from mailslice.worker.handlers import next_hop, smtp_dialogue
+from mailslice.worker.handlers.next_hop import Connection
 from mailslice.worker.outcome import Complete, Reject, Retry
 from tests.services.worker_process.sink import Sink, Watching, certificate, running
 from tests.services.worker_process.test_relay import CONTENT, A, B, relay
@@ -94,10 +94,9 @@ def test_a_connection_ends_after_its_mails() -> None:
     assert (sink.connections, len(sink.got)) == (3, 5)
 
 
-def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_hop, "_IDLE", 0.2)
+def test_an_idle_connection_is_closed() -> None:
     with running(Sink()) as sink:
-        send = relay(sink.port)
+        send = relay(sink.port, idle_seconds=0.2)
         send(MAIL, CONTENT)
         ((server,),) = [send._hop._idle]
         deadline = time.monotonic() + 5
@@ -134,7 +133,7 @@ def test_replies_that_nobody_read_are_no_answers_to_the_next_mail(
     with running(Sink(pipelining=True)) as sink:
         send = relay(sink.port)
         sink.refuse[B] = "550 no such user"
-        monkeypatch.setattr(smtp_dialogue, "_answer", _no_memory)
+        monkeypatch.setattr(Connection, "reply", _no_memory)
         with pytest.raises(MemoryError):
             send(Mail("m", None, (B,)), CONTENT)
         monkeypatch.undo()

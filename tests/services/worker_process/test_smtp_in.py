@@ -23,8 +23,8 @@ from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.io.content_loader import ContentBudget
-from mailslice.worker.smtp_server import conversation as smtp_conversation
 from mailslice.worker.smtp_server import server as smtp_in
+from mailslice.worker.smtp_server.conversation import Conversation, ServerTimes
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import policy_of
 from mailslice.worker.smtp_server.server import serve
@@ -113,7 +113,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(*, finish: bool = True, **given: Any) -> AsyncIterator[Server]:
+async def serving(
+    *, finish: bool = True, times: ServerTimes | None = None, **given: Any
+) -> AsyncIterator[Server]:
     groups: dict[str, Any] = {
         name: given.pop(name) for name in ("worker", "queue") if name in given
     }
@@ -133,6 +135,7 @@ async def serving(*, finish: bool = True, **given: Any) -> AsyncIterator[Server]
             clock=lambda: NOW,
             metrics=metrics,
             on_listening=lambda _host, port: listening.set_result(port),
+            times=times,
         )
     )
     await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
@@ -540,11 +543,8 @@ async def test_one_client_outside_of_the_networks_has_so_many_connections_and_no
         assert [word[:3] for word, _ in clients] == [b"220"] * 5
 
 
-async def test_a_wrong_password_is_answered_late_and_a_right_one_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(smtp_conversation, "_WRONG_PASSWORD_PAUSE", 1.0)
-    async with serving(**STRANGER) as server:
+async def test_a_wrong_password_is_answered_late_and_a_right_one_is_not() -> None:
+    async with serving(times=ServerTimes(wrong_password=1.0), **STRANGER) as server:
         began = time.monotonic()
         assert b"\r\n235 " in await server.say(b"EHLO c", LOGIN)
         right = time.monotonic() - began
@@ -554,10 +554,8 @@ async def test_a_wrong_password_is_answered_late_and_a_right_one_is_not(
         assert server.figures()["wrong_passwords_total"] == 1
 
 
-async def test_a_stranger_that_does_not_log_in_is_sent_away_however_busy_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(smtp_conversation, "_STRANGERS_AGE", 0.5)
+async def test_a_stranger_that_does_not_log_in_is_sent_away_however_busy_it_is() -> None:
+    times = ServerTimes(login=0.5)
 
     async def busy(server: Server, *first: bytes) -> float:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -572,10 +570,10 @@ async def test_a_stranger_that_does_not_log_in_is_sent_away_however_busy_it_is(
         writer.close()
         return time.monotonic() - began
 
-    async with serving(**STRANGER) as server:
+    async with serving(times=times, **STRANGER) as server:
         assert await busy(server) < 1.2
         assert await busy(server, LOGIN) >= 1.5
-    async with serving() as server:
+    async with serving(times=times) as server:
         assert await busy(server) >= 1.5
 
 
@@ -605,12 +603,9 @@ async def test_long_lines_have_no_bare_ends() -> None:
         assert b"\r\n250 2.0.0 " in await server.say(b"EHLO c", LOGIN, *mail)
 
 
-async def test_a_mail_that_trickles_in_is_cut_off_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(smtp_conversation, "_LEAST_TIME", 0.5)
+async def test_a_mail_that_trickles_in_is_cut_off_in_the_end() -> None:
     piece = b"x" * 1022 + b"\r\n"
-    async with serving() as server:
+    async with serving(times=ServerTimes(mail=0.5)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"EHLO c\r\nMAIL FROM:<s@y>\r\nRCPT TO:<a@x>\r\nDATA\r\n")
         await asyncio.wait_for(reader.readuntil(b"354 "), 5)
@@ -626,11 +621,8 @@ async def test_a_mail_that_trickles_in_is_cut_off_in_the_end(
         writer.close()
 
 
-async def test_a_mail_that_is_whole_at_the_deadline_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(smtp_in, "_DRAIN", 0.2)
-    async with serving(finish=False) as server:
+async def test_a_mail_that_is_whole_at_the_deadline_is_waited_for() -> None:
+    async with serving(finish=False, times=ServerTimes(drain=0.2)) as server:
         sending = asyncio.create_task(server.do(send()))
         await asyncio.wait_for(server.keeper.begun.wait(), 5)
         server.stop.set()
@@ -645,7 +637,7 @@ async def test_a_mail_that_is_whole_at_the_deadline_is_waited_for(
 async def test_a_mail_that_ends_just_after_the_word_421_is_not_enqueued(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    conversation = smtp_conversation.Conversation
+    conversation = Conversation
     received = conversation.data_received
 
     def received_at_the_deadline(self: Any, data: bytes) -> None:
@@ -718,21 +710,18 @@ async def test_a_client_that_never_reads_loses_its_place_after_the_timeout() -> 
             await asyncio.sleep(0.05)
 
 
-async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(smtp_conversation, "_GOODBYE", 0.3)
-    async with serving() as server, deaf_client(server.port):
+async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending() -> None:
+    async with serving(times=ServerTimes(goodbye=0.3)) as server, deaf_client(server.port):
         server.stop.set()
         await asyncio.wait_for(server.task, 15)
 
 
 async def test_a_client_that_is_silent_in_its_tls_handshake_does_not_keep_the_server_from_ending(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(smtp_conversation, "_GOODBYE", 0.3)
     cert, key = certificate(tmp_path)
-    async with serving(tls_certificate=cert, tls_key=key) as server:
+    times = ServerTimes(goodbye=0.3)
+    async with serving(times=times, tls_certificate=cert, tls_key=key) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"EHLO c\r\nSTARTTLS\r\n")
         while not (await reader.readline()).startswith(b"220 Ready"):

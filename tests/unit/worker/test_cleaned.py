@@ -10,6 +10,7 @@ import pytest
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail
 from mailslice.view.configuration import Shape
 from mailslice.worker.io import deleted_check
+from mailslice.worker.io.context import Tuning
 from mailslice.worker.io.deleted_check import DeliveryStatus, delivery_status
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -27,7 +28,11 @@ def context(*, shared: bool = False) -> Any:
 
     settings = SimpleNamespace(queue=SimpleNamespace(shared=shared))
     return SimpleNamespace(
-        is_marked=unmarked, settings=settings, clock=lambda: NOW, shape=Shape(HOUR, 2 * HOUR, (1,))
+        is_marked=unmarked,
+        settings=settings,
+        clock=lambda: NOW,
+        shape=Shape(HOUR, 2 * HOUR, (1,)),
+        tuning=Tuning(row_reads=(0.0,), recent_row_reads=(0.0,)),
     )
 
 
@@ -49,7 +54,5 @@ async def test_a_delivery_without_a_row(
         return None
 
     monkeypatch.setattr(deleted_check, "row_of", none)
-    monkeypatch.setattr(deleted_check, "_OLD", (0.0,))
-    monkeypatch.setattr(deleted_check, "_RECENT", (0.0,))
     partition = None if minutes is None else Partition(NOW - timedelta(minutes=minutes), 0)
     assert await delivery_status(context(shared=shared), ITEM, partition) is expected

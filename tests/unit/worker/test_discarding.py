@@ -10,7 +10,6 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId
-from mailslice.worker.io import blob_deleter
 from mailslice.worker.io.blob_deleter import KEYS_A_REQUEST, MOST_PENDING, BlobDiscarder
 
 
@@ -72,13 +71,10 @@ async def test_completions_wait_while_too_many_blobs_are_pending() -> None:
     assert sum(len(request) for request in blobs.requests) == MOST_PENDING + 2
 
 
-async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(blob_deleter, "_PATIENCE", 0.05)
+async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_long() -> None:
     blobs = Blobs()
     blobs.gate.clear()
-    discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
+    discarder = BlobDiscarder(blobs, room_timeout=0.05)  # type: ignore[arg-type]
     began = asyncio.get_running_loop().time()
     for _ in range(2 * MOST_PENDING):
         await discarder.add(ids(2))
@@ -95,12 +91,11 @@ async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_lon
 
 
 async def test_a_close_does_not_wait_for_deletes_that_hang(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(blob_deleter, "_CLOSE_SECONDS", 0.05)
     blobs = Blobs()
     blobs.gate.clear()
-    discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
+    discarder = BlobDiscarder(blobs, close_timeout=0.05)  # type: ignore[arg-type]
     await discarder.add(ids(5 * KEYS_A_REQUEST))
     await asyncio.wait_for(discarder.close(), 1)
     assert len(asyncio.all_tasks()) == 1, "no request goes on"

@@ -12,8 +12,8 @@ import pytest
 from mailslice.model.errors import StoreUnavailable, Unconfirmed
 from mailslice.model.mail import Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
-from mailslice.worker.enqueue import undoing
 from mailslice.worker.enqueue.enqueuer import Enqueuer
+from mailslice.worker.enqueue.undoing import Undoing
 from mailslice.worker.io.content_loader import ContentBudget
 from mailslice.worker.io.statistics import WorkerStatistics
 
@@ -85,13 +85,14 @@ async def turns() -> None:
 
 
 @pytest.fixture
-async def begun() -> Any:
+async def begun(request: pytest.FixtureRequest) -> Any:
     """`await begun()`: an enqueue that waits for its row.
 
     It has the future of that row, and what was asked of the stores.
     """
     stores = Stores()
-    enqueuer = Enqueuer(stores.context, None)  # type: ignore[arg-type]
+    limits = getattr(request, "param", {})
+    enqueuer = Enqueuer(stores.context, None, Undoing(stores.context, **limits))  # type: ignore[arg-type]
     enqueuer._starts_written = True
 
     async def begin() -> tuple[asyncio.Task[QueuedMail], asyncio.Future[list[Any]], list[str]]:
@@ -141,10 +142,10 @@ async def test_a_publish_without_its_confirm_says_that_the_mail_may_be_delivered
     assert begun.stores.asked == ["row", "message", "mark", "delete"]
 
 
+@pytest.mark.parametrize("begun", [{"shortest_pause": 0.01}], indirect=True)
 async def test_marks_outlive_their_callers_and_come_before_blobs_when_cassandra_is_back(
-    begun: Any, monkeypatch: pytest.MonkeyPatch
+    begun: Any,
 ) -> None:
-    monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
     statistics = begun.stores.context.statistics
     begun.stores.away = True
     for number in range(1, 4):
@@ -162,11 +163,10 @@ async def test_marks_outlive_their_callers_and_come_before_blobs_when_cassandra_
     assert statistics.abandoned == 0
 
 
+@pytest.mark.parametrize("begun", [{"max_pending": 2, "close_timeout": 0.1}], indirect=True)
 async def test_the_oldest_is_given_up_where_there_is_no_room_and_the_rest_at_the_end(
-    begun: Any, monkeypatch: pytest.MonkeyPatch
+    begun: Any,
 ) -> None:
-    monkeypatch.setattr(undoing, "MOST_PENDING", 2)
-    monkeypatch.setattr(undoing, "CLOSE_SECONDS", 0.1)
     statistics = begun.stores.context.statistics
     begun.stores.away = True
     for _ in range(3):
@@ -179,10 +179,10 @@ async def test_the_oldest_is_given_up_where_there_is_no_room_and_the_rest_at_the
     assert (statistics.undoing, statistics.abandoned) == (0, 3)
 
 
+@pytest.mark.parametrize("begun", [{"shortest_pause": 0.01}], indirect=True)
 async def test_a_fault_of_ours_is_tried_again_too_and_ends_nothing_for_the_others(
-    begun: Any, monkeypatch: pytest.MonkeyPatch
+    begun: Any,
 ) -> None:
-    monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
     stores, statistics = begun.stores, begun.stores.context.statistics
     stores.fault = TypeError("no such thing")
     for _ in range(2):
@@ -197,11 +197,10 @@ async def test_a_fault_of_ours_is_tried_again_too_and_ends_nothing_for_the_other
     assert stores.asked.count("delete") == 2
 
 
+@pytest.mark.parametrize("begun", [{"shortest_pause": 0.01, "close_timeout": 0.3}], indirect=True)
 async def test_what_was_taken_back_as_the_worker_closed_is_not_counted_as_left_behind(
-    begun: Any, monkeypatch: pytest.MonkeyPatch
+    begun: Any,
 ) -> None:
-    monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
-    monkeypatch.setattr(undoing, "CLOSE_SECONDS", 0.3)
     stores, statistics = begun.stores, begun.stores.context.statistics
     stores.away, stores.hanging = True, asyncio.Event()
     for _ in range(3):

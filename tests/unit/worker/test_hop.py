@@ -13,6 +13,7 @@ from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.dequeue import park
 from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.dequeue.park import Park, RetryPauses
+from mailslice.worker.io.context import Tuning
 from mailslice.worker.io.statistics import WorkerStatistics
 
 
@@ -36,6 +37,7 @@ async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_oth
         settings=SimpleNamespace(rabbitmq=None),
         names=RabbitNames(queue_name("spool")),
         statistics=WorkerStatistics(),
+        tuning=Tuning(),
     )
     delays: Any = SimpleNamespace(on_expired=away, has_published=lambda _: published)
     waited = asyncio.get_running_loop().time() - 600

@@ -12,7 +12,7 @@ import pytest
 from mailslice.model.errors import StoreUnavailable, Unconfirmed
 from mailslice.worker.dequeue.lease import Lease
 from mailslice.worker.enqueue import delayed_mails
-from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.enqueue.delayed_mails import DelayedRows
 
 
 class Stores:
@@ -60,7 +60,7 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
 
     monkeypatch.setattr(delayed_mails.DelayedMails, "existing", look)
     context: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
-    looked = Delays(context)
+    rows = DelayedRows(context)
     with pytest.raises(StoreUnavailable):
-        await looked._exists()
-    assert await looked._exists()
+        await rows.exist()
+    assert await rows.exist()

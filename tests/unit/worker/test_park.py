@@ -71,8 +71,8 @@ class Made:
             prefetch,
             on_trouble=lambda _: None,
             on_fine=lambda: None,
+            attempt=self._attempt,
         )
-        monkeypatch.setattr(Preparer, "_attempt", self._attempt)
         monkeypatch.setattr(preparer, "dead_letter", self._dead_letter)
         monkeypatch.setattr(Park, "put", self._put)
         monkeypatch.setattr(park, "RETRY_SECONDS", 0.5)

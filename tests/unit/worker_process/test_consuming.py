@@ -18,8 +18,10 @@ from mailslice.worker.outcome import Disposition
 from mailslice.worker.process import consuming
 from mailslice.worker.process import task as handling
 from mailslice.worker.process.consuming import consume
+from mailslice.worker.process.task import Policy
 from tests.unit.worker_process.test_handling import FakeDelivery
 
+IMPATIENT = Policy(settle_pauses=(0.01,))
 SOON = 20
 """Seconds for what ends at once, on a machine that is busy."""
 
@@ -68,11 +70,6 @@ class Given:
         self.disconnected = True
 
 
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handling, "_SETTLE_PAUSES", (0.01,))
-
-
 def worker(given: Given) -> Any:
     return SimpleNamespace(
         context=SimpleNamespace(settings=Settings()),
@@ -94,7 +91,7 @@ async def test_a_broker_that_refuses_us_does_not_cost_what_handlers_are_at() -> 
         time.sleep(0.3)
 
     with pytest.raises(BadSetting, match="refuses user 'u'"):
-        await consume(worker(given), slow)
+        await consume(worker(given), slow, policy=IMPATIENT)
     assert delivery.told == [("complete",)], "it would be handled again else"
     assert given.disconnected
 
@@ -110,7 +107,7 @@ async def test_but_handlers_that_hang_are_not_waited_for_then(
         await asyncio.Event().wait()
 
     with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(consume(worker(given), hangs), SOON)
+        await asyncio.wait_for(consume(worker(given), hangs, policy=IMPATIENT), SOON)
     assert (delivery.told, given.disconnected) == ([("given back",)], True)
 
 
@@ -156,7 +153,9 @@ async def test_a_handler_has_its_time_and_its_outcome_is_told_when_the_stores_ar
         begun.set()
         await leave.wait()
 
-    running = asyncio.create_task(consume(worker(Given(delivery)), handle, stop=stop))
+    running = asyncio.create_task(
+        consume(worker(Given(delivery)), handle, stop=stop, policy=IMPATIENT)
+    )
     await asyncio.wait_for(begun.wait(), SOON)
     stop.set()
     await asyncio.sleep(0.3)
@@ -178,7 +177,7 @@ async def test_cancelled_while_it_ends_it_still_cancels_handlers_and_gives_back(
         finally:
             ended.set()
 
-    running = asyncio.create_task(consume(worker(given), handle, stop=stop))
+    running = asyncio.create_task(consume(worker(given), handle, stop=stop, policy=IMPATIENT))
     await asyncio.wait_for(begun.wait(), SOON)
     stop.set()
     await reached(given.closing.is_set)

@@ -23,7 +23,6 @@ from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrott
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Reject, Retry
-from mailslice.worker.process import task as module
 from mailslice.worker.process.child import hand_out
 from mailslice.worker.process.handler_spec import LoadedHandler, loaded
 from mailslice.worker.process.task import Handling, Policy, policy_of
@@ -125,7 +124,7 @@ class Bench:
         return self.registry.get_sample_value(name, {"queue": "spool", **labels})
 
 
-EXACT = Policy(chance=lambda: 0.0)
+EXACT = Policy(chance=lambda: 0.0, settle_pauses=(0, 0.01))
 
 
 def bench(call: Callable[..., Any], concurrency: int = 8, policy: Policy = EXACT) -> Bench:
@@ -135,11 +134,6 @@ def bench(call: Callable[..., Any], concurrency: int = 8, policy: Policy = EXACT
         Handling(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry), policy),
         registry,
     )
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SETTLE_PAUSES", (0, 0.01))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +257,7 @@ async def test_a_mail_that_another_one_has_is_given_back_and_counted_as_no_failu
     ) == (0, 1)
 
 
-THREE = Policy(BackOff(attempts=3), chance=lambda: 0.0)
+THREE = Policy(BackOff(attempts=3), chance=lambda: 0.0, settle_pauses=(0, 0.01))
 
 
 async def test_after_the_last_attempt_a_mail_is_rejected_with_what_failed() -> None:
@@ -279,7 +273,7 @@ async def test_after_the_last_attempt_a_mail_is_rejected_with_what_failed() -> N
 
 
 async def test_or_bounced_for_each_recipient_that_is_left() -> None:
-    policy = Policy(BackOff(attempts=3), GiveUp.BOUNCE)
+    policy = Policy(BackOff(attempts=3), GiveUp.BOUNCE, settle_pauses=(0, 0.01))
     delivery = FakeDelivery(failures=5, recipients=("b@c", "d@e"))
     ((told, reason, failures),) = await bench(
         lambda _m, _c: Retry(after=SECONDS), policy=policy
@@ -319,7 +313,7 @@ async def test_what_does_not_count_is_never_the_last_attempt(
 
 
 async def test_without_a_number_of_attempts_there_is_no_last_one() -> None:
-    policy = Policy(BackOff(attempts=0), chance=lambda: 0.0)
+    policy = Policy(BackOff(attempts=0), chance=lambda: 0.0, settle_pauses=(0, 0.01))
     assert await bench(_raising(ValueError()), policy=policy).give(
         FakeDelivery(failures=10**6)
     ) == [("retry", None, 3600 * SECONDS)]

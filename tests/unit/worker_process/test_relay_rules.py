@@ -17,10 +17,10 @@ from mailslice.codec.reports import Failure
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import RelaySettings, Settings, StartTls
-from mailslice.worker.handlers import next_hop, relay, smtp_dialogue
+from mailslice.worker.handlers import next_hop, relay
 from mailslice.worker.handlers.next_hop import NextHop
 from mailslice.worker.handlers.relay import outcome_of, transactions
-from mailslice.worker.handlers.smtp_dialogue import Timeouts, Transaction
+from mailslice.worker.handlers.smtp_dialogue import BEGIN_WITHIN, Timeouts, Transaction
 from mailslice.worker.handlers.smtp_refusals import Refusals
 from mailslice.worker.handlers.smtp_wire import PIECE, Body, data, header_block, is_sendable
 from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
@@ -188,7 +188,11 @@ def test_an_address_cannot_end_its_command(address: str, *, good: bool) -> None:
 
 
 def relaying(
-    monkeypatch: pytest.MonkeyPatch, mail: Mail, **given: Any
+    monkeypatch: pytest.MonkeyPatch,
+    mail: Mail,
+    *,
+    begin_within: float = BEGIN_WITHIN,
+    **given: Any,
 ) -> tuple[Outcome, list[tuple[float, float]]]:
     """What becomes of the mail at a server that accepts all, and each transaction's time-outs."""
     given_patience: list[tuple[float, float]] = []
@@ -199,7 +203,8 @@ def relaying(
     monkeypatch.setattr(NextHop, "connection", lambda _, **__: smtplib.SMTP())
     monkeypatch.setattr(NextHop, "release", lambda *_: None)
     monkeypatch.setattr(relay, "send", sent)
-    return relay.Relay(Settings.model_validate({"relay": given}))(mail, b""), given_patience
+    settings = Settings.model_validate({"relay": given})
+    return relay.Relay(settings, begin_within=begin_within)(mail, b""), given_patience
 
 
 @pytest.mark.parametrize(
@@ -220,11 +225,10 @@ def test_the_answer_to_a_mail_has_minutes_and_never_less_than_a_command(
 def test_transactions_for_which_there_is_no_time_are_left_for_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(smtp_dialogue, "_BEGUN_WITHIN", -1.0)
     mail = replace(
         MAIL, per_recipient_headers=(RecipientHeader(B, "X", "b"), RecipientHeader(C, "X", "c"))
     )
-    outcome, patience = relaying(monkeypatch, mail)
+    outcome, patience = relaying(monkeypatch, mail, begin_within=-1.0)
     assert (outcome, len(patience)) == (Retry(recipients=(B, C), back_off=True), 1)
 
 

@@ -96,7 +96,12 @@ def talk(
     made = Dialogue(
         wire, Refusals(), given.pop("stage", Told()), broken=False, connection=connection
     )
-    timeouts = Timeouts(60, 600, stopping=given.pop("stopping", threading.Event()))
+    limits = {
+        name: given.pop(name)
+        for name in ("stopping", "begin_within", "send_within")
+        if name in given
+    }
+    timeouts = Timeouts(60, 600, **limits)
     try:
         send(
             connection,
@@ -196,19 +201,13 @@ def test_a_connection_that_breaks_within_the_mail_has_sent_nothing() -> None:
     assert (len(done.socket.sent), done.stage.marks, done.broken) == (5, [BEGUN, NOT_SENT], True)
 
 
-def test_a_mail_that_is_not_sent_whole_in_time_is_sent_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(smtp_dialogue, "_SENT_WITHIN", -1.0)
-    done = talk(OK, OK, GO, OK)
+def test_a_mail_that_is_not_sent_whole_in_time_is_sent_later() -> None:
+    done = talk(OK, OK, GO, OK, send_within=-1.0)
     assert (done.stage.marks, done.broken, done.socket.closed) == ([BEGUN, NOT_SENT], True, True)
 
 
-def test_recipients_for_whom_there_is_no_time_are_left_for_later_and_one_is_always_served(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(smtp_dialogue, "_BEGUN_WITHIN", -1.0)
-    done = talk(OK, b"450 later\r\n", OK, GO, OK, to=(A, B, C))
+def test_recipients_for_whom_there_is_no_time_are_left_for_later_and_one_is_always_served() -> None:
+    done = talk(OK, b"450 later\r\n", OK, GO, OK, to=(A, B, C), begin_within=-1.0)
     assert (done.stage.marks, done.refused.for_now) == (
         [("sending", (B,)), ("sent", (B,))],
         {A: 450, C: 0},

@@ -32,8 +32,6 @@ from mailslice.worker.io.context import QueueContext
 log = logging.getLogger(__name__)
 _PREFETCH = 512
 """Twice what may wait here for its last stretch (`Delays`)."""
-_LEVEL = 30
-"""Seconds of the delay level to which a copy goes that no store answers for."""
 
 
 class ExpiredDelayConsumer:
@@ -133,7 +131,8 @@ class ExpiredDelayConsumer:
             )
         token = message.headers.get(HEADER_DELAY_TOKEN)
         headers = {HEADER_DELAY_TOKEN: token} if isinstance(token, str) else {}
-        return await self._park.put(message, why, faults=faults, headers=headers, level=_LEVEL)
+        level = self._context.tuning.held_delay_level
+        return await self._park.put(message, why, faults=faults, headers=headers, level=level)
 
     async def _give_up(self, message: Message, reason: str) -> bool:
         try:

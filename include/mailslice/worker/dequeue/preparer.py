@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from mailslice.codec import message as codec
@@ -46,6 +46,7 @@ class Preparer:
     """Prepares the messages of one window.
 
     Calls `on_trouble(why)` when a store was away, `on_fine()` when a message was prepared.
+    `attempt` is what one try consists of, when it is not this class's own.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Preparer:
         *,
         on_trouble: Callable[[MailsliceError], None],
         on_fine: Callable[[], None],
+        attempt: Callable[[Slot], Awaitable[None]] | None = None,
     ) -> None:
         self._state = state
         self._context = state.context
@@ -64,6 +66,7 @@ class Preparer:
         self._waiting = 0
         self._on_trouble = on_trouble
         self._on_fine = on_fine
+        self._attempt = attempt or self._prepare_once
         self._rounds = FaultRounds(state.context.statistics)
         self._at_work: dict[EnqueueId, asyncio.Event] = {}
         self.park = Park(state.context, state.delays)
@@ -157,7 +160,7 @@ class Preparer:
         settle = partial(self._slots.ack, slot)
         await dead_letter(self._context, slot.message, reason, subject, settle=settle)
 
-    async def _attempt(self, slot: Slot) -> None:
+    async def _prepare_once(self, slot: Slot) -> None:
         try:
             item = codec.decode(slot.message.body)
         except Undecodable as error:

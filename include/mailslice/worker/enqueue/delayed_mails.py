@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -48,12 +49,9 @@ log = logging.getLogger(__name__)
 LONGEST_DELAY = timedelta(days=30)
 _FLUSHED_AT_ONCE = 200
 _REMEMBERED = 1000
-_WAITING_BYTES = 2 * 1024 * 1024
 _LEAST_BYTES = 8 * 1024
-"""Memory for copies that wait here for the rest of their delay, and the least for one: 256 fit."""
+"""Memory that a copy which waits here takes at least: 256 fit (`Tuning.waiting_bytes`)."""
 _TABLE_CHECK_SECONDS = 60.0
-_BEFORE_ITS_ROW = timedelta(seconds=60)
-"""Least delay of a copy that is published before its row: the row must exist when it expires."""
 _NO_WAIT = timedelta(0)
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
@@ -83,6 +81,60 @@ def _copy_of(row: DelayedMail) -> Copy:
     return Copy(row.message, headers, row.enqueued)
 
 
+class DelayedRows:
+    """The rows of delayed_mails of one queue, on the event loop."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+        self._table: DelayedMails | None = None
+        self._next_table_check = 0.0
+
+    async def exist(self) -> bool:
+        """Whether the table exists, as of a minute ago at most. It is not created here."""
+        now = asyncio.get_running_loop().time()
+        if self._table is None and now >= self._next_table_check:
+            self._table = await asyncio.to_thread(
+                DelayedMails.existing, self._context.stores.cassandra, self._context.settings
+            )
+            self._next_table_check = now + _TABLE_CHECK_SECONDS  # a look that failed said nothing
+        return self._table is not None
+
+    async def scan(self) -> Iterator[DelayedMail]:
+        """All rows, drawn as they are needed: each may wait for Cassandra."""
+        return await asyncio.to_thread((await self._opened()).rows, self._context.queue)
+
+    async def load(self, enqueue_id: EnqueueId) -> DelayedMail | None:
+        """The row of one mail."""
+        table = await self._opened()
+        rows = await self._context.bridge.rows(table.read_future(self._context.queue, enqueue_id))
+        return table.row(rows[0]) if rows else None
+
+    async def save(self, row: DelayedMail) -> None:
+        """Writes the row."""
+        table = await self._opened()
+        await self._context.bridge.rows(table.write_future(self._context.queue, row))
+        crash.point("delay:row-written")
+
+    async def close(self, row: DelayedMail) -> None:
+        """At the write time of the row that was read, plus 1 us: a newer delay must survive."""
+        table, queue = await self._opened(), self._context.queue
+        await self._context.bridge.rows(
+            table.close_future(queue, row.enqueue_id, uuid4(), row.written_us)
+        )
+        crash.point("delay:row-closed")
+
+    async def _opened(self) -> DelayedMails:
+        """The table, created where it is missing: only delays need the own keyspace."""
+        if self._table is None:
+            self._table = await asyncio.to_thread(self._prepared)
+        return self._table
+
+    def _prepared(self) -> DelayedMails:
+        table = self._context.stores.own.delayed_mails
+        table.prepare()
+        return table
+
+
 class Delays:
     """The delayed mails of one queue."""
 
@@ -91,8 +143,7 @@ class Delays:
         self._declared: set[int | None] = set()
         self._lock = asyncio.Lock()
         self._waiting_bytes = 0
-        self._table: DelayedMails | None = None
-        self._next_table_check = 0.0
+        self.rows = DelayedRows(context)
         self._published: dict[UUID, None] = {}
         """The newest tokens of rows whose mails were published here.
 
@@ -134,10 +185,14 @@ class Delays:
         now = self._context.clock()
         await self.declare(level_for(due - now))
         token = uuid4()
-        first = due if has_message else max(due, now + _BEFORE_ITS_ROW)
+        first = (
+            due
+            if has_message
+            else max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
+        )
         if not has_message:
             await self._publish_copy(copy, token, first)
-        before = await self._read(enqueue_id)
+        before = await self.rows.load(enqueue_id)
         row = DelayedMail(
             enqueue_id,
             due,
@@ -152,15 +207,15 @@ class Delays:
             throttled=bool(copy.headers.get(HEADER_THROTTLED)),
             leased=leased,
         )
-        await self._write(row)
+        await self.rows.save(row)
         if has_message or due < first:
             await self._publish_copy(copy, token, due)
 
     async def forget(self, enqueue_id: EnqueueId) -> None:
         """The mail was dealt with otherwise (rejected): no copy of it is to be delivered."""
-        row = await self._read(enqueue_id)
+        row = await self.rows.load(enqueue_id)
         if row is not None and not row.published:
-            await self._close(row)
+            await self.rows.close(row)
 
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
         """Whether a later attempt waits for its time: then this older message is not delivered.
@@ -168,7 +223,7 @@ class Delays:
         The row comes before its copy, so a copy with its token is published first. A row with as
         many failures proves nothing: it may be the delay that this message ended, or a lease.
         """
-        row = await self._read(enqueue_id) if await self._exists() else None
+        row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
             return False
         if row.failures <= failures_in(message.headers) or row.due <= self._context.clock():
@@ -191,13 +246,13 @@ class Delays:
 
     async def _wait_of(self, item: QueuedMail, message: Message) -> timedelta | None:
         """How long this copy waits here; zero when it is settled, None when its mail is deleted."""
-        row = await self._read(item.enqueue_id)
+        row = await self.rows.load(item.enqueue_id)
         marked = await self._context.is_marked(item.enqueue_id)
         crash.point("hop:checked")
         copy = Copy.of(message)
         if marked:
             if row is not None and not row.published:
-                await self._close(row)
+                await self.rows.close(row)
             return None
         if row is None:
             # Without a row in the view, too: a store that lost both is likelier than a cleanup.
@@ -214,7 +269,7 @@ class Delays:
         elif remaining > _NO_WAIT:
             return remaining
         elif await self._is_cleaned(item.enqueue_id, row.partition, partition_in(message.headers)):
-            await self._close(row)
+            await self.rows.close(row)
         else:
             await self._release(row, copy)
         return _NO_WAIT
@@ -225,7 +280,11 @@ class Delays:
         One whose returns a quorum queue counts waits a second: the broker drops it past its limit.
         """
         is_counted = count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
-        free = 0.0 if is_counted else max(0.0, 1 - self._waiting_bytes / _WAITING_BYTES)
+        free = (
+            0.0
+            if is_counted
+            else max(0.0, 1 - self._waiting_bytes / self._context.tuning.waiting_bytes)
+        )
         return max(timedelta(seconds=DELAY_LEVELS[0]), LONGEST_WAIT * free)
 
     async def _wait(self, remaining: timedelta, size: int) -> None:
@@ -238,7 +297,7 @@ class Delays:
 
     async def flush(self) -> int:
         """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
-        rows = await asyncio.to_thread((await self._rows()).rows, self._context.queue)
+        rows = await self.rows.scan()
         flushed = 0
         while batch := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
             waiting = (row for row in batch if not (row.published or row.leased))
@@ -247,11 +306,11 @@ class Delays:
 
     async def _flush_one(self, row: DelayedMail) -> bool:
         marked = await self._context.is_marked(row.enqueue_id)
-        now = await self._read(row.enqueue_id)
+        now = await self.rows.load(row.enqueue_id)
         if now is None or now.published or now.token != row.token:
             return False  # it came due, or was delayed anew, since the rows were listed
         if marked or await self._is_cleaned(now.enqueue_id, now.partition):
-            await self._close(now)
+            await self.rows.close(now)
             return False
         await self._release(now, _copy_of(now))
         return True
@@ -303,7 +362,7 @@ class Delays:
             self._published[row.token] = None
             if len(self._published) > _REMEMBERED:
                 del self._published[next(iter(self._published))]
-        await self._close(row)
+        await self.rows.close(row)
 
     async def _publish_copy(self, copy: Copy, token: UUID, due: datetime) -> None:
         level = level_for(due - self._context.clock())
@@ -325,43 +384,3 @@ class Delays:
     async def _deliver(self, copy: Copy, *, leased: bool = False) -> None:
         """`leased`: the mail was in a handler, so it counts as redelivered."""
         await self._context.publish(copy.but({HEADER_PARKED: 1} if leased else {}))
-
-    async def _exists(self) -> bool:
-        """Whether the table exists, as of a minute ago at most. It is not created here."""
-        now = asyncio.get_running_loop().time()
-        if self._table is None and now >= self._next_table_check:
-            self._table = await asyncio.to_thread(
-                DelayedMails.existing, self._context.stores.cassandra, self._context.settings
-            )
-            self._next_table_check = now + _TABLE_CHECK_SECONDS  # a look that failed said nothing
-        return self._table is not None
-
-    async def _rows(self) -> DelayedMails:
-        """The table, created where it is missing: only delays need the own keyspace."""
-        if self._table is None:
-            self._table = await asyncio.to_thread(self._prepared)
-        return self._table
-
-    def _prepared(self) -> DelayedMails:
-        """Off the event loop: it may have to make the keyspace."""
-        table = self._context.stores.own.delayed_mails
-        table.prepare()
-        return table
-
-    async def _read(self, enqueue_id: EnqueueId) -> DelayedMail | None:
-        table = await self._rows()
-        rows = await self._context.bridge.rows(table.read_future(self._context.queue, enqueue_id))
-        return table.row(rows[0]) if rows else None
-
-    async def _write(self, row: DelayedMail) -> None:
-        table = await self._rows()
-        await self._context.bridge.rows(table.write_future(self._context.queue, row))
-        crash.point("delay:row-written")
-
-    async def _close(self, row: DelayedMail) -> None:
-        """At the write time of the row that was read, plus 1 us: a newer delay must survive."""
-        table, queue = await self._rows(), self._context.queue
-        await self._context.bridge.rows(
-            table.close_future(queue, row.enqueue_id, uuid4(), row.written_us)
-        )
-        crash.point("delay:row-closed")

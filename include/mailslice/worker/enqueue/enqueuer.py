@@ -37,12 +37,14 @@ _SMALL = 1024 * 1024
 class Enqueuer:
     """Enqueues into one queue; any number of concurrent calls."""
 
-    def __init__(self, context: QueueContext, delays: Delays) -> None:
+    def __init__(
+        self, context: QueueContext, delays: Delays, undoing: Undoing | None = None
+    ) -> None:
         self._context = context
         self._delays = delays
         self._starts_written = False
         self._starts_lock = asyncio.Lock()
-        self._undoing = Undoing(context)
+        self._undoing = undoing or Undoing(context)
 
     async def enqueue(
         self, mail: Mail, content: bytes | Path, delay: timedelta | None = None

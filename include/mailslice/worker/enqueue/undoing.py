@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
-MOST_PENDING = 100_000
-"""About 40 MB. Beyond it the oldest are given up; `queue_audit` and the weekly sweep find those."""
-CLOSE_SECONDS = 8.0
 _FIRST_SECONDS = 2.0
 """Seconds that the caller waits.
 
 A store that refuses answers at once. One that hangs would delay the error.
 """
 _AT_ONCE = 256
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_LONGEST_PAUSE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +40,24 @@ class _Undo:
 
 
 class Undoing:
-    """The failed enqueues of one queue."""
+    """The failed enqueues of one queue.
 
-    def __init__(self, context: QueueContext) -> None:
+    Beyond `max_pending` (40 MB) the oldest are given up: `queue_audit` and the weekly sweep find
+    those. `shortest_pause` and `close_timeout` are seconds.
+    """
+
+    def __init__(
+        self,
+        context: QueueContext,
+        *,
+        max_pending: int = 100_000,
+        shortest_pause: float = 0.5,
+        close_timeout: float = 8.0,
+    ) -> None:
         self._context = context
+        self._max_pending = max_pending
+        self._shortest_pause = shortest_pause
+        self._close_timeout = close_timeout
         self._pending: deque[_Undo] = deque()
         self._first_tries: set[asyncio.Task[None]] = set()
         self._retrying: asyncio.Task[None] | None = None
@@ -70,9 +81,9 @@ class Undoing:
         await asyncio.wait({first}, timeout=_FIRST_SECONDS)
 
     async def close(self) -> None:
-        """Waits for what is being taken back, 8 s at most, and gives up the rest."""
+        """Waits for what is being taken back, within the time-out, and gives up the rest."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + CLOSE_SECONDS
+        deadline = loop.time() + self._close_timeout
         while (tasks := self._tasks()) and (remaining := deadline - loop.time()) > 0:
             await asyncio.wait(tasks, timeout=remaining)
         for task in tasks:
@@ -93,7 +104,7 @@ class Undoing:
 
     def _go_on(self) -> None:
         """With what is pending, if anything is."""
-        self._give_up(len(self._pending) - MOST_PENDING)
+        self._give_up(len(self._pending) - self._max_pending)
         if self._pending and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.create_task(self._retry(), name="undo-again")
 
@@ -114,12 +125,12 @@ class Undoing:
 
     async def _retry(self) -> None:
         """Until nothing is pending. A round without progress is followed by a longer pause."""
-        pause = _SHORTEST_PAUSE
+        pause = self._shortest_pause
         while self._pending:
             await asyncio.sleep(pause)
             batch = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
             forward = await asyncio.gather(*(self._tried(undo) for undo in batch))
-            pause = _SHORTEST_PAUSE if any(forward) else min(pause * 2, _LONGEST_PAUSE)
+            pause = self._shortest_pause if any(forward) else min(pause * 2, _LONGEST_PAUSE)
 
     async def _tried(self, undo: _Undo) -> bool:
         """Whether a try brought it forward. What is still to be done is pending then."""

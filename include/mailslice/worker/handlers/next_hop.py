@@ -22,8 +22,6 @@ from mailslice.worker.handlers.smtp_security import log_in, login_of, start_tls,
 log = logging.getLogger(__name__)
 
 CLOSING = 421
-_IDLE = 30.0
-"""Seconds that a connection is kept without a mail."""
 
 
 class StaleConnection(smtplib.SMTPServerDisconnected):
@@ -121,11 +119,15 @@ class Connection:
 
 
 class NextHop:
-    """Gives connections, at most one to each thread that asks, and keeps those that are idle."""
+    """Gives connections, at most one to each thread that asks.
 
-    def __init__(self, settings: RelaySettings) -> None:
+    Keeps those that are idle, for `idle_seconds`.
+    """
+
+    def __init__(self, settings: RelaySettings, *, idle_seconds: float = 30.0) -> None:
         """Raises BadSetting for what contradicts itself, cannot be read, or shows a password."""
         self._settings = settings
+        self._idle_seconds = idle_seconds
         self._tls = tls_of(settings)
         self._files = self._file_times()
         self._login = login_of(settings)
@@ -183,16 +185,16 @@ class NextHop:
         connection.idle_since = time.monotonic()
         with self._lock:
             self._idle.append(connection)
-            self._sweep_later(_IDLE)
+            self._sweep_later(self._idle_seconds)
 
     def _sweep(self) -> None:
         now = time.monotonic()
         with self._lock:
             self._sweeper = None
-            old = [one for one in self._idle if now - one.idle_since >= _IDLE]
+            old = [one for one in self._idle if now - one.idle_since >= self._idle_seconds]
             self._idle = [one for one in self._idle if one not in old]
             if self._idle:
-                self._sweep_later(_IDLE - (now - self._idle[0].idle_since))
+                self._sweep_later(self._idle_seconds - (now - self._idle[0].idle_since))
         for connection in old:
             connection.quit()
 

@@ -27,7 +27,13 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.handlers.next_hop import Connection, NextHop, StaleConnection
-from mailslice.worker.handlers.smtp_dialogue import Stopping, Timeouts, Transaction, send
+from mailslice.worker.handlers.smtp_dialogue import (
+    BEGIN_WITHIN,
+    Stopping,
+    Timeouts,
+    Transaction,
+    send,
+)
 from mailslice.worker.handlers.smtp_refusals import NO_ANSWER, Refusals
 from mailslice.worker.handlers.smtp_security import LoginRefused
 from mailslice.worker.handlers.smtp_wire import Body
@@ -44,14 +50,17 @@ _LOGIN_REFUSED = 535
 class Relay:
     """A plain handler: blocking, run in the consumer's threads."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, *, hop: NextHop | None = None, begin_within: float = BEGIN_WITHIN
+    ) -> None:
         if settings.relay.give_up is GiveUp.BOUNCE and settings.worker.bounce_queue is None:
             raise BadSetting(
                 f"MAILSLICE_RELAY_GIVE_UP=bounce (in the {settings.source}) needs "
                 "MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
             )
         self._settings = settings.relay
-        self._hop = NextHop(settings.relay)
+        self._hop = hop or NextHop(settings.relay)
+        self._begin_within = begin_within
 
     def __call__(
         self,
@@ -98,6 +107,7 @@ class Relay:
             max(step, self._settings.answer_timeout.total_seconds()),
             time.monotonic() if arrived is None else arrived,
             stopping or Event(),
+            self._begin_within,
         )
 
     def _send(

@@ -35,13 +35,8 @@ _TOO_MANY_RECIPIENTS = 552
 """As an answer to RCPT it means "later" (RFC 5321 4.5.3.1.10)."""
 _FLIGHT = 100
 """Commands sent before their replies are read: these must fit into what the network buffers."""
-_BEGUN_WITHIN = 5 * 60.0
-_SENT_WITHIN = 15 * 60.0
-"""Seconds.
-
-RabbitMQ takes a message back after 30 minutes (`consumer_timeout`), and another worker would send
-the mail, too. So the last answer must come before.
-"""
+BEGIN_WITHIN = 5 * 60.0
+"""Seconds, from when the worker got the mail (`Timeouts.begin_within`)."""
 
 
 _Command = tuple[str, tuple[str, ...], Callable[[tuple[str, ...]], None]]
@@ -64,24 +59,30 @@ class Transaction:
 class Timeouts:
     """How long to wait: seconds for one command, or 64 KiB of a mail (`step`), and for the `answer`
     to a mail that was sent whole; `began` is when the worker got the mail, `stopping` when it ends.
+
+    No transaction or recipient begins after `begin_within`, no mail is sent after `send_within`:
+    RabbitMQ takes a message back after 30 minutes (`consumer_timeout`), and another worker would
+    send the mail, too. So the last answer must come before.
     """
 
     step: float
     answer: float
     began: float = field(default_factory=time.monotonic)
     stopping: Event = field(default_factory=Event)
+    begin_within: float = BEGIN_WITHIN
+    send_within: float = 15 * 60.0
 
     @property
     def is_late(self) -> bool:
         """No further transaction is begun now, and no further recipient named."""
-        return time.monotonic() - self.began > _BEGUN_WITHIN
+        return time.monotonic() - self.began > self.begin_within
 
     def check(self) -> None:
         """Before each piece of a mail. Raises Stopping, or TimeoutError after 15 minutes."""
         if self.stopping.is_set():
             raise Stopping
-        if time.monotonic() - self.began > _SENT_WITHIN:
-            raise TimeoutError(f"not sent whole within {_SENT_WITHIN:.0f} s")
+        if time.monotonic() - self.began > self.send_within:
+            raise TimeoutError(f"not sent whole within {self.send_within:.0f} s")
 
 
 def send(

@@ -19,22 +19,23 @@ log = logging.getLogger(__name__)
 KEYS_A_REQUEST = 100
 MOST_PENDING = 1000
 """Keys that may wait or be under way before completions wait for them."""
-_PATIENCE = 1.0
-"""Seconds that a completion waits for room.
-
-Longer deletes hang: what comes then is left to blob_gc.
-"""
-_CLOSE_SECONDS = 5.0
-"""A worker that ends does not wait longer for S3: others could handle its mails."""
 _EVERY = 0.05
 _FLUSHERS = 2
 
 
 class BlobDiscarder:
-    """Deletes random ids alone: a deduplicated object serves other mails, too (I6)."""
+    """Deletes random ids alone: a deduplicated object serves other mails, too (I6).
 
-    def __init__(self, blobs: AsyncBlobStore) -> None:
+    A completion waits `room_timeout` seconds for room: longer deletes hang, and what comes then is
+    left to blob_gc. A close waits `close_timeout` seconds: others could handle the worker's mails.
+    """
+
+    def __init__(
+        self, blobs: AsyncBlobStore, *, room_timeout: float = 1.0, close_timeout: float = 5.0
+    ) -> None:
         self._blobs = blobs
+        self._room_timeout = room_timeout
+        self._close_timeout = close_timeout
         self._pending: list[BlobId] = []
         self._under_way = 0
         self._dropped = 0
@@ -58,7 +59,7 @@ class BlobDiscarder:
         if len(self._pending) + self._under_way > MOST_PENDING:
             self._room.clear()
             try:
-                await asyncio.wait_for(self._room.wait(), _PATIENCE)
+                await asyncio.wait_for(self._room.wait(), self._room_timeout)
             except TimeoutError:
                 self._drop()
 
@@ -74,9 +75,9 @@ class BlobDiscarder:
             )
 
     async def close(self) -> None:
-        """Deletes what is pending, for at most 5 s: the rest is left to blob_gc."""
+        """Deletes what is pending, within the time-out: the rest is left to blob_gc."""
         try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with asyncio.timeout(self._close_timeout):
                 while self._pending or self._requests:
                     self._flush()
                     await asyncio.wait(self._requests)

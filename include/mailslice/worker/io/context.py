@@ -26,6 +26,27 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Constants of a worker that are no settings. Seconds, where nothing else is said."""
+
+    lease_check: float = 5.0
+    """Between two checks for mails that need a lease (`dequeue.lease`)."""
+    held_delay_level: int = 30
+    """The delay level of an expired copy for which no store answers."""
+    copy_before_row: float = 60.0
+    """Least delay of a copy that is published before its row: the row must exist when it expires.
+    """
+    waiting_bytes: int = 2 * 1024 * 1024
+    """Memory for copies that wait in the worker for the rest of their delay."""
+    row_reads: tuple[float, ...] = (0.0, 1.5)
+    """Before each read of an absent row (`deleted_check`)."""
+    recent_row_reads: tuple[float, ...] = (0.0, 1.5, 3.0, 6.0)
+    """The same, of a row that may still be on its way: workers of earlier releases write row and
+    message in parallel, and the row may take its whole time-out.
+    """
+
+
 @dataclass(slots=True)
 class QueueContext:
     """Its connections, its settings, and the counts of its worker."""
@@ -45,6 +66,7 @@ class QueueContext:
     discarder: BlobDiscarder
     enqueue_budget: ContentBudget
     loader: Loader
+    tuning: Tuning = field(default_factory=Tuning)
     worker: str = field(default_factory=worker_name)
     """The identity of this worker, in its record and wherever it owns something."""
     statistics: WorkerStatistics = field(default_factory=WorkerStatistics)

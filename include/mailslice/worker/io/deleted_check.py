@@ -22,13 +22,6 @@ from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.worker.io.context import QueueContext
 
 REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
-_OLD = (0.0, 1.5)
-_RECENT = (0.0, 1.5, 3.0, 6.0)
-"""Seconds before each read of an absent row.
-
-Workers of earlier releases write row and message in parallel, and the row may take its whole
-time-out.
-"""
 _RECENTLY = timedelta(seconds=30)
 _LATELY = timedelta(minutes=10)
 """As `_RECENTLY`, for a mail that is dropped for good when its row is absent.
@@ -63,7 +56,7 @@ async def delivery_status(
     if partition is not None and is_open(context, partition):
         return DeliveryStatus.LIVE
     is_recent = partition is not None and _over_for(context, partition) < _RECENTLY
-    for pause in _RECENT if is_recent else _OLD:
+    for pause in context.tuning.recent_row_reads if is_recent else context.tuning.row_reads:
         await asyncio.sleep(pause)
         if await row_of(context, item, partition) is not None:
             return DeliveryStatus.LIVE
@@ -103,7 +96,7 @@ async def was_cleaned(
     ended = _over_for(context, max(partitions, key=lambda partition: partition.slice_start))
     if ended < timedelta(0):
         return False
-    for pause in _RECENT if ended < _LATELY else _OLD:
+    for pause in context.tuning.recent_row_reads if ended < _LATELY else context.tuning.row_reads:
         await asyncio.sleep(pause)
         # A migration may have created the other table since this worker began. That is asked only
         # after no known table had the row.

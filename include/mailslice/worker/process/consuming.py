@@ -15,7 +15,7 @@ from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.process.handler_spec import loaded
-from mailslice.worker.process.task import DRAIN_SECONDS, Handling, policy_of
+from mailslice.worker.process.task import DRAIN_SECONDS, Handling, Policy, policy_of
 from mailslice.worker.queue_worker import QueueWorker
 from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
 
@@ -71,13 +71,14 @@ async def consume(
     idle: timedelta | None = None,
     stop: asyncio.Event | None = None,
     give_up_after: timedelta | None = None,
+    policy: Policy | None = None,
 ) -> Consumed:
     """Calls `handler(mail, content)` for each mail, at most `concurrency` at once, and settles each
     by the `Outcome` it gives (None: `Complete()`). Async handlers run on this loop, others in
     threads.
 
     An exception is a retry with a growing pause (MAILSLICE_WORKER_BACK_OFF_*), and after
-    MAILSLICE_WORKER_ATTEMPTS the end of the mail; a `DeadLetter` is a reject. Ends when `stop` is
+    MAILSLICE_WORKER_ATTEMPTS the end of the mail (or by `policy`); a `DeadLetter` is a reject. Ends when `stop` is
     set, when the queue gave nothing for `idle`, or after `most` mails: handlers may finish, and an
     outcome that no store takes for 30 s is given up, so that its mail is handed out again.
     Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or
@@ -89,7 +90,8 @@ async def consume(
     check_count("concurrency", concurrency)
     check_span("idle", idle)
     consumed = Consumed()
-    handling = Handling(loaded(handler), concurrency, consumed, policy_of(worker.context.settings))
+    policy = policy or policy_of(worker.context.settings)
+    handling = Handling(loaded(handler), concurrency, consumed, policy)
     deliveries = worker.deliveries(
         prefetch if most is None else min(prefetch, most), give_up_after=give_up_after
     )

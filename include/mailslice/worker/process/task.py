@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = DRAIN.total_seconds()
 """How long an end waits for stores that are away and, where it is a fault, for handlers."""
-_SETTLE_PAUSES = (1, 2, 4, 8, 15)
-"""Seconds between attempts to store an outcome; the last one repeats."""
 
 
 class Figures(Protocol):
@@ -60,12 +58,13 @@ class Policy:
     """What becomes of a mail whose attempts fail.
 
     `back_off`: the pauses between attempts. `give_up`: what follows the last one. `chance` gives -1
-    to 1.
+    to 1. `settle_pauses`: seconds between attempts to store an outcome; the last one repeats.
     """
 
     back_off: BackOff = field(default_factory=BackOff)
     give_up: GiveUp = GiveUp.DEAD_LETTER
     chance: Callable[[], float] = lambda: random.uniform(-1, 1)
+    settle_pauses: tuple[float, ...] = (1, 2, 4, 8, 15)
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -366,9 +365,10 @@ class Handling:
         Only the end of the worker stops it, with None; `drain` returns what is not settled.
         """
         began = time.monotonic()
-        pauses = itertools.chain(_SETTLE_PAUSES, itertools.repeat(_SETTLE_PAUSES[-1]))
+        pauses = self._policy.settle_pauses
+        pauses_left = itertools.chain(pauses, itertools.repeat(pauses[-1]))
         while True:
-            pause = next(pauses)
+            pause = next(pauses_left)
             extra = {"action": "settle_retry", "enqueue_id": str(delivery.item.enqueue_id)}
             try:
                 return await action()

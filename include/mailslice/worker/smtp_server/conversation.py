@@ -23,20 +23,24 @@ _ANSWER_WITHIN = 600.0
 
 It is not idle then: the server is busy.
 """
-_GOODBYE = 2.0
-"""Seconds for a dismissed client to read its 421."""
-_WRONG_PASSWORD_PAUSE = 2.0
-"""Seconds before a wrong password is answered.
+_LEAST_RATE = 100_000.0
+"""Bytes a second: a mail that is slower for longer than `ServerTimes.mail` is cut off."""
 
-There is one user, whose password may be guessed from many connections.
-"""
-_STRANGERS_AGE = 300.0
-"""Seconds within which a client outside of the allowed networks has to log in."""
-_LEAST_TIME, _LEAST_RATE = 600.0, 100_000.0
-"""Seconds, and bytes a second, that a whole mail may take.
 
-A client that sends a byte now and then would occupy memory for days.
-"""
+@dataclass(frozen=True, slots=True)
+class ServerTimes:
+    """Seconds of an SMTP server that are no settings."""
+
+    drain: float = 30.0
+    """For mails that are being received when the server ends."""
+    goodbye: float = 2.0
+    """For a dismissed client to read its 421."""
+    wrong_password: float = 2.0
+    """Before a wrong password is answered: the one user's may be guessed from many connections."""
+    login: float = 300.0
+    """Within which a client outside of the allowed networks has to log in."""
+    mail: float = 600.0
+    """For any mail: a client that sends a byte now and then would occupy memory for days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         policy: SmtpPolicy,
         open_now: set[Conversation],
         limits: ConnectionLimits,
+        times: ServerTimes,
         **options: Any,
     ) -> None:
         self.reservation = intake.reservation()
@@ -88,6 +93,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         self._intake = intake
         self._open_now = open_now
         self._limits = limits
+        self._times = times
         self._dismissed: float | None = None
         self.client = ""
         """Of a stranger: what counts as one client."""
@@ -117,7 +123,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             self.transport.close()
             return
         self._open_now.add(self)
-        aged = self.loop.call_later(_STRANGERS_AGE, self._grown_old) if self.client else None
+        aged = self.loop.call_later(self._times.login, self._grown_old) if self.client else None
         try:
             await super()._handle_client()
         finally:
@@ -133,7 +139,7 @@ class Conversation(SMTP):  # type: ignore[misc]
     async def push(self, status: str | bytes) -> None:
         """To the client."""
         if status[:3] in {"535", b"535"}:
-            await asyncio.sleep(_WRONG_PASSWORD_PAUSE)
+            await asyncio.sleep(self._times.wrong_password)
         await super().push(status)
 
     @functools.wraps(SMTP.smtp_DATA)
@@ -170,7 +176,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         began = self.loop.time()
 
         def progressed(came: int) -> None:
-            remaining = began + _LEAST_TIME + came / _LEAST_RATE - self.loop.time()
+            remaining = began + self._times.mail + came / _LEAST_RATE - self.loop.time()
             self._reset_timeout(max(min(self._timeout_duration, remaining), 0.001))
 
         received = await receive(
@@ -215,12 +221,12 @@ class Conversation(SMTP):  # type: ignore[misc]
     def dismiss(self) -> None:
         """Closes it with 421 (RFC 5321 3.8). To be called again until it is closed.
 
-        A client that does not read is cut off after 2 s.
+        A client that does not read is cut off after `ServerTimes.goodbye`.
         """
         now = self.loop.time()
         if self._dismissed is None:
             self._dismissed = now
-        elif now - self._dismissed >= _GOODBYE:
+        elif now - self._dismissed >= self._times.goodbye:
             self._cut_off()
         if not self.transport.is_closing():
             self._writer.write(b"421 4.3.2 The server is shutting down, try again later\r\n")

@@ -19,7 +19,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
 from mailslice.worker.io.content_loader import ContentBudget
-from mailslice.worker.smtp_server.conversation import ConnectionLimits, Conversation
+from mailslice.worker.smtp_server.conversation import ConnectionLimits, Conversation, ServerTimes
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import SmtpPolicy, policy_of
 from mailslice.worker.smtp_server.session import AcceptsMail, Intake
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DRAIN = 30.0
 _TRACE_ROOM = 4096
 """Bytes: more than a Received line can have, whose parts come from commands of at most 512."""
 
@@ -131,9 +130,10 @@ async def serve(
     clock: Clock,
     metrics: SmtpMetrics,
     on_listening: Callable[[str, int], None] | None = None,
+    times: ServerTimes | None = None,
 ) -> None:
     """Listens until `stop` is set, then finishes what is being received."""
-    smtp_in = settings.smtp_in
+    smtp_in, times = settings.smtp_in, times or ServerTimes()
     hostname = smtp_in.hostname or socket.getfqdn()
     intake = Intake(
         worker,
@@ -153,6 +153,7 @@ async def serve(
         policy,
         open_now,
         ConnectionLimits(smtp_in.max_connections, smtp_in.connections_per_client),
+        times,
         data_size_limit=settings.queue.max_mail_bytes,
         hostname=hostname,
         timeout=smtp_in.timeout.total_seconds(),
@@ -176,15 +177,15 @@ async def serve(
         await stop.wait()
     finally:
         server.close()
-        await _finish(open_now, intake)
+        await _finish(open_now, intake, times.drain)
 
 
-async def _finish(open_now: set[Conversation], intake: Intake) -> None:
+async def _finish(open_now: set[Conversation], intake: Intake, drain: float) -> None:
     """Mails that are being received may end; idle clients get 421 at once.
 
     A client whose whole mail was received gets no 421: it would send an enqueued mail again.
     """
-    deadline = time.monotonic() + _DRAIN
+    deadline = time.monotonic() + drain
     while open_now:
         for conversation in list(open_now):
             late = time.monotonic() > deadline and not conversation.enqueuing
