@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from mailslice.maintenance import registry
 from mailslice.model.settings import clone_root
 
 DOCS = clone_root() / "docs"
@@ -46,3 +47,16 @@ def test_every_decision_has_the_four_parts():
         headings = re.findall(r"^## (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
         expected = {"Context", "Decision", "Consequences", "Alternatives"}
         assert expected <= set(headings), file.name
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_of_the_pages_outside_of_docs_lead_somewhere(page):
+    text = (clone_root() / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", text)
+    assert links
+    assert [link for link in links if not (clone_root() / link).exists()] == []
+
+
+def test_the_readme_names_every_duty():
+    text = (clone_root() / "README.md").read_text(encoding="utf-8")
+    assert [name for name in registry.names() if f"`{name}`" not in text] == []
