@@ -76,6 +76,14 @@ class Frame:
         row = {column: value for value, rule in facts for column in rule.columns}
         return cls(name, [row], [rule for _, rule in facts])
 
+    @classmethod
+    def zeros(cls, name: str, **counts: tuple[int, str]) -> Self:
+        """One row of counts that are to be 0; a column each, with the sentence that holds then."""
+        rules = (
+            (count, Expectation.equal(column, 0, text)) for column, (count, text) in counts.items()
+        )
+        return cls.facts(name, *rules)
+
     def rules(self) -> Iterator[Expectation]:
         """The expectations, after those that no column they are about lacks a value."""
         for column in dict.fromkeys(name for rule in self.expectations for name in rule.columns):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mailslice.codec.addresses import NO_DOMAIN, domain_of
-from mailslice.duties.queue_size.shape import COLUMNS, OTHERS, Shape
+from mailslice.duties.queue_size.age_histogram import COLUMNS, OTHERS, AgeHistogram
 from mailslice.model.throttling import Book, Limits, destination
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _AT_ONCE = 2000
 class Shaped:
     """Counts of one queue by age; delayed and throttled mails by domain."""
 
-    ages: Shape = field(default_factory=Shape)
+    ages: AgeHistogram = field(default_factory=AgeHistogram)
     delayed: Counter[str] = field(default_factory=Counter)
     throttled: Counter[str] = field(default_factory=Counter)
 
@@ -51,7 +51,7 @@ def shape_rows(
     """One object for all (domain `TOTAL`), one a domain, the fullest first, one for the others."""
     limits = stores.settings.relay.limits
     shaped = _shaped(stores, queue, rows, now, limits)
-    top: Any = shaped.ages.top(len(shaped.ages.cells) if most is None else most)
+    top = shaped.ages.top(len(shaped.ages.domains) if most is None else most)
     yield _line(queue, TOTAL, top["total"], shaped.delayed[TOTAL], shaped.throttled[TOTAL])
     named = [row["domain"] for row in top["domains"] if row["domain"] != OTHERS]
     books = _books(

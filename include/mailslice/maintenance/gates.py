@@ -15,10 +15,11 @@ A duty's check is of this form; its verify is the same over what apply left:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mailslice.checks.data_docs import Docs
+from mailslice.checks.expectations import Expectation
 from mailslice.checks.gate import Frame, run_gate
 from mailslice.maintenance.context import StepContext
 
@@ -50,3 +51,27 @@ def planned_rows(
 
     names = [context.folder.file(file) for file in files]
     return plan_rows(context.spark(), context.folder.artifacts, names, schema, derive)
+
+
+class Reads(NamedTuple):
+    """Keys that a plan step was to read, those it read, and how many of those twice."""
+
+    requested: int
+    read: int
+    twice: int
+
+    @classmethod
+    def of(cls, requested: int, keys: Collection[Hashable]) -> Self:
+        """`keys`: what was read, one a read."""
+        return cls(requested, len(keys), len(keys) - len(set(keys)))
+
+    def facts(
+        self, columns: str = "places_read", unit: str = "partition"
+    ) -> tuple[tuple[int, Expectation], tuple[int, Expectation]]:
+        """For `Frame.facts`: every key was read, and none twice."""
+        every = f"Every {unit} that was to be read was read: an unread one is not an empty one."
+        once = f"No {unit} was counted twice."
+        return (
+            (self.read, Expectation.equal(columns, self.requested, every)),
+            (self.twice, Expectation.equal(f"{columns}_twice", 0, once)),
+        )

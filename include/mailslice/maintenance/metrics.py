@@ -18,6 +18,23 @@ def file_of(duty: str, queue: str | None) -> str:
     return f"{FOLDER}/duty-{duty}{subject}.prom"
 
 
+def queue_file(prefix: str, queue: str) -> str:
+    """The file of a queue below the artifacts location; a collector reads all *.prom files."""
+    return f"{FOLDER}/{prefix}-{file_name(queue)}.prom"
+
+
+def values_in(text: bytes, metric: str, queue: str, label: str = "queue") -> dict[str, float]:
+    """The samples of a metric and queue in a metrics file, by the value of a label."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return {
+        sample.labels[label]: sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if sample.name == metric and sample.labels["queue"] == queue
+    }
+
+
 def prometheus_text(report: Mapping[str, Any], readings: Iterable[Reading]) -> bytes:
     """When it ended, what it did, and every figure that has a limit, with 1 for those that fire."""
     from prometheus_client import CollectorRegistry, Gauge, generate_latest

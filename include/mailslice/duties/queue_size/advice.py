@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -33,98 +34,65 @@ class QueueFacts:
 
 def advice(facts: QueueFacts) -> list[str]:
     """Sentences, the most urgent first; none when all is well."""
-    return [
-        sentence
-        for sentence in (
-            _start(facts),
-            _unproven(facts),
-            _full(facts),
-            _nodes(facts),
-            _dead(facts),
-            _letters(facts),
-        )
-        if sentence
-    ]
+    return [*_on_browse_start(facts), *_on_partitions(facts), *_on_rest(facts)]
 
 
-def _start(facts: QueueFacts) -> str | None:
-    if facts.browse_start is None:
-        return None
-    if not facts.aligned:
-        return (
-            f"browseStart {facts.browse_start:%Y-%m-%d %H:%M:%S} is no multiple of the slice "
+def _on_browse_start(facts: QueueFacts) -> Iterator[str]:
+    start = facts.browse_start
+    if start is not None and not facts.aligned:
+        yield (
+            f"browseStart {start:%Y-%m-%d %H:%M:%S} is no multiple of the slice "
             "window, so James finds no mail: run queue_cleanup"
         )
-    age = facts.now - facts.browse_start
-    if age <= _OLD_START:
-        return None
-    remedy = "an old live mail may hold it" if facts.live else "run queue_cleanup"
-    return (
-        f"browseStart is {age.days} days old, "
-        f"and James calls a queue degraded from 7 days on: {remedy}"
-    )
-
-
-def _unproven(facts: QueueFacts) -> str | None:
-    if not facts.unproven:
-        return None
-    return (
-        f"{facts.unproven:,} rows without a mark lie behind browseStart: nobody browses them; "
-        "they may be late inserts, or left by a clear that was cut off"
-    )
-
-
-def _full(facts: QueueFacts) -> str | None:
-    if facts.fullest <= MAILS_A_SLICE or facts.fullest_slice is None:
-        return None
-    shorter = _shorter(facts.window, facts.fullest)
-    narrower = (
-        f"a slice window of {format_duration(shorter)}"
-        if shorter < facts.window
-        else "no shorter slice window"
-    )
-    return (
-        f"the slice of {facts.fullest_slice:%Y-%m-%d %H:%M:%S} holds {facts.fullest:,} mails "
-        f"in one bucket, advised are {MAILS_A_SLICE:,}: "
-        f"{narrower}, or {facts.buckets * -(-facts.fullest // MAILS_A_SLICE)} buckets, "
-        "would keep partitions small (mailslice config apply)"
-    )
-
-
-def _shorter(window: timedelta, fullest: int) -> timedelta:
-    """The longest divisor of the window that brings the fullest partition below the advice."""
-    seconds = int(window.total_seconds())
-    parts = -(-fullest // MAILS_A_SLICE)
-    return timedelta(
-        seconds=next(
-            (seconds // count for count in range(parts, seconds + 1) if seconds % count == 0), 1
+    elif start is not None and facts.now - start > _OLD_START:
+        remedy = "an old live mail may hold it" if facts.live else "run queue_cleanup"
+        yield (
+            f"browseStart is {(facts.now - start).days} days old, "
+            f"and James calls a queue degraded from 7 days on: {remedy}"
         )
-    )
+    if facts.unproven:
+        yield (
+            f"{facts.unproven:,} rows without a mark lie behind browseStart: nobody browses them; "
+            "they may be late inserts, or left by a clear that was cut off"
+        )
 
 
-def _nodes(facts: QueueFacts) -> str | None:
-    if facts.buckets >= facts.nodes:
-        return None
-    return (
-        f"{facts.buckets} bucket{'s' if facts.buckets > 1 else ''} on {facts.nodes} Cassandra "
-        "nodes: all mail of one moment goes to as few of them; "
-        f"{facts.nodes} buckets would use all (mailslice config apply; buckets never become fewer)"
-    )
+def _on_partitions(facts: QueueFacts) -> Iterator[str]:
+    if facts.fullest > MAILS_A_SLICE and facts.fullest_slice is not None:
+        parts = -(-facts.fullest // MAILS_A_SLICE)
+        shorter = _divided(facts.window, parts)
+        narrower = "no shorter slice window"
+        if shorter < facts.window:
+            narrower = f"a slice window of {format_duration(shorter)}"
+        yield (
+            f"the slice of {facts.fullest_slice:%Y-%m-%d %H:%M:%S} holds {facts.fullest:,} mails "
+            f"in one bucket, advised are {MAILS_A_SLICE:,}: {narrower}, or "
+            f"{facts.buckets * parts} buckets, would keep partitions small (mailslice config apply)"
+        )
+    if facts.buckets < facts.nodes:
+        yield (
+            f"{facts.buckets} bucket{'s' if facts.buckets > 1 else ''} on {facts.nodes} Cassandra "
+            "nodes: all mail of one moment goes to as few of them; "
+            f"{facts.nodes} buckets would use all "
+            "(mailslice config apply; buckets never become fewer)"
+        )
 
 
-def _dead(facts: QueueFacts) -> str | None:
-    if facts.dead <= max(MAILS_A_SLICE, 10 * facts.live):
-        return None
-    return (
-        f"{facts.dead:,} dead rows for {facts.live:,} live mails: "
-        "every browse and size reads them; run queue_cleanup"
-    )
+def _on_rest(facts: QueueFacts) -> Iterator[str]:
+    if facts.dead > max(MAILS_A_SLICE, 10 * facts.live):
+        yield (
+            f"{facts.dead:,} dead rows for {facts.live:,} live mails: "
+            "every browse and size reads them; run queue_cleanup"
+        )
+    if facts.dead_letters:
+        yield (
+            f"{facts.dead_letters:,} messages are in the dead letter queue: "
+            "somebody should look at them"
+        )
 
 
-def _letters(facts: QueueFacts) -> str | None:
-    if not facts.dead_letters:
-        return None
-    return (
-        f"{facts.dead_letters:,} messages are in the dead letter queue: "
-        "somebody should look at them"
-    )
+def _divided(window: timedelta, parts: int) -> timedelta:
+    """The window by the smallest divisor that is at least `parts`; a second where there is none."""
+    seconds = int(window.total_seconds())
+    divisors = (count for count in range(parts, seconds + 1) if seconds % count == 0)
+    return timedelta(seconds=seconds // next(divisors, seconds))

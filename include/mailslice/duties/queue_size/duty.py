@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_size.measurement import take
-from mailslice.duties.queue_size.metrics import file_of, prometheus_text
+from mailslice.duties.queue_size.metrics import prometheus_text
 from mailslice.duties.queue_size.plot import SLICES_PICTURE, slices_svg
+from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.duty import ReportDuty
+from mailslice.maintenance.gates import Reads
+from mailslice.maintenance.metrics import queue_file, values_in
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.report import DONE, DRY_RUN
 from mailslice.maintenance.result import Result, Summaries
@@ -60,7 +61,9 @@ class QueueSize(ReportDuty[MeasurementPlan]):
     def check(self, run: Run, plan: MeasurementPlan) -> Iterable[Frame]:
         """Whether the measurement may be published."""
         del run
-        yield totals(plan.measured)
+        reads = plan.measured["reads"]
+        counts = Reads(reads["wanted"], reads["read"], reads["twice"])
+        yield Frame.facts("totals", *counts.facts("slices_read", "slice"))
         yield slices(plan.measured)
 
     def publish(self, run: Run, plan: MeasurementPlan) -> None:
@@ -83,29 +86,19 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         location = run.folder.artifacts
         text = location.read(file_of(run.queue)) or b""
         picture = location.read(run.folder.file(SLICES_PICTURE)) or b""
-        drawn = result.fields["digests"]["plot"]
+        size, drawn = plan.measured["size"], result.fields["digests"]["plot"]
+        published = "The metrics file says the size that was measured."
+        same = "The picture is the one that was drawn."
+        remembered = (
+            "A broker that was seen empty is remembered as such, at that moment or a later one."
+        )
         yield Frame.facts(
             "published",
-            (
-                size_in(text, run.queue),
-                Expectation.equal(
-                    "size_published",
-                    plan.measured["size"],
-                    "The metrics file says the size that was measured.",
-                ),
-            ),
-            (
-                int(_digest(picture) != drawn),
-                Expectation.equal("picture_differs", 0, "The picture is the one that was drawn."),
-            ),
+            (size_in(text, run.queue), Expectation.equal("size_published", size, published)),
+            (int(_digest(picture) != drawn), Expectation.equal("picture_differs", 0, same)),
             (
                 int(_sample_lost(run, plan.measured["passes"])),
-                Expectation.equal(
-                    "sample_lost",
-                    0,
-                    "A broker that was seen empty is remembered as such, "
-                    "at that moment or a later one.",
-                ),
+                Expectation.equal("sample_lost", 0, remembered),
             ),
         )
 
@@ -131,56 +124,26 @@ class QueueSize(ReportDuty[MeasurementPlan]):
 DUTY = QueueSize()
 
 
-def totals(measured: Mapping[str, Any]) -> Frame:
-    """One row: the queue as a whole."""
-    reads = measured["reads"]
-    return Frame.facts(
-        "totals",
-        (
-            reads["read"],
-            Expectation.equal(
-                "slices_read",
-                reads["wanted"],
-                "Every slice that was to be read was read: an unread one is not an empty one.",
-            ),
-        ),
-        (
-            reads["twice"],
-            Expectation.equal("slices_read_twice", 0, "No slice was counted twice."),
-        ),
-    )
-
-
 def slices(measured: Mapping[str, Any]) -> Frame:
     """One row a slice that has rows."""
     window = timedelta(seconds=measured["window"])
+    starts = [datetime.fromisoformat(one["start"]) for one in measured["slices"]]
     rows = [
-        {"start": one["start"], "off_seconds": _off(datetime.fromisoformat(one["start"]), window)}
-        for one in measured["slices"]
+        {"start": iso(start), "off_seconds": (start - slice_start(start, window)).total_seconds()}
+        for start in starts
     ]
     sentence = "Every slice starts at a multiple of the slice window."
     return Frame("slices", rows, [Expectation.equal("off_seconds", 0, sentence)], may_be_empty=True)
 
 
+def file_of(queue: str) -> str:
+    """The queue's metrics file."""
+    return queue_file("mailslice", queue)
+
+
 def size_in(text: bytes, queue: str) -> float:
     """The size that a metrics file gives for the queue; -1 without one."""
-    samples = (
-        sample
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-    )
-    return next(
-        (
-            sample.value
-            for sample in samples
-            if sample.name == "mailslice_queue_size" and sample.labels.get("queue") == queue
-        ),
-        -1.0,
-    )
-
-
-def _off(start: datetime, window: timedelta) -> float:
-    return (start - slice_start(start, window)).total_seconds()
+    return values_in(text, "mailslice_queue_size", queue).get(queue, -1.0)
 
 
 def _digest(data: bytes) -> str:
@@ -188,12 +151,8 @@ def _digest(data: bytes) -> str:
 
 
 def _sample_lost(run: Run, passes: list[str] | None) -> bool:
+    """Whether the broker was seen empty and the store has no such sample; its times are in ms."""
     if not passes:
         return False
-    sample = run.stores.own.queue_samples.read(run.queue)
-    first = datetime.fromisoformat(passes[0])
-    return sample is None or _millis(sample.first_pass) < _millis(first)
-
-
-def _millis(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
+    sample, first = run.stores.own.queue_samples.read(run.queue), datetime.fromisoformat(passes[0])
+    return sample is None or sample.first_pass + timedelta(milliseconds=1) <= first

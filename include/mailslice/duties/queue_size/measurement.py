@@ -1,33 +1,168 @@
-"""Measure a queue, slice by slice; changes nothing."""
+"""Measure a queue, slice by slice; changes nothing.
+
+Python workers of Spark count slices: one key and one summary for each. The fields of the slices add
+up to the queue's. Content is never loaded. Of live mails the row is read, for age and recipient
+domains.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, TypeVar
 
 from mailslice.admin.queues import require
 from mailslice.duties.queue_size.advice import QueueFacts, advice
-from mailslice.duties.queue_size.measure import Measure, SliceMeasured, slice_json, total_shape
+from mailslice.duties.queue_size.age_histogram import AgeHistogram
 from mailslice.duties.queue_size.params import Params
-from mailslice.engine.partition_scan import instant
+from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.partition_scan import READS_IN_FLIGHT
+from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.drained import sample_once, second_pass
 from mailslice.maintenance.run import Run
+from mailslice.model.batches import batches
 from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
-from mailslice.model.slices import slice_start, slices_between, whole_seconds
+from mailslice.model.settings import Settings
+from mailslice.model.slices import is_live, slice_start, slices_between, whole_seconds
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.deleted_mails import ALL
+from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 
-_MOST_BEHIND = 10_000
+_MAX_BEHIND = 10_000
 """Most slices behind browseStart that are read one by one.
 
 Where there are more, a scan of the partition keys looks up those that exist.
 """
+_ROWS_AT_A_TIME = 1000
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class SliceMeasured:
+    """One slice over its buckets and tables; an id in both tables counts once.
+
+    `unmarked` rows have no mark. Where the slice is `behind` browseStart that proves nothing.
+    `fullest` is the rows of its fullest bucket. `oldest` is the enqueued time of the oldest live
+    mail.
+    """
+
+    start: datetime
+    behind: bool
+    dead: int = 0
+    unmarked: int = 0
+    fullest: int = 0
+    oldest: datetime | None = None
+    ages: AgeHistogram = field(default_factory=AgeHistogram)
+
+    @property
+    def live(self) -> int:
+        """Mails that a browse shows."""
+        return 0 if self.behind else self.unmarked
+
+    @property
+    def unproven(self) -> int:
+        """Unmarked rows behind browseStart."""
+        return self.unmarked if self.behind else 0
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return self.dead + self.unmarked
+
+    def add(self, row: ViewRow, now: datetime) -> None:
+        """Count an unmarked row."""
+        self.unmarked += 1
+        if not self.behind:
+            self.oldest = min(self.oldest or row.enqueued_time, row.enqueued_time)
+            self.ages.add(row.item.mail.recipients, row.enqueued_time, now)
+
+    def as_json(self, last_closed: datetime) -> dict[str, Any]:
+        """A report's entry; `survivors`: live mails of a slice that starts by `last_closed`."""
+        return {
+            "start": iso(self.start),
+            "live": self.live,
+            "dead": self.dead,
+            "survivors": self.live if self.start <= last_closed else 0,
+            "unproven": self.unproven,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What to count: all mails as of `now`, with the current window.
+
+    `browse_start` is None for a queue into which nothing was ever enqueued.
+    """
+
+    settings: Settings
+    queue: QueueName
+    window: timedelta
+    buckets: int
+    browse_start: datetime | None
+    now: datetime
+
+    def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
+        """Every slice of `slices`, each exactly once, in no order.
+
+        Raises the mailslice error that a worker raised.
+        """
+
+        def measure(keys: Iterator[Sequence[datetime]]) -> Iterator[SliceMeasured]:
+            stores = stores_of(self.settings)
+            for start in chain.from_iterable(keys):
+                yield self.slice(stores, start)
+
+        return run_on_keys(spark, slices, measure, lambda one: one.rows)
+
+    def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
+        """Count one slice.
+
+        A live row counts when a second read still has it, so that a concurrent cleanup makes no
+        ghosts.
+        """
+        browse, tables = self.browse_start, stores.tables.existing
+        behind = browse is not None and not is_live(start, browse, self.window)
+        measured = SliceMeasured(start, behind)
+        partitions = [Partition(start, bucket) for bucket in range(self.buckets)]
+        rows_of = dict.fromkeys(partitions, 0)
+        counted: set[bytes] = set()
+        for table in tables:
+            for partition, page in table.packed_ids_of(self.queue, partitions, READS_IN_FLIGHT):
+                rows_of[partition] += len(page) // WIDTH
+                fresh = page
+                if len(tables) > 1:
+                    new = [encoded for encoded in each_in_order(page) if encoded not in counted]
+                    counted.update(new)
+                    fresh = b"".join(new)
+                live = self._unmarked(stores, fresh)
+                measured.dead += len(fresh) // WIDTH - len(live)
+                for ids in batches(live, _ROWS_AT_A_TIME):
+                    for row in table.some(self.queue, [(partition, ids)], READS_IN_FLIGHT):
+                        measured.add(row, self.now)
+        measured.fullest = max(rows_of.values(), default=0)
+        return measured
+
+    def _unmarked(self, stores: Stores, packed: bytes) -> list[EnqueueId]:
+        """The ids without a mark."""
+        pages = ((None, page) for page in cut(packed))
+        looked_up = stores.tables.deleted.look_up(self.queue, pages, READS_IN_FLIGHT)
+        return [
+            enqueue_id
+            for _, page, marked in looked_up
+            if marked is not ALL
+            for enqueue_id in unpack(
+                b"".join(id_ for id_ in each_in_order(page) if id_ not in marked)
+            )
+        ]
 
 
 def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
@@ -35,34 +170,39 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
     params, stores, names = run.params(Params), run.stores, RabbitNames(run.queue)
     require(stores, run.queue)
     first = sample_once(stores, run.queue, run.clock) if params.sample else None
-    now = run.clock()
-    view = view_shape(stores)
+    now, view = run.clock(), view_shape(stores)
     start = stores.tables.browse_starts.read(run.queue)
     content = stores.tables.content_starts.read(run.queue)
     browse = start.value if start else None
     slices, buckets = slices_to_measure(run, view, now)
     measure = Measure(run.settings, run.queue, view.window, buckets, browse, now)
     measured = sorted(
-        measure.in_spark(run.spark(), slices) if slices else [], key=lambda one: one.slice_ms
+        measure.in_spark(run.spark(), slices) if slices else [], key=lambda one: one.start
     )
     last_closed = now - view.largest_window - run.settings.duty.grace
-    rows = [
-        slice_json(one, last_closed) for one in measured if one.live or one.dead or one.unproven
-    ]
+    rows = [one.as_json(last_closed) for one in measured if one.rows]
     management = stores.management
     work = _answered(lambda: management.depth(names.work_queue))
     letters = _answered(lambda: management.depth(names.dead_letter_queue))
-    nodes = max(1, len(stores.cassandra.cluster.metadata.all_hosts()))
-    facts = _facts(
-        measured,
-        view,
+    fullest = max(measured, key=lambda one: one.fullest, default=None)
+    facts = QueueFacts(
         now=now,
-        browse=browse,
-        nodes=nodes,
-        letters=letters.total if letters else None,
+        window=view.window,
+        buckets=view.buckets,
+        nodes=max(1, len(stores.cassandra.cluster.metadata.all_hosts())),
+        fullest=fullest.fullest if fullest else 0,
+        fullest_slice=fullest.start if fullest and fullest.fullest else None,
+        live=sum(one.live for one in measured),
+        dead=sum(one.dead for one in measured),
+        unproven=sum(one.unproven for one in measured),
+        browse_start=browse,
+        aligned=browse is None or slice_start(browse, view.window) == browse,
+        dead_letters=letters.total if letters else None,
     )
-    oldest_ms = min((one.oldest_ms for one in measured if one.oldest_ms >= 0), default=None)
-    oldest = None if oldest_ms is None else instant(oldest_ms)
+    ages = AgeHistogram()
+    for one in measured:
+        ages.merge(one.ages)
+    oldest = min((one.oldest for one in measured if one.oldest), default=None)
     empty = second_pass(stores, run.queue, first, run.clock, sleep=sleep)
     if empty is not None:
         require_clock(run)  # deleted marks may go by when it was
@@ -80,7 +220,7 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
         "survivors": sum(row["survivors"] for row in rows),
         "slices": rows,
         "fullest": {"slice": iso(facts.fullest_slice), "mails": facts.fullest},
-        "shape": total_shape(measured).top(params.domains),
+        "shape": ages.top(params.domains),
         "deadLetters": facts.dead_letters,
         "ready": work.ready if work else None,
         "unacknowledged": work.unacknowledged if work else None,
@@ -90,12 +230,12 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
         "passes": [iso(empty.first_pass), iso(empty.second_pass)] if empty else None,
         "window": whole_seconds(view.window),
         "buckets": buckets,
-        "nodes": nodes,
+        "nodes": facts.nodes,
         "advice": advice(facts),
         "reads": {
             "wanted": len(slices),
             "read": len(measured),
-            "twice": len(measured) - len({one.slice_ms for one in measured}),
+            "twice": len(measured) - len({one.start for one in measured}),
         },
     }
 
@@ -113,7 +253,7 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
     browse, content = tables.browse_starts.read(run.queue), tables.content_starts.read(run.queue)
     if browse is not None and content is not None and content.value < browse.value:
         first, last = slice_start(content.value, view.largest_window), browse.value
-        if (last - first) // view.window * buckets <= _MOST_BEHIND:
+        if (last - first) // view.window * buckets <= _MAX_BEHIND:
             starts.update(slices_between(first, last, view.window))
         else:
             existing = {
@@ -123,32 +263,6 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
             }
             starts.update(start for start in existing if first <= start <= last)
     return sorted(starts), buckets
-
-
-def _facts(
-    slices: Sequence[SliceMeasured],
-    view: Shape,
-    *,
-    now: datetime,
-    browse: datetime | None,
-    nodes: int,
-    letters: int | None,
-) -> QueueFacts:
-    fullest = max(slices, key=lambda measured: measured.fullest, default=None)
-    return QueueFacts(
-        now=now,
-        window=view.window,
-        buckets=view.buckets,
-        nodes=nodes,
-        fullest=fullest.fullest if fullest else 0,
-        fullest_slice=instant(fullest.slice_ms) if fullest and fullest.fullest else None,
-        live=sum(measured.live for measured in slices),
-        dead=sum(measured.dead for measured in slices),
-        unproven=sum(measured.unproven for measured in slices),
-        browse_start=browse,
-        aligned=browse is None or slice_start(browse, view.window) == browse,
-        dead_letters=letters,
-    )
 
 
 def _answered(ask: Callable[[], T]) -> T | None:

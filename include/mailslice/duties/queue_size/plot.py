@@ -9,11 +9,11 @@ from typing import Any
 from mailslice.maintenance.plot import legend_above, say_empty, svg_axes
 
 SLICES_PICTURE = "slices.svg"
-_BARS = 120
-_LIVE, _DEAD, _UNPROVEN = "#2f9e6e", "#9aa5b1", "#d9822b"
+_MAX_BARS = 120
+_COLORS = {"live": "#2f9e6e", "dead": "#9aa5b1", "unproven": "#d9822b"}
 
 
-def bars(slices: Sequence[dict[str, Any]], most: int = _BARS) -> list[tuple[str, int, int, int]]:
+def bars(slices: Sequence[dict[str, Any]], most: int = _MAX_BARS) -> list[tuple[Any, ...]]:
     """(start, live, dead, unproven) of at most `most` bars.
 
     Neighbouring slices are summed up when there are more. No row is dropped.
@@ -21,42 +21,28 @@ def bars(slices: Sequence[dict[str, Any]], most: int = _BARS) -> list[tuple[str,
     a_bar = max(1, -(-len(slices) // most))
     parts = [slices[at : at + a_bar] for at in range(0, len(slices), a_bar)]
     return [
-        (part[0]["start"], _sum(part, "live"), _sum(part, "dead"), _sum(part, "unproven"))
-        for part in parts
+        (part[0]["start"], *(sum(one[name] for one in part) for name in _COLORS)) for part in parts
     ]
-
-
-def _sum(part: Sequence[dict[str, Any]], name: str) -> int:
-    return sum(slice_json[name] for slice_json in part)
 
 
 def slices_svg(queue: str, measured: dict[str, Any]) -> bytes:
     """The picture of one measurement (`plan.json`); an empty queue has one, too."""
     shown = bars(measured["slices"])
-    at = range(len(shown))
-    live, dead, unproven = (
-        [bar[1] for bar in shown],
-        [bar[2] for bar in shown],
-        [bar[3] for bar in shown],
-    )
+    at, bottom = range(len(shown)), [0] * len(shown)
     with svg_axes(12, 2.7) as (axes, picture):
-        axes.bar(at, live, color=_LIVE, label=f"live {measured['live']:,}", width=0.85)
-        axes.bar(at, dead, bottom=live, color=_DEAD, label=f"dead {measured['dead']:,}", width=0.85)
-        if measured["unproven"]:
-            axes.bar(
-                at,
-                unproven,
-                bottom=[a + b for a, b in zip(live, dead, strict=True)],
-                color=_UNPROVEN,
-                label=f"unproven {measured['unproven']:,}",
-            )
+        for number, (name, color) in enumerate(_COLORS.items(), 1):
+            if name == "unproven" and not measured[name]:
+                continue
+            rows = [bar[number] for bar in shown]
+            label = f"{name} {measured[name]:,}"
+            axes.bar(at, rows, bottom=bottom, color=color, label=label, width=0.85)
+            bottom = [low + count for low, count in zip(bottom, rows, strict=True)]
         if not shown:
             say_empty(axes, "no rows")
             axes.set_yticks([])
         ticks = list(at)[:: max(1, len(shown) // 8)]
-        axes.set_xticks(
-            ticks, [f"{datetime.fromisoformat(shown[tick][0]):%b %d\n%H:%M:%S}" for tick in ticks]
-        )
+        starts = [datetime.fromisoformat(shown[tick][0]) for tick in ticks]
+        axes.set_xticks(ticks, [f"{start:%b %d\n%H:%M:%S}" for start in starts])
         axes.set_ylabel("rows")
         # parse_math off: a queue's name may hold a dollar sign
         measured_at = datetime.fromisoformat(measured["measuredAt"])

@@ -8,8 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.duties.queue_size.measure import Measure
-from mailslice.duties.queue_size.measurement import slices_to_measure
+from mailslice.duties.queue_size.measurement import Measure, slices_to_measure
 from mailslice.engine.spark_session import spark_session
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duties.queue_size.measure import Measure
+from mailslice.duties.queue_size.measurement import Measure
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
 from mailslice.testing.memory import MemoryStores
@@ -43,4 +43,4 @@ def test_a_browse_start_within_a_slice_counts_as_its_start_as_in_size_and_browse
         unproven,
     )
     assert LiveRows(stores.tables, QUEUE, view_shape(stores)).count(NOW + HOUR) == live
-    assert [each.oldest_ms >= 0 for each in found] == [live == 3, live > 0, False]
+    assert [each.oldest is not None for each in found] == [live == 3, live > 0, False]

@@ -4,10 +4,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from mailslice.duties.queue_size.duty import DUTY
-from mailslice.duties.queue_size.metrics import file_of, prometheus_text
+from mailslice.duties.queue_size.age_histogram import AgeHistogram
+from mailslice.duties.queue_size.duty import DUTY, file_of
+from mailslice.duties.queue_size.metrics import prometheus_text
 from mailslice.duties.queue_size.plot import bars, slices_svg
-from mailslice.duties.queue_size.shape import Shape
 from mailslice.maintenance.artifacts import Artifacts, RunFolder
 from mailslice.maintenance.runner import partial_report
 from mailslice.model.settings import S3Settings
@@ -29,7 +29,7 @@ def measured(**more):
             {"start": "2026-11-21T11:00:00Z", "live": 3, "dead": 7, "survivors": 2, "unproven": 0}
         ],
         "fullest": {"slice": "2026-11-21T11:00:00Z", "mails": 10},
-        "shape": Shape().top(5),
+        "shape": AgeHistogram().top(5),
         "deadLetters": None,
         "lastSeenEmpty": None,
         **more,
@@ -56,7 +56,7 @@ def test_an_empty_queue_says_zero_and_has_no_oldest_mail():
 
 def test_a_hostile_domain_cannot_break_the_text():
     shape = {
-        **Shape().top(1),
+        **AgeHistogram().top(1),
         "domains": [{"domain": 'a"} 1\nevil_metric 7\x1b', "total": 2, "counts": [2] + [0] * 9}],
     }
     text = prometheus_text("spool", measured(shape=shape)).decode()

@@ -1,11 +1,12 @@
 """The histogram: columns, domains, what is counted once and what is not."""
 
+import pickle
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from mailslice.codec.addresses import domain_of
-from mailslice.duties.queue_size.shape import COLUMNS, Shape, column
+from mailslice.duties.queue_size.age_histogram import COLUMNS, AgeHistogram, column
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -47,27 +48,27 @@ def test_only_the_domain_of_an_address_is_kept(address, domain):
 
 
 def test_a_mail_counts_once_a_domain_and_once_in_the_total():
-    shape = Shape()
-    shape.add(["a@x.de", "b@X.de", "c@y.de"], NOW - timedelta(minutes=7), NOW)
-    found = shape.top(10)
-    assert found["total"] == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
-    assert [(row["domain"], row["total"]) for row in found["domains"]] == [("x.de", 1), ("y.de", 1)]
+    histogram = AgeHistogram()
+    histogram.add(["a@x.de", "b@X.de", "c@y.de"], NOW - timedelta(minutes=7), NOW)
+    table = histogram.top(10)
+    assert table["total"] == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert [(row["domain"], row["total"]) for row in table["domains"]] == [("x.de", 1), ("y.de", 1)]
 
 
 def test_a_mail_without_recipients_is_counted_too():
-    shape = Shape()
-    shape.add([], NOW, NOW)
-    assert shape.top(1)["domains"] == [
+    histogram = AgeHistogram()
+    histogram.add([], NOW, NOW)
+    assert histogram.top(1)["domains"] == [
         {"domain": "(none)", "total": 1, "counts": [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]}
     ]
 
 
-def test_parts_survive_json_and_add_up():
-    one, other = Shape(), Shape()
+def test_parts_come_from_workers_and_add_up():
+    one, other = AgeHistogram(), AgeHistogram()
     one.add(["a@x.de"], NOW, NOW)
     other.add(["b@x.de"], NOW - timedelta(days=3), NOW)
     other.add(["b@z.de"], NOW, NOW)
-    one.merge(Shape.of_json(other.as_json()))
+    one.merge(pickle.loads(pickle.dumps(other)))
     assert one.top(5)["domains"] == [
         {"domain": "x.de", "total": 2, "counts": [1, 0, 0, 0, 0, 0, 0, 0, 0, 1]},
         {"domain": "z.de", "total": 1, "counts": [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]},
@@ -76,11 +77,11 @@ def test_parts_survive_json_and_add_up():
 
 
 def test_the_busiest_domains_are_named_and_the_rest_is_summed_up():
-    shape = Shape()
+    histogram = AgeHistogram()
     for domain, count in (("a.de", 3), ("b.de", 1), ("c.de", 2), ("d.de", 1)):
         for _ in range(count):
-            shape.add([f"x@{domain}"], NOW, NOW)
-    assert [(row["domain"], row["total"]) for row in shape.top(2)["domains"]] == [
+            histogram.add([f"x@{domain}"], NOW, NOW)
+    assert [(row["domain"], row["total"]) for row in histogram.top(2)["domains"]] == [
         ("a.de", 3),
         ("c.de", 2),
         ("(others)", 2),
