@@ -27,7 +27,7 @@ CENSUS_PATIENCE = timedelta(minutes=5)
 _LOOKED_AT = 200
 
 
-class Reads(JsonModel):
+class AuditReads(JsonModel):
     """Partitions: to be read, read, read twice. Old live mails of the first and the second read."""
 
     requested: int
@@ -50,7 +50,7 @@ class AuditPlan(QueuePlan):
     verdicts: dict[str, int]
     verdict_files: tuple[RowFile, ...]
     """MailVerdict; one file a task."""
-    reads: Reads
+    reads: AuditReads
 
     @property
     def planned(self) -> int:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.queue_audit.candidates import AuditSpec, OldMails, find_old_mails
 from mailslice.duties.queue_audit.evidence import Gathered, gather
-from mailslice.duties.queue_audit.metrics import file_of, metrics_in, prometheus_text
 from mailslice.duties.queue_audit.params import Params
-from mailslice.duties.queue_audit.verdicts import classify_all, total
+from mailslice.duties.queue_audit.scans import AuditSpec, OldMails, classify_all, find_old_mails
 from mailslice.engine.partition_scan import instant
-from mailslice.maintenance.audits import CENSUS_PATIENCE, AuditPlan, Reads
+from mailslice.maintenance.audits import CENSUS_PATIENCE, AuditPlan, AuditReads
 from mailslice.maintenance.duty import ReportDuty
-from mailslice.maintenance.gates import planned_rows
-from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.gates import Reads, planned_rows
+from mailslice.maintenance.metrics import queue_file, values_in
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -29,6 +29,7 @@ from mailslice.view.live_rows import LiveRows
 
 _WINDOWS = 2
 """Slice windows after which a mail is old enough to be asked about, when nothing else was said."""
+METRIC = "mailslice_audit_mails"
 _LOST = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 
@@ -51,7 +52,13 @@ class QueueAudit(ReportDuty[AuditPlan]):
 
     def check(self, run: Run, plan: AuditPlan) -> Iterable[Frame]:
         """Whether the verdicts hold together, by the files' own rows."""
-        yield totals(plan.reads)
+        reads = plan.reads
+        every = "Every old live mail of the first read was judged, or was not live any more at the second."
+        yield Frame.facts(
+            "totals",
+            *Reads(reads.requested, reads.read, reads.twice).facts(),
+            (reads.judged, Expectation.equal("judged", reads.candidates, every)),
+        )
         yield mails(run, plan)
 
     def publish(self, run: Run, plan: AuditPlan) -> None:
@@ -86,9 +93,7 @@ def _audit(run: Run) -> AuditPlan:
     age = params.older_than if params.older_than is not None else _WINDOWS * view.window
     slices, buckets = _slices(run, view, now, now - age)
     location, folder = run.folder.artifacts, run.folder.name
-    spec = AuditSpec(
-        run.settings, run.queue, view.window, buckets, now - age, location, folder, PLAN_FOLDER
-    )
+    spec = AuditSpec(run.settings, run.queue, view.window, buckets, now - age, location, folder)
     old_mails = find_old_mails(run.spark(), spec, slices) if slices else []
     candidates = [old for old in old_mails if old.count]
     crash.point("plan:after-first-read")
@@ -100,9 +105,10 @@ def _audit(run: Run) -> AuditPlan:
     crash.point("plan:after-evidence")
     run.require_lock()
 
-    outcomes = classify_all(run.spark(), spec, candidates, gathered.evidence) if candidates else []
-    files = sorted((one.file for one in outcomes if one.file.rows), key=lambda file: file.file)
-    deleted, verdicts = sum(outcome.deleted for outcome in outcomes), total(outcomes)
+    tasks = classify_all(run.spark(), spec, candidates, gathered.evidence) if candidates else []
+    files = sorted((task.file for task in tasks if task.file.rows), key=lambda file: file.file)
+    deleted = sum(task.deleted for task in tasks)
+    verdicts = {one.value: sum(task.verdicts.get(one, 0) for task in tasks) for one in Verdict}
     requested = len(slices) * buckets * len(run.stores.tables.existing)
     plan = AuditPlan(
         run=run.request.run,
@@ -138,9 +144,9 @@ def _slices(run: Run, view: Shape, now: datetime, latest: datetime) -> tuple[lis
     return sorted(start for start in starts if start <= until and covers(start)), buckets
 
 
-def _reads(requested: int, old_mails: Sequence[OldMails], judged: int) -> Reads:
+def _reads(requested: int, old_mails: Sequence[OldMails], judged: int) -> AuditReads:
     keys = {(old.table, old.slice_ms, old.bucket, old.delayed) for old in old_mails}
-    return Reads(
+    return AuditReads(
         requested=requested,
         read=len({key[:3] for key in keys}),
         twice=len(old_mails) - len(keys),
@@ -169,23 +175,6 @@ def _message(plan: AuditPlan, params: Params) -> str:
     hint = "; a census (--census) would tell the unknown ones apart"
     needs_hint = plan.verdicts[Verdict.UNKNOWN] and not params.census
     return f"{plan.planned} live mails are older than {age}: {counts}{hint if needs_hint else ''}"
-
-
-def totals(reads: Reads) -> Frame:
-    """One row: the audit as a whole."""
-    every = "Every partition that was to be read was read: an unread one is not an empty one."
-    judged = (
-        "Every old live mail of the first read was judged, or was not live any more at the second."
-    )
-    return Frame.facts(
-        "totals",
-        (reads.read, Expectation.equal("places_read", reads.requested, every)),
-        (
-            reads.twice,
-            Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
-        ),
-        (reads.judged, Expectation.equal("judged", reads.candidates, judged)),
-    )
 
 
 def mails(run: Run, plan: AuditPlan) -> Frame:
@@ -224,7 +213,8 @@ def _sentence(plan: AuditPlan) -> str:
 def published(run: Run, plan: AuditPlan) -> Frame:
     """One row a verdict."""
     location = run.folder.artifacts
-    metrics = metrics_in(location.read(file_of(run.queue)) or b"", run.queue)
+    text = location.read(file_of(run.queue)) or b""
+    metrics = values_in(text, METRIC, run.queue, "verdict")
     in_files = Counter(mail.verdict for mail in plan.mails(location))
     rows = [
         {
@@ -240,3 +230,17 @@ def published(run: Run, plan: AuditPlan) -> Frame:
     if not run.params(Params).ranged:
         expect.append(Expectation.same("in_metrics", "judged", "The metrics say the same."))
     return Frame("verdicts", rows, expect)
+
+
+def file_of(queue: str) -> str:
+    """The queue's metrics file."""
+    return queue_file("mailslice-audit", queue)
+
+
+def prometheus_text(queue: str, verdicts: Mapping[str, int]) -> bytes:
+    """Old live mails by verdict, zeros too: emitted when idle."""
+    registry, text = CollectorRegistry(), "Old live mails by the verdict of the last audit"
+    gauge = Gauge(METRIC, text, ["queue", "verdict"], registry=registry)
+    for verdict, count in verdicts.items():
+        gauge.labels(queue, verdict).set(count)
+    return bytes(generate_latest(registry))

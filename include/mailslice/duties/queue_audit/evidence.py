@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.admin.evidence import held, in_delay_queues
-from mailslice.duties.queue_audit.judge import Counts, Evidence
+from mailslice.duties.queue_audit.rules import BrokerCounts, Evidence
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.context import StepContext
 from mailslice.model import crash
@@ -72,13 +72,13 @@ def gather(
         counts=counts_of(stores, queue),
         in_flight=_in_flight(_living(stores, queue, records, sleep)),
         done=_done(records),
-        held=held(stores, queue),
+        quarantined=held(stores, queue),
         dead_letters=_dead_letters(context),
     )
     return Gathered(evidence, None)
 
 
-def counts_of(stores: Stores, queue: QueueName) -> Counts:
+def counts_of(stores: Stores, queue: QueueName) -> BrokerCounts:
     """RabbitMQ's figures; what it does not say is None."""
     names, management = RabbitNames(queue), stores.management
     try:
@@ -87,8 +87,8 @@ def counts_of(stores: Stores, queue: QueueName) -> Counts:
         head = management.head_timestamp(names.work_queue)
     except MailsliceError as error:
         log.warning("RabbitMQ gives no figures of %s: %s", queue, error)
-        return Counts(None, None, None, None, None, None)
-    return Counts(
+        return BrokerCounts()
+    return BrokerCounts(
         ready=work.ready if work else None,
         unacknowledged=work.unacknowledged if work else None,
         consumers=work.consumers if work else None,
@@ -125,10 +125,10 @@ def _with_census(
     evidence = Evidence(
         now=ended,
         shared=context.settings.queue.shared,
-        counts=replace(undisturbed, delayed=delayed),
+        counts=undisturbed.model_copy(update={"delayed": delayed}),
         in_flight=_in_flight(consumers.records) if consumers.hold != 0 else {},
         done=_done(stores.own.worker_records.list(queue)),
-        held=held(stores, queue),
+        quarantined=held(stores, queue),
         dead_letters=letters,
         census=frozenset(hold.ids),
         unproved=unproved,
@@ -146,7 +146,7 @@ def _with_census(
     return Gathered(evidence, report)
 
 
-def _announce(stores: Stores, queue: QueueName, counts: Counts, longest: timedelta) -> None:
+def _announce(stores: Stores, queue: QueueName, counts: BrokerCounts, longest: timedelta) -> None:
     """What a census changes, said before it begins."""
     name, ready = RabbitNames(queue).work_queue, "ready messages"
     if counts.ready is not None:

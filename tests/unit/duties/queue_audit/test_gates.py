@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.duties.queue_audit import duty
-from mailslice.duties.queue_audit.duty import DUTY
-from mailslice.duties.queue_audit.metrics import file_of, metrics_in, prometheus_text
+from mailslice.duties.queue_audit.duty import DUTY, METRIC, file_of, prometheus_text
 from mailslice.duties.queue_audit.params import Params
 from mailslice.engine.frames import InProcess
-from mailslice.maintenance.audits import AuditPlan, Reads
+from mailslice.maintenance.audits import AuditPlan, AuditReads
+from mailslice.maintenance.metrics import values_in
 from mailslice.maintenance.plan import digest_of, read_plan
 from mailslice.maintenance.result import Summaries
 from mailslice.maintenance.runner import partial_report, step_of
@@ -21,7 +21,7 @@ from tests.unit.duties.judging import NOW, broken, rewritten, run_of
 VERDICTS = {verdict.value: 0 for verdict in Verdict} | {"waiting": 2, "lost": 1}
 HERE = SimpleNamespace(session=InProcess)
 PARTLY = Params(slices_from=datetime(2026, 1, 1, tzinfo=UTC))
-READS = Reads(requested=4, read=4, twice=0, candidates=4, judged=4)
+READS = AuditReads(requested=4, read=4, twice=0, candidates=4, judged=4)
 MAILS = [
     MailVerdict(f"id-{number}", "name", verdict, "why", "v4", 0, 0, 0, "")
     for number, verdict in enumerate(["waiting", "waiting", "lost"])
@@ -163,7 +163,8 @@ def test_what_is_published_is_what_was_judged(run):
     step(run, "check")
     assert step(run, "apply")["applied"] == 3
     location = run.folder.artifacts
-    assert metrics_in(location.read(file_of("spool")), "spool") == VERDICTS
+    published = values_in(location.read(file_of("spool")), METRIC, "spool", "verdict")
+    assert published == VERDICTS
     step(run, "verify")
     assert DUTY.outcome(run, Summaries.read(run.folder, ())) == ("done", "3 mails")
     location.write(file_of("spool"), prometheus_text("spool", VERDICTS | {"lost": 2}))

@@ -7,8 +7,14 @@ from uuid import uuid4
 import pytest
 
 from mailslice.admin.evidence import is_overdue
-from mailslice.duties.queue_audit.judge import Counts, Evidence, Facts, content_matters, judge
 from mailslice.duties.queue_audit.params import Params
+from mailslice.duties.queue_audit.rules import (
+    BrokerCounts,
+    Evidence,
+    MailFacts,
+    classify,
+    content_matters,
+)
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import Verdict
@@ -16,9 +22,9 @@ from mailslice.model.verdicts import Verdict
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ONE, OTHER = EnqueueId(uuid4()), EnqueueId(uuid4())
 HOUR = timedelta(hours=1)
-COUNTS = Counts(ready=3, unacknowledged=2, consumers=1, delayed=1, dead_letters=0, head=None)
-EMPTY = Counts(ready=0, unacknowledged=0, consumers=0, delayed=0, dead_letters=0, head=None)
-FACTS = Facts(ONE, NOW - 3 * HOUR)
+COUNTS = BrokerCounts(ready=3, unacknowledged=2, consumers=1, delayed=1, dead_letters=0, head=None)
+EMPTY = BrokerCounts(ready=0, unacknowledged=0, consumers=0, delayed=0, dead_letters=0, head=None)
+FACTS = MailFacts(ONE, NOW - 3 * HOUR)
 BLIND = Evidence(NOW, shared=False, counts=COUNTS)
 CENSUS = replace(BLIND, census=frozenset({OTHER}))
 FOUND = replace(BLIND, census=frozenset({ONE}))
@@ -81,7 +87,7 @@ IN_FLIGHT, DONE, HELD = {ONE: "worker w has it"}, {ONE: "worker w did it"}, {ONE
         (FACTS, replace(FOUND, done=DONE), Verdict.GHOST, "in the work queue once more"),
         (
             FACTS,
-            replace(FOUND, held=HELD, done=DONE, in_flight=IN_FLIGHT),
+            replace(FOUND, quarantined=HELD, done=DONE, in_flight=IN_FLIGHT),
             Verdict.HELD,
             "in quarantine",
         ),
@@ -116,26 +122,26 @@ IN_FLIGHT, DONE, HELD = {ONE: "worker w has it"}, {ONE: "worker w did it"}, {ONE
         ),
         (
             FACTS,
-            replace(BLIND, counts=replace(COUNTS, ready=None)),
+            replace(BLIND, counts=COUNTS.model_copy(update={"ready": None})),
             Verdict.UNKNOWN,
             "gives no figures",
         ),
         (
             FACTS,
-            replace(BLIND, counts=replace(COUNTS, head=NOW - HOUR)),
+            replace(BLIND, counts=COUNTS.model_copy(update={"head": NOW - HOUR})),
             Verdict.UNKNOWN,
             "later than this mail: it may be lost",
         ),
         (
             FACTS,
-            replace(BLIND, counts=replace(COUNTS, head=NOW - 5 * HOUR)),
+            replace(BLIND, counts=COUNTS.model_copy(update={"head": NOW - 5 * HOUR})),
             Verdict.UNKNOWN,
             "which mails they are",
         ),
     ],
 )
 def test_what_is_known_decides(facts, evidence, verdict, words):
-    found, why = judge(facts, evidence)
+    found, why = classify(facts, evidence)
     assert found is verdict
     assert words in why
 
@@ -143,11 +149,11 @@ def test_what_is_known_decides(facts, evidence, verdict, words):
 def test_nothing_is_lost_without_a_census_or_without_the_dead_letters():
     for counts in (COUNTS, EMPTY):
         for shared in (True, False):
-            assert judge(FACTS, Evidence(NOW, shared, counts))[0] is Verdict.UNKNOWN
+            assert classify(FACTS, Evidence(NOW, shared, counts))[0] is Verdict.UNKNOWN
             assert (
-                judge(FACTS, Evidence(NOW, shared, counts, dead_letters=None, census=frozenset()))[
-                    0
-                ]
+                classify(
+                    FACTS, Evidence(NOW, shared, counts, dead_letters=None, census=frozenset())
+                )[0]
                 is Verdict.UNKNOWN
             )
 

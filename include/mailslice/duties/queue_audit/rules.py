@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from mailslice.admin.evidence import OVERDUE, is_overdue
-from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.json_model import JsonModel
 from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import Verdict
 
@@ -16,31 +16,19 @@ _CONTENT_MATTERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class BrokerCounts(JsonModel):
     """RabbitMQ's figures of a mail queue; None is unknown, never zero.
 
     `delayed`: in delay levels and the hop queue, or parked. `head`: when the oldest message was
     published, a hint.
     """
 
-    ready: int | None
-    unacknowledged: int | None
-    consumers: int | None
-    delayed: int | None
-    dead_letters: int | None
-    head: datetime | None
-
-    def as_json(self) -> dict[str, object]:
-        """As reports have it."""
-        return {
-            "ready": self.ready,
-            "unacknowledged": self.unacknowledged,
-            "consumers": self.consumers,
-            "delayed": self.delayed,
-            "deadLetters": self.dead_letters,
-            "head": iso(self.head),
-        }
+    ready: int | None = None
+    unacknowledged: int | None = None
+    consumers: int | None = None
+    delayed: int | None = None
+    dead_letters: int | None = None
+    head: datetime | None = None
 
     @property
     def nothing_anywhere(self) -> bool:
@@ -53,24 +41,24 @@ class Evidence:
     """What is known of the queue. Mappings are by enqueue id, to words for people.
 
     `in_flight`: with a worker that lives. `done`: completed by a worker, by its own record.
-    `held`: quarantined. `dead_letters`: None when they could not be read. `census`: ids of the work
+    `quarantined`: set aside. `dead_letters`: None when they could not be read. `census`: ids of the work
     queue's ready messages, None without one; `unproved`: why a mail that it did not find may be
     somewhere all the same.
     """
 
     now: datetime
     shared: bool
-    counts: Counts
+    counts: BrokerCounts
     in_flight: Mapping[EnqueueId, str] = field(default_factory=dict)
     done: Mapping[EnqueueId, str] = field(default_factory=dict)
-    held: Mapping[EnqueueId, str] = field(default_factory=dict)
+    quarantined: Mapping[EnqueueId, str] = field(default_factory=dict)
     dead_letters: frozenset[EnqueueId] | None = frozenset()
     census: frozenset[EnqueueId] | None = None
     unproved: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MailFacts:
     """One live mail. `due`: when its delay ends; `was_delayed`: at the first read."""
 
     enqueue_id: EnqueueId
@@ -79,24 +67,18 @@ class Facts:
     was_delayed: bool = False
 
 
-def judge(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
+def classify(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
     """The verdict and why, as if its content were there."""
     one = facts.enqueue_id
     in_census = evidence.census is not None and one in evidence.census
-    if one in evidence.held:
-        return Verdict.HELD, evidence.held[one]
+    if one in evidence.quarantined:
+        return Verdict.HELD, evidence.quarantined[one]
     if one in evidence.in_flight and not in_census:
         return Verdict.IN_FLIGHT, evidence.in_flight[one]
     if one in evidence.done:
-        duplicate_note = (
-            "; its message is in the work queue once more, and would be delivered again"
-            if in_census
-            else ""
-        )
-        return (
-            Verdict.GHOST,
-            f"{evidence.done[one]}, and its deleted mark is missing{duplicate_note}",
-        )
+        why = f"{evidence.done[one]}, and its deleted mark is missing"
+        duplicate = "; its message is in the work queue once more, and would be delivered again"
+        return Verdict.GHOST, why + (duplicate if in_census else "")
     if in_census:
         return Verdict.WAITING, "its message is in the work queue"
     return _not_in_work_queue(facts, evidence)
@@ -107,7 +89,7 @@ def content_matters(verdict: Verdict) -> bool:
     return verdict in _CONTENT_MATTERS
 
 
-def _not_in_work_queue(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
+def _not_in_work_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
     if evidence.dead_letters is not None and facts.enqueue_id in evidence.dead_letters:
         return Verdict.DEAD_LETTERED, "its message is in the dead letter queue"
     if facts.due is not None and not is_overdue(facts.due, evidence.now, evidence.counts.delayed):
@@ -115,7 +97,7 @@ def _not_in_work_queue(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
     return _nowhere(facts, evidence)
 
 
-def _nowhere(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
+def _nowhere(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
     """Of a mail that no evidence places."""
     if facts.was_delayed and facts.due is None:
         return Verdict.UNKNOWN, "its delay ended while the audit looked: it is on its way"
@@ -133,7 +115,7 @@ def _nowhere(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
     return Verdict.LOST, f"{nowhere}, and no worker has it as done{late}"
 
 
-def _without_census(facts: Facts, counts: Counts) -> str:
+def _without_census(facts: MailFacts, counts: BrokerCounts) -> str:
     """What the figures point to; they prove nothing of one mail."""
     if counts.ready is None or counts.unacknowledged is None:
         return "RabbitMQ gives no figures of its work queue; a census (--census) tells"

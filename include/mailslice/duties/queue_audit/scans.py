@@ -1,0 +1,223 @@
+"""The two reads of an audit.
+
+The first finds live mails that are old enough and writes their ids to files. The second reads each
+one's row and mark once more, and classifies it by the evidence that was gathered in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from mailslice.admin.evidence import done_by_stages, missing_content, still_live
+from mailslice.duties.queue_audit.rules import Evidence, MailFacts, classify, content_matters
+from mailslice.engine.frames import Session, run_on_keys, shared
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis, pages_by_partition
+from mailslice.engine.row_files import Location, PlanPart, PlanReader, PlanWriter
+from mailslice.engine.spill import Spool
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.row_file import RowFile, write_rows
+from mailslice.model.batches import batches
+from mailslice.model.mail import EnqueueId, Partition, QueueName
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.model.verdicts import MailVerdict, Verdict
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+_IDS_A_BATCH = 1000
+_REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSpec:
+    """What tasks need: the view's shape, mails enqueued until `latest`, the run's folder."""
+
+    settings: Settings
+    queue: QueueName
+    window: timedelta
+    buckets: int
+    latest: datetime
+    location: Location
+    folder: str
+
+    @property
+    def path(self) -> str:
+        """The plan's folder."""
+        return f"{self.folder}/{PLAN_FOLDER}"
+
+
+@dataclass(frozen=True, slots=True)
+class OldMails:
+    """The old live mails of one partition: those that were delayed at this read, or the others.
+
+    A partition without any is reported, too. `count` ids are at `part`; `youngest_ms`: the latest
+    enqueued time among them.
+    """
+
+    table: str
+    slice_ms: int
+    bucket: int
+    delayed: bool
+    count: int
+    youngest_ms: int
+    part: PlanPart
+
+
+def find_old_mails(spark: Session, spec: AuditSpec, slices: Sequence[datetime]) -> list[OldMails]:
+    """Of every table and bucket of the slices, read once each."""
+
+    def read(keys: Iterator[Sequence[int]]) -> Iterator[OldMails]:
+        stores = stores_of(spec.settings)
+        with PlanWriter(spec.location, spec.path) as writer:
+            reader = _FirstRead(spec, stores, writer)
+            old_mails = [
+                old for batch in keys for key in batch for old in reader.slice(instant(key))
+            ]
+        yield from old_mails  # the file is whole by now
+
+    return run_on_keys(spark, [millis(start) for start in slices], read)
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstRead:
+    spec: AuditSpec
+    stores: Stores
+    writer: PlanWriter
+
+    def slice(self, start: datetime) -> Iterator[OldMails]:
+        """All its partitions; a mail that has a row in both tables counts once."""
+        queue, tables = self.spec.queue, self.stores.tables.existing
+        partitions = [Partition(start, bucket) for bucket in range(self.spec.buckets)]
+        seen_ids: set[EnqueueId] = set()
+        for table in tables:
+            for partition, pages in pages_by_partition(table.ids_of, queue, partitions):
+                spools = Spool(), Spool()
+                for page in pages:
+                    times = {row.enqueue_id: row.enqueued_time or start for row in page}
+                    latest = self.spec.latest
+                    old = {k: at for k, at in times.items() if at <= latest and k not in seen_ids}
+                    if len(tables) > 1:
+                        seen_ids |= old.keys()
+                    self._add(old, spools)
+                yield from self._written(table.table.value, partition, spools)
+
+    def _add(self, old: Mapping[EnqueueId, datetime], spools: tuple[Spool, Spool]) -> None:
+        """The live ones, delayed ones to the second spool. Spools hold enqueued times, in ms."""
+        if not old:
+            return
+        queue, tables = self.spec.queue, self.stores.tables
+        marked = tables.deleted.marked(queue, list(old), READS_IN_FLIGHT)
+        live = [enqueue_id for enqueue_id in old if enqueue_id not in marked]
+        delayed = self.stores.own.delayed_mails.waiting(queue, live)
+        for enqueue_id in live:
+            spools[enqueue_id in delayed].add(enqueue_id, millis(old[enqueue_id]))
+
+    def _written(
+        self, table: str, partition: Partition, spools: tuple[Spool, Spool]
+    ) -> Iterator[OldMails]:
+        start = millis(partition.slice_start)
+        for delayed, spool in zip((False, True), spools, strict=True):
+            if spool.count or not delayed:
+                why = "delayed" if delayed else "live"
+                part, _ = self.writer.add(table, start, partition.bucket, spool.chunks(), why)
+                yield OldMails(
+                    table, start, partition.bucket, delayed, spool.count, spool.newest_us, part
+                )
+            spool.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifiedMails:
+    """Of one task: its file, mails by verdict, and how many mails are not live any more."""
+
+    file: RowFile
+    verdicts: Mapping[str, int]
+    deleted: int
+
+
+def classify_all(
+    spark: Session, spec: AuditSpec, candidates: Sequence[OldMails], evidence: Evidence
+) -> list[ClassifiedMails]:
+    """The verdicts on all candidates."""
+    with shared(spark, evidence) as evidence_of:
+
+        def read(keys: Iterator[Sequence[OldMails]]) -> Iterator[ClassifiedMails]:
+            second = _SecondRead(spec, stores_of(spec.settings), evidence_of())
+            yield second.classified(chain.from_iterable(keys))
+
+        return run_on_keys(spark, candidates, read)
+
+
+@dataclass
+class _SecondRead:
+    """One task."""
+
+    spec: AuditSpec
+    stores: Stores
+    evidence: Evidence
+    verdicts: Counter[str] = field(default_factory=Counter)
+    deleted: int = 0
+
+    def classified(self, candidates: Iterable[OldMails]) -> ClassifiedMails:
+        """Writes a file, of a name of its own: a task may be tried again."""
+        spec, file = self.spec, f"{PLAN_FOLDER}/verdicts-{uuid4()}.parquet"
+        rows = write_rows(spec.location, spec.folder, file, self._rows(candidates), MailVerdict)
+        return ClassifiedMails(rows, dict(self.verdicts), self.deleted)
+
+    def _rows(self, candidates: Iterable[OldMails]) -> Iterator[MailVerdict]:
+        with PlanReader(self.spec.location, self.spec.path) as reader:
+            for mails in candidates:
+                for ids in _ids(reader, mails):
+                    classified = self._classify(mails, ids)
+                    self.verdicts.update(mail.verdict for mail in classified)
+                    self.deleted += len(ids) - len(classified)
+                    yield from classified
+
+    def _classify(self, mails: OldMails, ids: list[EnqueueId]) -> list[MailVerdict]:
+        spec, stores, queue = self.spec, self.stores, self.spec.queue
+        partition = (QueueTable(mails.table), Partition(instant(mails.slice_ms), mails.bucket))
+        rows = still_live(stores.tables, queue, spec.window, partition, ids)
+        due = stores.own.delayed_mails.waiting(queue, rows)
+        verdicts: dict[EnqueueId, tuple[Verdict, str]] = {}
+        for one, row in rows.items():
+            facts = MailFacts(one, row.enqueued_time, due.get(one), mails.delayed)
+            verdicts[one] = classify(facts, self.evidence)
+        for one, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
+            verdicts[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
+        loaded = [row for one, row in rows.items() if content_matters(verdicts[one][0])]
+        for one, missing in missing_content(spec.settings, loaded).items():
+            verdict, why = verdicts[one]
+            verdicts[one] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"
+        decisions = stores.own.republished_mails.some(queue, _republishable(verdicts))
+        return [
+            MailVerdict(
+                str(one),
+                rows[one].item.mail.name,
+                verdict.value,
+                why,
+                mails.table,
+                mails.slice_ms,
+                mails.bucket,
+                millis(rows[one].enqueued_time),
+                decisions[one].decision if one in decisions else "",
+            )
+            for one, (verdict, why) in verdicts.items()
+        ]
+
+
+def _republishable(verdicts: Mapping[EnqueueId, tuple[Verdict, str]]) -> list[EnqueueId]:
+    return [one for one, (verdict, _) in verdicts.items() if verdict in _REPUBLISHABLE]
+
+
+def _ids(reader: PlanReader, mails: OldMails) -> Iterator[list[EnqueueId]]:
+    for table in reader.groups(mails.part):
+        texts = table.column("enqueue_id").to_pylist()
+        yield from batches((EnqueueId(UUID(text)) for text in texts), _IDS_A_BATCH)
