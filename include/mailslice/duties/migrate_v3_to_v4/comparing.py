@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import Any
 
 from mailslice.codec.row import to_row
-from mailslice.duties.migrate_v3_to_v4.reading import Source
+from mailslice.duties.migrate_v3_to_v4.source import Source
 from mailslice.engine.frames import Session, run_on_keys
-from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant
+from mailslice.engine.partition_scan import READS_IN_FLIGHT
 from mailslice.engine.row_files import Digest
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
@@ -33,47 +33,44 @@ class PartitionCompared:
     newer ones.
     """
 
-    slice_ms: int
-    bucket: int
+    partition: Partition
     rows: Counter[str] = field(default_factory=Counter)
     v3: Digest = field(default_factory=Digest)
     v4: Digest = field(default_factory=Digest)
 
 
 def compare_partitions(
-    spark: Session, source: Source, keys: Sequence[tuple[int, int]], planned_us: int
+    spark: Session, source: Source, partitions: Sequence[Partition], planned_us: int
 ) -> list[PartitionCompared]:
-    """Each (slice start in ms, bucket) comes back once. `planned_us`: when the plan was made."""
+    """Each partition comes back once. `planned_us`: when the plan was made."""
 
-    def compare(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[PartitionCompared]:
+    def compare(batches: Iterator[Sequence[Partition]]) -> Iterator[PartitionCompared]:
         stores = stores_of(source.settings)
-        for key in chain.from_iterable(batches):
-            yield _compared(stores, source, key, planned_us)
+        for partition in chain.from_iterable(batches):
+            yield _compared(stores, source, partition, planned_us)
 
-    return run_on_keys(spark, keys, compare)
+    return run_on_keys(spark, partitions, compare)
 
 
 def by_slice(compared: Iterable[PartitionCompared]) -> list[dict[str, Any]]:
     """Counts and hashes of each slice with live rows over its buckets, oldest first."""
-    slices, slice_of = [], attrgetter("slice_ms")
-    for slice_ms, group in groupby(sorted(compared, key=slice_of), key=slice_of):
+    slices, start_of = [], attrgetter("partition.slice_start")
+    for start, group in groupby(sorted(compared, key=start_of), key=start_of):
         partitions = list(group)
         rows = sum((one.rows for one in partitions), Counter[str]())
-        hashes = {
-            name: str(sum((getattr(one, name) for one in partitions), Digest()))
-            for name in ("v3", "v4")
-        }
+        v3, v4 = (
+            str(sum((getattr(one, name) for one in partitions), Digest())) for name in ("v3", "v4")
+        )
         if live := rows.total():
             counts = {outcome: rows[outcome] for outcome in OUTCOMES}
-            slices.append({"slice": iso(instant(slice_ms)), "live": live, **counts, **hashes})
+            slices.append({"slice": iso(start), "live": live, **counts, "v3": v3, "v4": v4})
     return slices
 
 
 def _compared(
-    stores: Stores, source: Source, key: tuple[int, int], planned_us: int
+    stores: Stores, source: Source, partition: Partition, planned_us: int
 ) -> PartitionCompared:
-    partition, queue, tables = Partition(instant(key[0]), key[1]), source.queue, stores.tables
-    result = PartitionCompared(*key)
+    result, queue, tables = PartitionCompared(partition), source.queue, stores.tables
     for _, page in tables.v3.written_rows_of(queue, [partition], READS_IN_FLIGHT):
         ids = [row.enqueue_id for row, _ in page]
         written = tables.v4.some_written(queue, [(partition, ids)], READS_IN_FLIGHT)

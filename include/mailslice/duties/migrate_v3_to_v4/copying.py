@@ -13,13 +13,13 @@ from datetime import timedelta
 from itertools import chain
 from uuid import UUID
 
-from mailslice.duties.migrate_v3_to_v4.reading import PlannedGroup, Source, copies_in_v4
-from mailslice.duties.migrate_v3_to_v4.view import first_slice
+from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup, Source, copies_in_v4, first_slice
 from mailslice.engine.frames import Session, run_on_keys
-from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant
+from mailslice.engine.partition_scan import READS_IN_FLIGHT
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.row_file import read_groups
 from mailslice.model import crash
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition
 from mailslice.stores import Stores
 
@@ -35,8 +35,7 @@ class GroupCopied:
     covers them. They stay in V3, which is still read.
     """
 
-    slice_ms: int
-    bucket: int
+    partition: Partition
     copied: int = 0
     marked: int = 0
     gone: int = 0
@@ -55,26 +54,26 @@ class Copying:
     def copy(self, spark: Session, groups: Sequence[PlannedGroup]) -> list[GroupCopied]:
         """Each group comes back once. Raises PlanRefused at one that is not as it was planned."""
 
-        def copy(batches: Iterator[Sequence[PlannedGroup]]) -> Iterator[GroupCopied]:
+        def copy(keys: Iterator[Sequence[PlannedGroup]]) -> Iterator[GroupCopied]:
             stores = stores_of(self.source.settings)
-            for planned in chain.from_iterable(batches):
+            for planned in chain.from_iterable(keys):
                 yield self._group(stores, planned)
 
         return run_on_keys(spark, groups, copy)
 
     def _group(self, stores: Stores, planned: PlannedGroup) -> GroupCopied:
-        result = GroupCopied(planned.slice_ms, planned.bucket)
+        result = GroupCopied(planned.partition)
         source = self.source
-        for _, table in read_groups(source.location, source.folder, [planned.group]):
+        for _, table in read_groups(source.location, source.folder, [planned]):
             ids = [EnqueueId(UUID(text)) for text in table.column("enqueue_id").to_pylist()]
-            for at in range(0, len(ids), _ROWS_AT_A_TIME):
-                self._rows(stores, result, ids[at : at + _ROWS_AT_A_TIME])
+            for batch in batches(ids, _ROWS_AT_A_TIME):
+                self._rows(stores, result, batch)
         return result
 
     def _rows(self, stores: Stores, result: GroupCopied, ids: list[EnqueueId]) -> None:
         if self.turn is not None:
             self.turn(len(ids))
-        partition, queue = Partition(instant(result.slice_ms), result.bucket), self.source.queue
+        partition, queue = result.partition, self.source.queue
         marked = stores.tables.deleted.marked(queue, ids, READS_IN_FLIGHT)
         unmarked = [one for one in ids if one not in marked]
         read = stores.tables.v3.some_written(queue, [(partition, unmarked)])

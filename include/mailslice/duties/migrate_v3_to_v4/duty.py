@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
@@ -19,24 +20,21 @@ from mailslice.duties.migrate_v3_to_v4.comparing import (
     compare_partitions,
 )
 from mailslice.duties.migrate_v3_to_v4.copying import Copying
-from mailslice.duties.migrate_v3_to_v4.reading import (
-    PartitionRead,
+from mailslice.duties.migrate_v3_to_v4.source import (
+    BEHIND,
     PlannedGroup,
     Source,
-    read_partitions,
-)
-from mailslice.duties.migrate_v3_to_v4.view import (
-    BEHIND,
+    V3Partition,
     has_table,
+    read_partitions,
     require_v4,
     v3_partitions,
 )
 from mailslice.engine.frames import slots_of
-from mailslice.engine.partition_scan import instant, millis
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
-from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.gates import Reads, planned_rows
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
@@ -44,6 +42,7 @@ from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model import crash
+from mailslice.model.mail import Partition
 from mailslice.model.names import QueueTable
 from mailslice.view.configuration import view_shape
 
@@ -53,19 +52,10 @@ _SKIPPED = {
     "gone": "left V3 since the plan",
     "behind": "behind browseStart since the plan",
 }
-_ROWS_A_BATCH, _GROUPS_A_BATCH = 100_000, 2000
 _BYTES_A_ROW = 500
 _SLICES = 500
 """Slices that a report shows."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Reads(NamedTuple):
-    """Partitions of V3 that were to be read, those that were, and how many of them twice."""
-
-    requested: int
-    read: int
-    twice: int
 
 
 class MigrationPlan(QueuePlan):
@@ -108,17 +98,14 @@ class Migration(Duty[MigrationPlan]):
         """Raises UnknownQueue, Refused when nobody asked for V4 yet."""
         stores, queue, now = run.stores, run.queue, run.clock()
         require(stores, queue)
-        keys: list[tuple[int, int, str | None]] = []
-        reads: list[PartitionRead] = []
+        keys: list[tuple[Partition, str | None]] = []
         if v3 := has_table(stores, QueueTable.V3):
             source = _source(run, v4=require_v4(stores))
-            partitions = v3_partitions(stores, queue, view_shape(stores, checked=True))
-            keys = [(millis(at.slice_start), at.bucket, why) for at, why in partitions]
-            reads = read_partitions(run.spark(), source, keys) if keys else []
-            reads.sort(key=lambda one: (one.slice_ms, one.bucket))
-            crash.point("plan:after-read")
-        groups = [group for one in reads for group in one.groups]
-        twice = len(reads) - len({(one.slice_ms, one.bucket) for one in reads})
+            keys = v3_partitions(stores, queue, view_shape(stores, checked=True))
+        partitions = read_partitions(run.spark(), source, keys) if keys else []
+        partitions.sort(key=lambda one: astuple(one.partition))
+        crash.point("plan:after-read")
+        groups = [group for one in partitions for group in one.groups]
         plan = MigrationPlan(
             run=run.request.run,
             queue=queue,
@@ -126,14 +113,14 @@ class Migration(Duty[MigrationPlan]):
             rows=sum(group.rows for group in groups),
             groups=run.write_rows("groups", groups, PlannedGroup),
             row_files=tuple(sorted({group.file for group in groups})),
-            reads=Reads(len(keys), len(reads), twice),
+            reads=Reads.of(len(keys), [one.partition for one in partitions]),
         )
-        _report_plan(run, plan, reads, v3=v3)
+        _report_plan(run, plan, partitions, v3=v3)
         return plan
 
     def check(self, run: Run, plan: MigrationPlan) -> Iterable[Frame]:
         """Whether V3 was read whole, and every planned row as the plan's files have it."""
-        yield totals(plan.reads)
+        yield Frame.facts("totals", *plan.reads.facts())
         yield rows(run, plan)
 
     def apply(self, run: Run, plan: MigrationPlan, progress: Progress) -> None:
@@ -145,7 +132,7 @@ class Migration(Duty[MigrationPlan]):
         throttle, spark = run.throttle("cassandra"), run.spark()
         turn = None if throttle.free else throttle.share(slots_of(spark)).take
         copying = Copying(_source(run), window, turn)
-        for batch in _batches(run.read_rows(plan.groups, PlannedGroup)):
+        for batch in batches_of(run.read_rows(plan.groups, PlannedGroup)):
             if run.out_of_time():
                 return
             run.require_lock()
@@ -154,7 +141,7 @@ class Migration(Duty[MigrationPlan]):
                 for name, reason in _SKIPPED.items():
                     progress.skip(reason, getattr(copied, name))
                 if copied.failed:
-                    item = f"{iso(instant(copied.slice_ms))}, bucket {copied.bucket}"
+                    item = f"{iso(copied.partition.slice_start)}, bucket {copied.partition.bucket}"
                     progress.fail(item, "a later delete in V4 covers it", copied.failed)
             progress.save()
             crash.point("apply:after-batch")
@@ -220,19 +207,6 @@ class Migration(Duty[MigrationPlan]):
 DUTY = Migration()
 
 
-def totals(reads: Reads) -> Frame:
-    """One row: the reading as a whole."""
-    every = "Every partition of V3 that was to be read was read: an unread one is not an empty one."
-    return Frame.facts(
-        "totals",
-        (reads.read, Expectation.equal("places_read", reads.requested, every)),
-        (
-            reads.twice,
-            Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
-        ),
-    )
-
-
 def rows(run: Run, plan: MigrationPlan) -> Frame:
     """One row a row of V3 that is to be copied."""
     import pyarrow as pa
@@ -254,16 +228,16 @@ def _source(run: Run, *, v4: bool = True) -> Source:
     return Source(run.settings, run.queue, run.folder.artifacts, run.folder.name, v4)
 
 
-def _batches(groups: Sequence[PlannedGroup]) -> Iterator[list[PlannedGroup]]:
-    """Each not too large to be begun shortly before the time limit."""
+def batches_of(
+    groups: Iterable[PlannedGroup], most_groups: int = 2000, most_rows: int = 100_000
+) -> Iterator[list[PlannedGroup]]:
+    """Batches that are not too large to be begun shortly before the time limit."""
     batch: list[PlannedGroup] = []
-    count = 0
     for group in groups:
         batch.append(group)
-        count += group.rows
-        if count >= _ROWS_A_BATCH or len(batch) >= _GROUPS_A_BATCH:
+        if len(batch) >= most_groups or sum(one.rows for one in batch) >= most_rows:
             yield batch
-            batch, count = [], 0
+            batch = []
     if batch:
         yield batch
 
@@ -273,25 +247,17 @@ def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:
     if not (has_table(stores, QueueTable.V3) and has_table(stores, QueueTable.V4)):
         return []
     partitions = v3_partitions(stores, run.queue, view_shape(stores, checked=True))
-    keys = [
-        (millis(at.slice_start), at.bucket) for at, skip_reason in partitions if not skip_reason
-    ]
+    browsed = [partition for partition, skip_reason in partitions if not skip_reason]
     planned_us = (plan.made_at - _EPOCH) // timedelta(microseconds=1)
-    return compare_partitions(run.spark(), _source(run), keys, planned_us) if keys else []
+    return compare_partitions(run.spark(), _source(run), browsed, planned_us) if browsed else []
 
 
 def _report_plan(
-    run: Run, plan: MigrationPlan, reads: Sequence[PartitionRead], *, v3: bool
+    run: Run, plan: MigrationPlan, partitions: Sequence[V3Partition], *, v3: bool
 ) -> None:
-    total = sum(one.rows for one in reads)
-    skipped = Counter(
-        {
-            DEAD: sum(one.dead for one in reads),
-            COPIED: sum(one.copied for one in reads),
-            UNDATED: sum(one.undated for one in reads),
-        }
-    )
-    for one in reads:
+    total, skipped = sum(one.rows for one in partitions), Counter[str]()
+    for one in partitions:
+        skipped.update({DEAD: one.dead, COPIED: one.copied, UNDATED: one.undated})
         if one.skip_reason:
             skipped[one.skip_reason] += one.live
     run.report(

@@ -1,15 +1,17 @@
 """What the gates of a migration stop, by the plan's own files, and what its apply refuses."""
 
 import uuid
+from dataclasses import astuple
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from mailslice.duties.migrate_v3_to_v4.copying import Copying
-from mailslice.duties.migrate_v3_to_v4.duty import DUTY, MigrationPlan, Reads
-from mailslice.duties.migrate_v3_to_v4.reading import PlannedGroup, Source
+from mailslice.duties.migrate_v3_to_v4.duty import DUTY, MigrationPlan
+from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup, Source
 from mailslice.engine.frames import InProcess
+from mailslice.maintenance.gates import Reads
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.row_file import RowWriter
 from mailslice.maintenance.runner import partial_report
@@ -37,7 +39,7 @@ def group(run):
     writer.add(pa.table(columns))
     writer.close()
     (group,) = writer.groups
-    return PlannedGroup(0, 0, group.file, group.number, group.rows, group.digest)
+    return PlannedGroup(*astuple(group), 0, 0)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.migrate_v3_to_v4 import comparing, copying, duty, reading, view
-from mailslice.duties.migrate_v3_to_v4.duty import DUTY
+from mailslice.duties.migrate_v3_to_v4 import comparing, copying, source
+from mailslice.duties.migrate_v3_to_v4.duty import DUTY, batches_of
 from mailslice.duties.migrate_v3_to_v4.params import Params
+from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance import gates, runner
 from mailslice.maintenance.context import FILES
@@ -75,11 +76,11 @@ class Tables:
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     made = Tables(tmp_path)
-    for module in (reading, copying, comparing):
+    for module in (source, copying, comparing):
         monkeypatch.setattr(module, "stores_of", lambda _: made.stores)
     names = {table.cql for table in (QueueTable.V3, QueueTable.V4)}
     made.stores.cassandra.keyspace = ""
-    monkeypatch.setattr(view, "tables_of", lambda *_: names)
+    monkeypatch.setattr(source, "tables_of", lambda *_: names)
     written = type(vars(MemoryEnqueuedMails)["rows_of"])(
         lambda rows: [(row.enqueue_id, at) for row, at in rows]
     )
@@ -216,10 +217,16 @@ def test_a_copy_that_is_gone_or_holds_something_else_fails_verify(tables):
         tables.take("verify")
 
 
-def test_batches_follow_the_time_limit_and_the_rest_remains(tables, monkeypatch):
+def test_the_time_limit_leaves_the_rest_to_the_next_run(tables):
     live, _ = planted(tables)
     report = tables.take(*ALL, time_limit="0s")
     assert (report["status"], report["copied"], report["left"]) == ("done", 0, 3)
-    monkeypatch.setattr(duty, "_GROUPS_A_BATCH", 1)
     assert tables.take(*ALL)["copied"] == 3
     assert tables.rows(tables.v4) == live
+
+
+@pytest.mark.parametrize(("most", "sizes"), [({"most_groups": 2}, [2, 1]), ({"most_rows": 5}, [3])])
+def test_a_batch_is_limited_in_groups_and_in_rows(most, sizes):
+    groups = [PlannedGroup("f", number, 2, "", 0, 0) for number in range(3)]
+    assert [len(batch) for batch in batches_of(groups, **most)] == sizes
+    assert [one for batch in batches_of(groups, **most) for one in batch] == groups

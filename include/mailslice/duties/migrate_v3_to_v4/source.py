@@ -1,0 +1,201 @@
+"""What V3 holds of a queue, a partition at a time. Ids to be copied go to the plan's files.
+
+A row is copied to the very partition that it has: a slice of an older, larger window keeps its
+start in V4, a bucket its number, and the headers of its message, which say where the row is, stay
+true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from mailslice.engine.frames import Session, run_on_keys
+from mailslice.engine.id_arrays import texts
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis, pages_by_partition
+from mailslice.engine.row_files import Location
+from mailslice.engine.spill import Spool
+from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.row_file import RowGroup, RowWriter
+from mailslice.model.errors import Refused
+from mailslice.model.mail import EnqueueId, Partition, QueueName
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.model.slices import slice_start
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.ddl import tables_of
+from mailslice.view.configuration import Shape
+
+BEHIND, UNREACHABLE = "behind browseStart", "no slice or bucket of the view"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which queue, and the run's folder. `v4`: whether that table exists."""
+
+    settings: Settings
+    queue: QueueName
+    location: Location
+    folder: str
+    v4: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup(RowGroup):
+    """A row group of the plan: rows of one partition."""
+
+    slice_ms: int
+    bucket: int
+
+    @property
+    def partition(self) -> Partition:
+        """Slice and bucket."""
+        return Partition(instant(self.slice_ms), self.bucket)
+
+
+@dataclass(slots=True)
+class V3Partition:
+    """A partition as it was read. Of its `rows` `dead` have a mark, `undated` no mark and no write
+    time.
+
+    The others are `live`: V4 has `copied` as they are, those in `groups` are to be copied. Neither
+    is known of a partition that has a `skip_reason`.
+    """
+
+    partition: Partition
+    skip_reason: str | None
+    rows: int = 0
+    dead: int = 0
+    live: int = 0
+    undated: int = 0
+    copied: int = 0
+    groups: list[PlannedGroup] = field(default_factory=list)
+
+
+def has_table(stores: Stores, table: QueueTable) -> bool:
+    """Whether there is such a table now."""
+    return table.cql in tables_of(stores.cassandra, stores.settings.cassandra.keyspace)
+
+
+def require_v4(stores: Stores) -> bool:
+    """Whether V4 exists. Raises Refused when it does not and the settings do not ask for it."""
+    existing = has_table(stores, QueueTable.V4)
+    if not existing and stores.settings.queue.table is not QueueTable.V4:
+        raise Refused(
+            "there is no table enqueuedMailsV4, and MAILSLICE_QUEUE_TABLE=v3: say v4, so that new "
+            "rows go there, before old ones are copied"
+        )
+    return existing
+
+
+def first_slice(stores: Stores, queue: QueueName, window: timedelta) -> datetime | None:
+    """The first slice that counts by browseStart now, floored as browse floors it; None: all do."""
+    start = stores.tables.browse_starts.read(queue)
+    return None if start is None else slice_start(start.value, window)
+
+
+def v3_partitions(
+    stores: Stores, queue: QueueName, view: Shape
+) -> list[tuple[Partition, str | None]]:
+    """Every partition of V3, oldest first, and why a browse of V4 misses it (None: it does not)."""
+    first = first_slice(stores, queue, view.window)
+
+    def skip_reason(partition: Partition) -> str | None:
+        start = partition.slice_start
+        if first is not None and start < first:
+            return BEHIND
+        known = partition.bucket < view.buckets and slice_start(start, view.window) == start
+        return None if known else UNREACHABLE
+
+    partitions = sorted(stores.tables.v3.partitions(queue), key=astuple)
+    return [(partition, skip_reason(partition)) for partition in partitions]
+
+
+def read_partitions(
+    spark: Session, source: Source, keys: Sequence[tuple[Partition, str | None]]
+) -> list[V3Partition]:
+    """Each partition of `v3_partitions`; every key comes back once."""
+
+    def read(batches: Iterator[Sequence[tuple[Partition, str | None]]]) -> Iterator[V3Partition]:
+        writer = RowWriter(source.location, source.folder, f"plan/rows-{uuid4()}.parquet")
+        try:
+            scan = _Scan(source, stores_of(source.settings), writer)
+            results = [one for batch in batches for one in scan.partitions(batch)]
+        finally:
+            writer.close()
+        yield from results
+
+    return run_on_keys(spark, keys, read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    source: Source
+    stores: Stores
+    writer: RowWriter
+
+    def partitions(self, keys: Sequence[tuple[Partition, str | None]]) -> Iterator[V3Partition]:
+        pages_of = pages_by_partition(
+            self.stores.tables.v3.written_ids_of,
+            self.source.queue,
+            [partition for partition, _ in keys],
+        )
+        for key, (_, pages) in zip(keys, pages_of, strict=True):
+            result, spool = V3Partition(*key), Spool()
+            try:
+                for page in pages:
+                    self._count(result, page, spool)
+                self._write(result, spool)
+            finally:
+                spool.close()
+            yield result
+
+    def _count(
+        self, result: V3Partition, page: Sequence[tuple[EnqueueId, int | None]], spool: Spool
+    ) -> None:
+        if not page:
+            return
+        ids, queue = [enqueue_id for enqueue_id, _ in page], self.source.queue
+        marked = self.stores.tables.deleted.marked(queue, ids, READS_IN_FLIGHT)
+        live = {one: at for one, at in page if one not in marked and at is not None}
+        result.rows += len(page)
+        result.dead += len(marked)
+        result.live += len(live)
+        result.undated += len(page) - len(marked) - len(live)
+        if result.skip_reason is None and live:
+            copied = set[EnqueueId]()
+            if self.source.v4:
+                copied = copies_in_v4(self.stores, queue, result.partition, live)
+            result.copied += len(copied)
+            for one, at in live.items():
+                if one not in copied:
+                    spool.add(one, at)
+
+    def _write(self, result: V3Partition, spool: Spool) -> None:
+        import pyarrow as pa
+
+        first, number = len(self.writer.groups), pa.int64()
+        key = {"slice_ms": millis(result.partition.slice_start), "bucket": result.partition.bucket}
+        for ids, written in spool.chunks() if spool.count else ():
+            columns = {
+                name: pa.repeat(pa.scalar(value, number), len(ids)) for name, value in key.items()
+            }
+            columns |= {"enqueue_id": texts(ids), "written_us": pa.array(written, number)}
+            self.writer.add(pa.table(columns))
+        groups = self.writer.groups[first:]
+        result.groups = [PlannedGroup(*astuple(group), **key) for group in groups]
+
+
+def copies_in_v4(
+    stores: Stores, queue: QueueName, partition: Partition, written: Mapping[EnqueueId, int]
+) -> set[EnqueueId]:
+    """Those that V4 has, written at the same time or later."""
+    pages = stores.tables.v4.some_ids(queue, [(partition, list(written))], READS_IN_FLIGHT)
+    return {
+        row.enqueue_id
+        for _, page in pages
+        for row in page
+        if row.written_us is not None and row.written_us >= written[row.enqueue_id]
+    }
