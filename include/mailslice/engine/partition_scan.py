@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from uuid import UUID
 
 from mailslice.engine import id_arrays as ids_
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mailslice.stores.cassandra.packed import PackedPage
 
 P = TypeVar("P")
+PartitionName: TypeAlias = tuple[str, int, int]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 READS_IN_FLIGHT = 8
 SURVIVORS_A_PARTITION = 1000
@@ -47,7 +48,31 @@ _AMONG_MANY_LIVE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionScan:
+class PartitionKey:
+    """One partition of the view. `table` is the value of a QueueTable."""
+
+    table: str
+    slice_ms: int
+    bucket: int
+
+    @property
+    def name(self) -> PartitionName:
+        """Table, slice start in ms, bucket."""
+        return self.table, self.slice_ms, self.bucket
+
+    @property
+    def slice_start(self) -> datetime:
+        """The slice."""
+        return instant(self.slice_ms)
+
+    @property
+    def partition(self) -> Partition:
+        """Slice and bucket."""
+        return Partition(self.slice_start, self.bucket)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionScan(PartitionKey):
     """One partition as it was read.
 
     `dead` rows have a mark, `unmarked` rows none. `undated` rows have a mark, but no write time
@@ -55,9 +80,6 @@ class PartitionScan:
     greatest write time of those. `survivors` are some of the unmarked ids.
     """
 
-    table: str
-    slice_ms: int
-    bucket: int
     rows: int
     dead: int
     unmarked: int
@@ -68,15 +90,15 @@ class PartitionScan:
     digest: Digest
     survivors: tuple[str, ...]
 
-    @property
-    def slice_start(self) -> datetime:
-        """The slice."""
-        return instant(self.slice_ms)
-
 
 def millis(when: datetime) -> int:
     """Milliseconds since the epoch, as Cassandra keeps a slice start."""
     return (when - _EPOCH) // timedelta(milliseconds=1)
+
+
+def micros(when: datetime) -> int:
+    """Microseconds since the epoch: a write time of Cassandra."""
+    return (when - _EPOCH) // timedelta(microseconds=1)
 
 
 def instant(slice_ms: int) -> datetime:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import of_packed, of_texts
-from mailslice.engine.partition_scan import Marks, P, instant, pages_by_partition
+from mailslice.engine.partition_scan import Marks, P, PartitionKey, pages_by_partition
 from mailslice.engine.row_files import (
     NO_PART,
     Digest,
@@ -35,22 +35,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanKey:
+class PlanKey(PartitionKey):
     """A partition, and where its planned rows are; a `part` without groups: none are planned."""
 
-    table: str
-    slice_ms: int
-    bucket: int
     part: PlanPart = NO_PART
-
-    @property
-    def partition(self) -> Partition:
-        """Slice and bucket."""
-        return Partition(instant(self.slice_ms), self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionNow:
+class PartitionNow(PartitionKey):
     """A partition now.
 
     It has `matched` planned rows and `foreign` rows that are not planned. `unmarked` rows have no
@@ -58,9 +50,6 @@ class PartitionNow:
     files have them.
     """
 
-    table: str
-    slice_ms: int
-    bucket: int
     rows: int
     matched: int
     foreign: int
@@ -93,7 +82,7 @@ def compare(spark: Session, spec: Comparison, keys: Sequence[PlanKey]) -> list[P
                 )
                 for key, pages in read_keys:
                     counts = _before(map(of_packed, pages), _Planned(reader, key.part), marks)
-                    yield PartitionNow(key.table, key.slice_ms, key.bucket, **counts)
+                    yield PartitionNow(*key.name, **counts)
 
     return run_on_keys(spark, keys, read)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import low_halves, of_texts
-from mailslice.engine.partition_scan import Marks, Survivors, written_ids
+from mailslice.engine.partition_scan import Marks, PartitionKey, Survivors, written_ids
 from mailslice.engine.plan_comparison import PlanKey, planned_partitions
 from mailslice.engine.row_files import Location, PlanPart, PlanReader
 from mailslice.engine.worker_stores import stores_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class UnmarkedPartition:
+class UnmarkedPartition(PartitionKey):
     """A partition after the deletes.
 
     `unmarked` rows have no mark; `early` of those were written before the plan was made. `matched`
@@ -34,9 +34,6 @@ class UnmarkedPartition:
     ids. `ids` are the low halves of all ids, 8 bytes each.
     """
 
-    table: str
-    slice_ms: int
-    bucket: int
     rows: int
     unmarked: int
     early: int
@@ -91,7 +88,7 @@ def _left(
     count, planned = len(halves_read), np.empty(0, np.bool_)
     if count:
         planned = np.isin(halves_read, _planned(reader, key.part))
-    where, counts = (key.table, key.slice_ms, key.bucket), (count, int(alive.sum()), early)
+    where, counts = key.name, (count, int(alive.sum()), early)
     matched = (int(planned.sum()), int((planned & alive).sum()))
     packed = halves_read.astype(">u8").tobytes()
     return UnmarkedPartition(*where, *counts, *matched, survivors.shown(count), packed)

@@ -177,15 +177,17 @@ class _Scan:
         import pyarrow as pa
 
         first, number = len(self.writer.groups), pa.int64()
-        key = {"slice_ms": millis(result.partition.slice_start), "bucket": result.partition.bucket}
+        slice_ms, bucket = millis(result.partition.slice_start), result.partition.bucket
         for ids, written in spool.chunks() if spool.count else ():
             columns = {
-                name: pa.repeat(pa.scalar(value, number), len(ids)) for name, value in key.items()
+                "slice_ms": pa.repeat(pa.scalar(slice_ms, number), len(ids)),
+                "bucket": pa.repeat(pa.scalar(bucket, number), len(ids)),
+                "enqueue_id": texts(ids),
+                "written_us": pa.array(written, number),
             }
-            columns |= {"enqueue_id": texts(ids), "written_us": pa.array(written, number)}
             self.writer.add(pa.table(columns))
         groups = self.writer.groups[first:]
-        result.groups = [PlannedGroup(*astuple(group), **key) for group in groups]
+        result.groups = [PlannedGroup(*astuple(group), slice_ms, bucket) for group in groups]
 
 
 def copies_in_v4(

@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pydantic import AwareDatetime
-
-from mailslice.engine.mark_deletion import Dropping, MarkFile, list_marks
-from mailslice.maintenance.artifacts import RunFolder, queue_folder
+from mailslice.duties.queue_cleanup.plan import Candidates
+from mailslice.engine.mark_deletion import Dropping, list_marks
+from mailslice.maintenance.artifacts import queue_folder
 from mailslice.maintenance.context import StepContext
-from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.plan import digest_of
 from mailslice.model import crash
 from mailslice.model.names import DELETED_MAILS
@@ -32,24 +29,7 @@ log = logging.getLogger(__name__)
 MARKS_FOLDER = "marks"
 """In the folder of the sweep's run."""
 _NOTE = "candidates.json"
-_LEAST_RANGES, _MOST_RANGES, _MARKS_A_RANGE = 8, 4096, 25_000
-
-
-class Candidates(JsonModel):
-    """What the sweep `run` listed. Every mark in it was written before `listed_at`."""
-
-    run: str
-    listed_at: AwareDatetime
-    files: tuple[MarkFile, ...]
-
-    @property
-    def marks(self) -> int:
-        """How many."""
-        return sum(file.marks for file in self.files)
-
-    def folder(self, context: StepContext) -> RunFolder:
-        """Of the sweep's run."""
-        return replace(context.folder, run=self.run)
+_MIN_RANGES, _MAX_RANGES, _MARKS_A_RANGE = 8, 4096, 25_000
 
 
 def recorded(context: StepContext) -> Candidates | None:
@@ -94,24 +74,20 @@ def record(context: StepContext, rows: Halves) -> Candidates:
     """
     artifacts, folder = context.folder.artifacts, context.folder.file(MARKS_FOLDER)
     artifacts.folder(folder)
-    count = min(_MOST_RANGES, estimated_marks(context) // _MARKS_A_RANGE)
-    ranges = token_ranges(context.stores.cassandra, max(_LEAST_RANGES, count))
+    count = min(_MAX_RANGES, estimated_marks(context) // _MARKS_A_RANGE)
+    ranges = token_ranges(context.stores.cassandra, max(_MIN_RANGES, count))
     spec = Dropping(context.settings, context.queue, artifacts, folder)
     files = list_marks(context.spark(), spec, ranges, rows)
     crash.point("apply:inside-sweep")
     listed = Candidates(run=context.request.run, listed_at=context.clock(), files=tuple(files))
     value = listed.as_json()
     artifacts.write(_path(context), json.dumps({**value, "digest": digest_of(value)}).encode())
-    _remove_others(context, files)
+    # Others are of an earlier try of this run, or of a task that was tried again.
+    needed = {file.file for file in files}
+    for name in artifacts.files(folder):
+        if name.rpartition("/")[2] not in needed:
+            artifacts.remove(name)
     return listed
-
-
-def _remove_others(context: StepContext, files: Sequence[MarkFile]) -> None:
-    """Files of an earlier try of this run, or of a task that was tried again."""
-    named = {file.file for file in files}
-    for name in context.folder.artifacts.files(context.folder.file(MARKS_FOLDER)):
-        if name.rpartition("/")[2] not in named:
-            context.folder.artifacts.remove(name)
 
 
 def _path(context: StepContext) -> str:

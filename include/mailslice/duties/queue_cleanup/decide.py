@@ -9,7 +9,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from mailslice.engine.partition_scan import instant
 from mailslice.model.slices import is_live, slice_start
 from mailslice.view.configuration import Shape
 
@@ -37,7 +36,7 @@ class SliceRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class RowCounts:
     """Rows of the view; unproven ones have no mark but lie behind browseStart."""
 
     live: int = 0
@@ -47,22 +46,15 @@ class Counts:
 
 def by_slice(partitions: Iterable[PartitionScan | UnmarkedPartition]) -> list[SliceRows]:
     """Partitions summed up to slices that have rows, oldest first."""
-    ordered = sorted(
-        (partition for partition in partitions if partition.rows), key=attrgetter("slice_ms")
-    )
-    return [
-        _slice(instant(slice_ms), list(group))
-        for slice_ms, group in groupby(ordered, key=attrgetter("slice_ms"))
-    ]
+    start_of = attrgetter("slice_start")
+    ordered = sorted((one for one in partitions if one.rows), key=start_of)
+    return [_slice(start, list(group)) for start, group in groupby(ordered, key=start_of)]
 
 
 def _slice(start: datetime, partitions: Sequence[PartitionScan | UnmarkedPartition]) -> SliceRows:
-    return SliceRows(
-        start,
-        sum(partition.rows for partition in partitions),
-        sum(partition.unmarked for partition in partitions),
-        tuple(one for partition in partitions for one in partition.survivors),
-    )
+    survivors = tuple(one for partition in partitions for one in partition.survivors)
+    rows, unmarked = sum(one.rows for one in partitions), sum(one.unmarked for one in partitions)
+    return SliceRows(start, rows, unmarked, survivors)
 
 
 def open_for(
@@ -91,18 +83,17 @@ def highest_browse_start(open_for: timedelta, *, now: datetime, grace: timedelta
     return slice_start(now - grace, open_for)
 
 
-def counts(slices: Iterable[SliceRows], browse_start: datetime | None, window: timedelta) -> Counts:
+def counts(
+    slices: Iterable[SliceRows], browse_start: datetime | None, window: timedelta
+) -> RowCounts:
     """Live, dead and unproven rows, as seen from `browse_start`; zeros without one."""
     if browse_start is None:
-        return Counts()
-    live = dead = unproven = 0
+        return RowCounts()
+    dead, unmarked = 0, {True: 0, False: 0}
     for slice_ in slices:
         dead += slice_.dead
-        if is_live(slice_.start, browse_start, window):
-            live += slice_.unmarked
-        else:
-            unproven += slice_.unmarked
-    return Counts(live, dead, unproven)
+        unmarked[is_live(slice_.start, browse_start, window)] += slice_.unmarked
+    return RowCounts(unmarked[True], dead, unmarked[False])
 
 
 def oldest_live(

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from mailslice.checks.expectations import Frame
-from mailslice.duties.queue_cleanup import candidates, check, decide
+from mailslice.duties.queue_cleanup import candidates, decide, gates
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.orphan_rows import quarantine_rows
 from mailslice.duties.queue_cleanup.params import Params
-from mailslice.duties.queue_cleanup.partition_deletes import Deletes, delete_partitions
-from mailslice.duties.queue_cleanup.plan import (
-    CleanupPlan,
-    PartitionName,
-    PlannedPartition,
-    planned_partitions,
-)
+from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, planned_partitions
 from mailslice.duties.queue_cleanup.planning import make_plan
-from mailslice.duties.queue_cleanup.read_back import Remaining, read_remaining
-from mailslice.duties.queue_cleanup.repair_risk import risk
-from mailslice.duties.queue_cleanup.second_read import SecondRead, read_again
-from mailslice.duties.queue_cleanup.verify import Verification
+from mailslice.duties.queue_cleanup.reads import Remaining, SecondRead, read_again, read_remaining
 from mailslice.duties.queue_cleanup.view import (
     Moved,
     Starts,
     move_browse_start,
     move_content_start,
+    rows_of,
     starts_of,
 )
-from mailslice.engine.partition_scan import instant
+from mailslice.engine.partition_scan import PartitionName, instant
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.drained import sample_once
@@ -44,12 +37,16 @@ from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.usual import usual_frames
 from mailslice.model import crash
+from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.own import SliceStatistic
+from mailslice.stores.cassandra.session import Pending
 
 DELETED_SINCE_PLAN, OUT_OF_TIME = "gone since plan", "time limit"
-_NAMED = 99
+MAX_NAMED = 99
 """So many partitions that failed are in the report."""
+_IN_FLIGHT = 16
+_LOCK_CHECK_INTERVAL = 64
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
 """What a killed try of this plan may have done: written that browseStart, begun to delete."""
 
@@ -72,12 +69,12 @@ class QueueCleanup(Duty[CleanupPlan]):
     def check(self, run: Run, plan: CleanupPlan) -> Iterable[Frame]:
         """Judges every planned row, and what the stores say of some of them now."""
         partitions = planned_partitions(run, plan)
-        yield check.rows(run, plan, partitions)
-        yield check.stores(run, plan, partitions)
-        yield check.totals(run, plan)
+        yield gates.rows(run, plan, partitions)
+        yield gates.stores(run, plan, partitions)
+        yield gates.totals(run, plan)
         if not plan.ranged:
             unusual = run.params(Params).unusual
-            yield from usual_frames(run, plan.planned, check.MANY, unusual=unusual)
+            yield from usual_frames(run, plan.planned, gates.MANY, unusual=unusual)
 
     def apply(self, run: Run, plan: CleanupPlan, progress: Progress) -> None:
         """Slices are proved again; browseStart, rows, marks with a proof, contentStart last."""
@@ -123,7 +120,7 @@ class QueueCleanup(Duty[CleanupPlan]):
 
     def verify(self, run: Run, plan: CleanupPlan, result: Result) -> Iterable[Frame]:
         """Judges what this run wrote, by what is in the stores now."""
-        verification = Verification.of(run, plan, result)
+        verification = gates.Verification.of(run, plan, result)
         remaining = verification.remaining
         run.report(
             after=_after(run, plan, remaining, verification.starts),
@@ -134,30 +131,22 @@ class QueueCleanup(Duty[CleanupPlan]):
 
     def describe(self, steps: Summaries) -> str:
         """What was deleted, moved, set aside and dropped."""
-        result, marks, quarantined = (
-            steps.result,
-            _marks(steps),
-            steps.result.fields.get("aside", 0),
-        )
-        moved = [name for name, when in result.fields.get("wrote", {}).items() if when]
+        result, marks = steps.result, _marks(steps)
+        quarantined, wrote = result.fields.get("aside", 0), result.fields.get("wrote", {})
+        moved = [name for name, when in wrote.items() if when]
         if not (result.applied or result.skipped or moved or marks["dropped"] or quarantined):
             return ""
-        words = [f"{result.applied} rows deleted"]
-        words += [f"{sum(result.skipped.values())} skipped"] if result.skipped else []
-        words += [f"{' and '.join(moved)} moved"] if moved else ["the starts stay"]
-        words += (
-            [f"{quarantined} rows set aside (mailslice stuck list {steps.folder.queue})"]
-            if quarantined
-            else []
-        )
-        if marks["dropped"]:
-            words.append(f"{marks['dropped']} deleted marks dropped ({marks['proof']})")
-        if stray_count := len(steps.plan.get("strays", ())) - quarantined:
-            words.append(
-                f"{stray_count} rows without a mark stay before contentStart "
-                "(--sweep --aside sets them aside)"
-            )
-        return ", ".join(words) + _waiting(marks)
+        orphan_rows = len(steps.plan.get("strays", ())) - quarantined
+        parts = {
+            f"{result.applied} rows deleted": True,
+            f"{sum(result.skipped.values())} skipped": result.skipped,
+            f"{' and '.join(moved)} moved" if moved else "the starts stay": True,
+            f"{quarantined} rows set aside (mailslice stuck list {steps.folder.queue})": quarantined,
+            f"{marks['dropped']} deleted marks dropped ({marks['proof']})": marks["dropped"],
+            f"{orphan_rows} rows without a mark stay before contentStart "
+            "(--sweep --aside sets them aside)": orphan_rows,
+        }
+        return ", ".join(text for text, is_true in parts.items() if is_true) + _waiting(marks)
 
     def nothing(self, steps: Summaries) -> str:
         """The plan's message, and which marks wait."""
@@ -173,8 +162,8 @@ class QueueCleanup(Duty[CleanupPlan]):
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         """Also what emptied slices risk."""
         status, message = super().outcome(run, steps)
-        danger = risk(steps.plan.get("unrepaired", ())) if status in {DONE, DRY_RUN} else ""
-        return status, message + danger
+        tables = steps.plan.get("unrepaired", ())
+        return status, message + risk(tables if status in {DONE, DRY_RUN} else ())
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """Defaults of what steps that did not come would have said."""
@@ -182,7 +171,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         known = {"aside": 0, "unproven": 0, "undated": 0, "strays": [], "unrepaired": []}
         defaults = {name: value for name, value in known.items() if name not in {**plan, **fields}}
         defaults |= {"before": plan.get("before"), "marks": _marks(steps)}
-        if "after" not in fields and "after" not in (steps.verified or {}):
+        if "after" not in {**fields, **(steps.verified or {})}:
             begun = steps.result.touched or _TARGET in fields
             defaults["after"] = None if begun else plan.get("before")
         return defaults
@@ -191,17 +180,24 @@ class QueueCleanup(Duty[CleanupPlan]):
         """Remembers closed slices, for size and browse, as of when they were read."""
         verified = steps.verified or {}
         for slice_ in verified.get("closedSlices", ()):
-            statistic = SliceStatistic(
-                datetime.fromisoformat(slice_["start"]),
-                slice_["live"],
-                slice_["dead"],
-                datetime.fromisoformat(verified["readAt"]),
-                tuple(EnqueueId(UUID(one)) for one in slice_["survivors"]),
-            )
+            start, read_at = map(datetime.fromisoformat, (slice_["start"], verified["readAt"]))
+            survivors = tuple(EnqueueId(UUID(one)) for one in slice_["survivors"])
+            statistic = SliceStatistic(start, slice_["live"], slice_["dead"], read_at, survivors)
             run.stores.own.slice_statistics.save(run.queue, statistic)
 
 
 DUTY = QueueCleanup()
+
+
+def risk(unrepaired: Sequence[str]) -> str:
+    """What emptied slices risk on a cluster that was not repaired; empty when there is no risk."""
+    if not unrepaired:
+        return ""
+    return (
+        "; slices after browseStart are emptied, and tables were not repaired within gc_grace: a "
+        f"node that was away can bring rows back as live mail ({'; '.join(unrepaired)}). See the "
+        "runbook, Repair"
+    )
 
 
 def _save(run: Run, progress: Progress, **fields: Any) -> None:
@@ -210,7 +206,7 @@ def _save(run: Run, progress: Progress, **fields: Any) -> None:
 
 
 def _sampled_empty(run: Run, plan: CleanupPlan) -> datetime | None:
-    """When the queue was seen empty just now; the second look comes when marks are to go."""
+    """When the queue was seen empty just now; the second pass comes when marks are to go."""
     if not run.settings.queue.shared or not (plan.planned or plan.candidates):
         return None
     return sample_once(run.stores, run.queue, run.clock)
@@ -253,6 +249,56 @@ def _choose(
     return chosen, deleted_rows
 
 
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """`failures`: partitions that failed, the first hundred, and why.
+
+    `tried`: how many partitions, from the first; the time limit left the others to the next run.
+    """
+
+    failures: Mapping[PartitionName, str]
+    tried: int
+
+
+def delete_partitions(
+    run: Run, partitions: Sequence[PlannedPartition], throttle: Throttle
+) -> Deletes:
+    """Delete them, until the time limit of the run. One that the store fails stops no other.
+
+    Raises LockLost before it acts without the lock, and what is no store's fault.
+    """
+    failures: dict[PartitionName, str] = {}
+    in_flight: deque[tuple[PlannedPartition, Pending]] = deque()
+
+    def wait_for_oldest() -> None:
+        partition, delete = in_flight.popleft()
+        run.require_lock()  # what is asked again may have taken long
+        try:
+            delete.result()
+        except MailsliceError as error:  # the read-back decides what is gone
+            if len(failures) < MAX_NAMED:
+                failures[partition.name] = str(error)
+
+    tried = 0
+    for partition in partitions:
+        if tried % _LOCK_CHECK_INTERVAL == 0:
+            run.require_lock()
+        if run.out_of_time():
+            break
+        throttle.take()
+        table = rows_of(run.stores, partition.table)
+        delete = table.delete_partition_future(run.queue, partition.partition, partition.newest_us)
+        in_flight.append((partition, delete))
+        tried += 1
+        if len(in_flight) >= _IN_FLIGHT:
+            wait_for_oldest()
+        if tried == 1:
+            crash.point("apply:inside-deletes")
+    while in_flight:
+        wait_for_oldest()
+    return Deletes(failures, tried)
+
+
 def _count(
     progress: Progress,
     chosen: Sequence[PlannedPartition],
@@ -267,7 +313,7 @@ def _count(
     failed = {name: min(count, rows[name]) for name, count in remaining_rows.items() if count}
     progress.done(count=sum(rows[one.name] for one in tried) - sum(failed.values()))
     progress.skip(OUT_OF_TIME, sum(rows[one.name] for one in late))
-    for name in list(failed)[:_NAMED]:
+    for name in list(failed)[:MAX_NAMED]:
         table, slice_ms, bucket = name
         why = deletes.failures.get(name, "rows are there that were to go")
         text = f"{table} {iso(instant(slice_ms))} bucket {bucket}"

@@ -7,14 +7,14 @@ listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from mailslice.duties.queue_cleanup import candidates
-from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER, Candidates
-from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
-from mailslice.duties.queue_cleanup.read_back import Remaining
+from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER
+from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan, PlannedPartition
+from mailslice.duties.queue_cleanup.reads import Remaining
 from mailslice.engine.frames import slots_of
 from mailslice.engine.mark_deletion import Dropped, Dropping, drop_listed, drop_planned, halves_of
 from mailslice.maintenance.artifacts import iso
@@ -193,7 +193,8 @@ class _Dropper:
 
     def listed(self, listed: Candidates) -> None:
         """Those that a sweep listed. What stays of them, the next sweep lists again."""
-        spec = self._dropping(listed.folder(self.run).file(MARKS_FOLDER))
+        folder = replace(self.run.folder, run=listed.run)
+        spec = self._dropping(folder.file(MARKS_FOLDER))
         spark = self.run.spark()
         try:
             dropped = drop_listed(spark, spec, listed.files, rows=self.rows, blocked=self.blocked)

@@ -1,55 +1,33 @@
 """Rows without a mark before contentStart, which a sweep finds.
 
-Nobody browses them, and whether their mail was delivered nobody can say. They are named in the
-report and kept. A person who wants them back asks for it (`aside`): then they
-are set aside in quarantine, from where `mailslice stuck release` enqueues them anew and `stuck
-discard` drops them. Never delivered by itself.
+Nobody browses them, and whether their mail was delivered nobody can say. The report names them, and
+they stay. With `aside` they go to quarantine: `mailslice stuck release` enqueues them anew, `stuck
+discard` drops them. mailslice never delivers one by itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from itertools import islice
-from uuid import UUID
+from datetime import timedelta
 
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.duties.queue_cleanup.plan import RowKey
 from mailslice.duties.queue_cleanup.view import rows_of, starts_of
-from mailslice.engine.partition_scan import PartitionScan
 from mailslice.maintenance.run import Run
-from mailslice.model.mail import EnqueueId, ViewRow
-from mailslice.model.names import QueueTable
+from mailslice.model.mail import ViewRow
 from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.own.quarantine import State
 
 log = logging.getLogger(__name__)
 
-MOST = 100
-"""A run; the next sweep takes more."""
 ACTION = "stray"
 _WHY = (
     "a row without a mark before contentStart: nobody browses it, and nobody can say whether its "
     "mail was delivered"
 )
 _IN_QUARANTINE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
-
-
-def orphan_rows_of(
-    partitions: Iterable[PartitionScan], swept: Collection[datetime]
-) -> tuple[RowKey, ...]:
-    """The rows without a mark in the swept slices, the first of them."""
-    rows = (
-        RowKey(
-            QueueTable(partition.table), partition.slice_ms, partition.bucket, EnqueueId(UUID(one))
-        )
-        for partition in partitions
-        if partition.slice_start in swept
-        for one in partition.survivors
-    )
-    return tuple(islice(rows, MOST))
 
 
 @dataclass
@@ -70,9 +48,8 @@ def quarantine_rows(run: Run, strays: Iterable[RowKey], window: timedelta) -> Qu
     for row_key in strays:
         run.require_lock()
         throttle.take()
-        row = rows_of(run.stores, row_key.table).read(
-            run.queue, row_key.partition, row_key.enqueue_id
-        )
+        table = rows_of(run.stores, row_key.table)
+        row = table.read(run.queue, row_key.partition, row_key.enqueue_id)
         if row is not None and _is_behind(run, row_key, window):
             _quarantine_row(run, row_key, row, quarantined)
     return quarantined
@@ -109,8 +86,7 @@ def _quarantine_row(run: Run, row_key: RowKey, row: ViewRow, quarantined: Quaran
     content = quarantine.keep_for_good(row.item, holder, decided).content
     words = (
         f"{row_key.enqueue_id} was withdrawn from quarantine while it was set aside: kept anew, "
-        "its "
-        f"content is {content}; look at 'mailslice stuck list {run.queue}'"
+        f"its content is {content}; look at 'mailslice stuck list {run.queue}'"
     )
     log.error(words, extra={"action": "kept_anew", "enqueue_id": str(row_key.enqueue_id)})
     quarantined.alarms.append(words)

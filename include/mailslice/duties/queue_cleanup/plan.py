@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+from datetime import timedelta
+from typing import Self
+from uuid import UUID
 
 from pydantic import AwareDatetime
 
-from mailslice.duties.queue_cleanup.candidates import Candidates
-from mailslice.engine.partition_scan import PartitionScan, instant
+from mailslice.engine.mark_deletion import MarkFile
+from mailslice.engine.partition_scan import PartitionKey, PartitionScan
 from mailslice.engine.row_files import Digest, PlanPart
+from mailslice.maintenance.gates import Reads
+from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.plan import PLAN_FOLDER, QueuePlan
 from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
-from mailslice.model.mail import EnqueueId, Partition
+from mailslice.model.mail import EnqueueId
 from mailslice.model.names import QueueTable
 from mailslice.view.configuration import Shape
 
 WHY = "deleted mark"
-PartitionName: TypeAlias = tuple[str, int, int]
-"""Table, slice start in ms, bucket."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionKey:
-    """One partition of the view."""
-
-    table: QueueTable
-    slice_ms: int
-    bucket: int
-
-    @property
-    def name(self) -> PartitionName:
-        """By which scans know it."""
-        return self.table.value, self.slice_ms, self.bucket
-
-    @property
-    def slice_start(self) -> datetime:
-        """Its slice."""
-        return instant(self.slice_ms)
-
-    @property
-    def partition(self) -> Partition:
-        """Slice and bucket."""
-        return Partition(self.slice_start, self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +32,15 @@ class RowKey(PartitionKey):
 
     enqueue_id: EnqueueId
 
+    @classmethod
+    def of(cls, partition: PartitionKey, ids: Iterable[str]) -> Iterator[Self]:
+        """Rows of a partition by the texts of their ids."""
+        return (cls(*partition.name, EnqueueId(UUID(text))) for text in ids)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition(PartitionKey):
-    """One partition that is to go.
+    """One partition that is to be emptied.
 
     `rows` planned ones, the greatest write time among them (the delete's timestamp), and where they
     are: row groups `first` to `first + groups` of a file of plan/.
@@ -71,11 +53,9 @@ class PlannedPartition(PartitionKey):
     groups: int
 
     @classmethod
-    def of(cls, scanned: PartitionScan) -> PlannedPartition:
-        """From what a scan found; `scanned.planned` is not 0."""
-        key = QueueTable(scanned.table), scanned.slice_ms, scanned.bucket
-        part = scanned.part
-        return cls(*key, scanned.planned, scanned.newest_us, part.file, part.first, part.groups)
+    def of(cls, scanned: PartitionScan) -> Self:
+        """From a scan whose `planned` is not 0."""
+        return cls(*scanned.name, scanned.planned, scanned.newest_us, *astuple(scanned.part))
 
     @property
     def part(self) -> PlanPart:
@@ -83,12 +63,17 @@ class PlannedPartition(PartitionKey):
         return PlanPart(self.file, self.first, self.groups)
 
 
-class Reads(NamedTuple):
-    """Partitions that the plan step was to read, those it read, and how many of those twice."""
+class Candidates(JsonModel):
+    """Marks without a row that the sweep `run` listed, all written before `listed_at`."""
 
-    requested: int
-    read: int
-    twice: int
+    run: str
+    listed_at: AwareDatetime
+    files: tuple[MarkFile, ...]
+
+    @property
+    def marks(self) -> int:
+        """How many."""
+        return sum(file.marks for file in self.files)
 
 
 class CleanupPlan(QueuePlan):

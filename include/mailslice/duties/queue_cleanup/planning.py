@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
-from uuid import UUID
+from itertools import chain, islice
 
 from mailslice.admin.queues import require
 from mailslice.codec import message
 from mailslice.duties.queue_cleanup import candidates, decide
-from mailslice.duties.queue_cleanup.decide import Counts, SliceRows
-from mailslice.duties.queue_cleanup.orphan_rows import orphan_rows_of
+from mailslice.duties.queue_cleanup.decide import RowCounts, SliceRows
 from mailslice.duties.queue_cleanup.params import Params
-from mailslice.duties.queue_cleanup.plan import WHY, CleanupPlan, PlannedPartition, Reads, RowKey
-from mailslice.duties.queue_cleanup.repair_risk import unrepaired_tables
+from mailslice.duties.queue_cleanup.plan import WHY, CleanupPlan, PlannedPartition, RowKey
 from mailslice.duties.queue_cleanup.view import (
     Starts,
-    micros,
     range_of,
     rows_of,
     slices_before,
@@ -26,19 +22,22 @@ from mailslice.duties.queue_cleanup.view import (
     starts_of,
     tables_of,
 )
-from mailslice.engine.partition_scan import PartitionScan, Scan, millis, scan
+from mailslice.engine.partition_scan import PartitionKey, PartitionScan, Scan, micros, millis, scan
 from mailslice.engine.row_files import Digest
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.clocks import require_clock
+from mailslice.maintenance.gates import Reads
 from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId
-from mailslice.model.names import QueueTable
+from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.names import DELETED_MAILS, QueueTable
 from mailslice.model.slices import is_live
+from mailslice.stores.cassandra.repairs import table_repairs
 from mailslice.view.configuration import Shape, view_shape
 
+MAX_ORPHAN_ROWS = 100
+"""A run; the next sweep takes more."""
 _SAMPLED_PARTITIONS, _SAMPLED_ROWS = 5, 20
 _LIVE_PARTITIONS, _LIVE_IDS = 200, 20
 """Of so many partitions with live rows a plan names so many ids, of the others one."""
@@ -72,7 +71,7 @@ class _Reading:
         return decide.oldest_live(self.slices, self.browse, self.shape.window)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> RowCounts:
         """Rows as seen from browseStart."""
         return decide.counts(self.slices, self.browse, self.shape.window)
 
@@ -88,16 +87,23 @@ class _Reading:
         """Some rows of each partition with live ones, oldest first."""
         if self.browse is None:
             return
-        live = [
-            partition
-            for partition in sorted(self.partitions, key=_key)
-            if partition.unmarked and is_live(partition.slice_start, self.browse, self.shape.window)
-        ]
-        for number, partition in enumerate(live):
-            ids = partition.survivors[: _LIVE_IDS if number < _LIVE_PARTITIONS else 1]
-            table = QueueTable(partition.table)
-            for one in ids:
-                yield RowKey(table, partition.slice_ms, partition.bucket, EnqueueId(UUID(one)))
+        browse, window = self.browse, self.shape.window
+        live = (
+            one
+            for one in self.partitions
+            if one.unmarked and is_live(one.slice_start, browse, window)
+        )
+        for number, partition in enumerate(sorted(live, key=_order)):
+            most = _LIVE_IDS if number < _LIVE_PARTITIONS else 1
+            yield from RowKey.of(partition, partition.survivors[:most])
+
+    def orphan_rows(self) -> tuple[RowKey, ...]:
+        """Rows without a mark in the swept slices, the first of them."""
+        if self.browse is None:
+            return ()
+        swept = (one for one in self.partitions if one.slice_start in self.swept)
+        rows = chain.from_iterable(RowKey.of(one, one.survivors) for one in swept)
+        return tuple(islice(rows, MAX_ORPHAN_ROWS))
 
 
 def make_plan(run: Run) -> CleanupPlan:
@@ -108,8 +114,8 @@ def make_plan(run: Run) -> CleanupPlan:
     require_clock(run, grace)
     reading = _read(run, grace)
     partitions = reading.partitions
-    strays = orphan_rows_of(partitions, reading.swept) if reading.browse is not None else ()
-    planned = sorted((PlannedPartition.of(one) for one in partitions if one.planned), key=_key)
+    orphan_rows = reading.orphan_rows()
+    planned = sorted((PlannedPartition.of(one) for one in partitions if one.planned), key=_order)
     plan = CleanupPlan(
         run=run.request.run,
         queue=run.queue,
@@ -126,11 +132,9 @@ def make_plan(run: Run) -> CleanupPlan:
         row_files=tuple(sorted({one.file for one in planned})),
         partitions=run.write_rows("partitions", planned, PlannedPartition),
         live=run.write_rows("live", reading.live_rows(), RowKey),
-        strays=strays if params.aside else (),
+        strays=orphan_rows if params.aside else (),
         candidates=None if params.ranged else candidates.recorded(run),
-        reads=Reads(
-            reading.requested, len(partitions), len(partitions) - len({*map(_key, partitions)})
-        ),
+        reads=Reads.of(reading.requested, [one.name for one in partitions]),
     )
     _expect_marks(run, plan)
     counts = reading.counts
@@ -147,14 +151,14 @@ def make_plan(run: Run) -> CleanupPlan:
         bytes=round(plan.planned * _bytes_a_row(run, planned)),
         unrepaired=unrepaired_tables(run, plan, planned),
         strays=[
-            {"slice": iso(row.slice_start), "enqueueId": str(row.enqueue_id)} for row in strays
+            {"slice": iso(row.slice_start), "enqueueId": str(row.enqueue_id)} for row in orphan_rows
         ],
-        message="; ".join(_words(plan, planned, reading, len(strays) if not params.aside else 0)),
+        message="; ".join(_words(plan, planned, reading, 0 if params.aside else len(orphan_rows))),
     )
     return plan
 
 
-def _key(partition: PartitionScan | PlannedPartition) -> tuple[int, str, int]:
+def _order(partition: PartitionKey) -> tuple[int, str, int]:
     return partition.slice_ms, partition.table, partition.bucket
 
 
@@ -216,9 +220,9 @@ def _expect_marks(run: Run, plan: CleanupPlan) -> None:
 
 
 def _words(
-    plan: CleanupPlan, planned: Sequence[PlannedPartition], reading: _Reading, stray_count: int
+    plan: CleanupPlan, planned: Sequence[PlannedPartition], reading: _Reading, orphan_rows: int
 ) -> Iterator[str]:
-    """What the plan comes to, in words. `stray_count`: those that stay."""
+    """What the plan comes to, in words. `orphan_rows`: those that stay."""
     if reading.starts.browse is None:
         yield "nothing to do: the queue has no browseStart, so no mail was ever put into it"
         return
@@ -238,11 +242,10 @@ def _words(
         )
     if plan.browse_start and not decide.aligned(plan.browse_start, plan.shape.window):
         yield f"browseStart {browse} is no multiple of the window: James finds no slice from it"
-    if stray_count:
+    if orphan_rows:
         yield (
-            f"{stray_count} rows without a mark lie before contentStart: `--sweep --aside` sets "
-            "them "
-            "aside, from where `mailslice stuck release` puts them back"
+            f"{orphan_rows} rows without a mark lie before contentStart: `--sweep --aside` sets "
+            "them aside, from where `mailslice stuck release` puts them back"
         )
 
 
@@ -260,3 +263,36 @@ def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
         )
     ]
     return sum(sizes) / len(sizes) if sizes else 0.0
+
+
+def unrepaired_tables(
+    run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]
+) -> list[str]:
+    """A sentence for each table without a repair of all ranges within gc_grace (runbook, "Repair").
+
+    A node that was away while mails were marked keeps their rows without a mark. Once the other
+    nodes have purged their tombstones, such a row comes back: as live mail, after browseStart.
+    Empty where the plan empties no slice there, and where rows have one replica. A history that
+    cannot be read is unknown, not recent.
+    """
+    start = plan.new_browse_start or plan.browse_start
+    if start is None or not any(one.slice_start >= start for one in partitions):
+        return []
+    tables = (*(table.cql for table in plan.tables), DELETED_MAILS)
+    try:
+        repairs = table_repairs(run.stores.cassandra, run.settings.cassandra.keyspace, tables)
+    except MailsliceError as error:
+        return [f"the repair history cannot be read: {error}"]
+    now = run.clock()
+    return [repair.sentence() for repair in repairs if not repair.is_recent(now)]
+
+
+def risk(unrepaired: Sequence[str]) -> str:
+    """The sentence of a report; empty when there is no risk."""
+    if not unrepaired:
+        return ""
+    return (
+        f"; slices after browseStart are emptied, and tables were not repaired within gc_grace: a "
+        f"node that was away can bring rows back as live mail ({'; '.join(unrepaired)}). See the "
+        f"runbook, Repair"
+    )

@@ -6,10 +6,12 @@ Starts are written beside a live James: never lowered, read back, a later write 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from mailslice.duties.queue_cleanup import decide
+from mailslice.engine.partition_scan import micros
 from mailslice.model.clock import Clock
 from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
@@ -21,8 +23,7 @@ from mailslice.view.configuration import Shape
 
 log = logging.getLogger(__name__)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MOST_KEYS = 50_000
+MAX_KEYS = 50_000
 """Of so many partitions each is read, though most may be empty; of more, those with a key."""
 
 
@@ -39,9 +40,9 @@ def tables_of(stores: Stores) -> tuple[QueueTable, ...]:
     return tuple(rows.table for rows in stores.tables.existing)
 
 
-def rows_of(stores: Stores, table: QueueTable) -> EnqueuedMails:
-    """The rows of one of the two tables."""
-    return stores.tables.v3 if table is QueueTable.V3 else stores.tables.v4
+def rows_of(stores: Stores, table: str) -> EnqueuedMails:
+    """The rows of one of the two tables, by the value of its QueueTable."""
+    return stores.tables.v3 if QueueTable(table) is QueueTable.V3 else stores.tables.v4
 
 
 def starts_of(stores: Stores, queue: QueueName) -> Starts:
@@ -85,35 +86,26 @@ def slices_to_read(
     low = min(slice_start(first, shape.largest_window), slice_start(first, shape.window))
     high = slice_start(last, shape.window)
     count = ((high - low) // shape.window + 1) * shape.buckets * len(stores.tables.existing)
-    if count <= MOST_KEYS:
+    if count <= MAX_KEYS:
         return list(slices_between(low, high, shape.window)), shape.buckets
     log.info("%d partitions from %s to %s: their keys are scanned instead", count, low, high)
-    partitions = [
-        partition
-        for partition in existing_partitions(stores, queue)
-        if low <= partition.slice_start <= high
-    ]
-    return _slices(partitions, shape.buckets)
+    existing = existing_partitions(stores, queue)
+    return _slices((one for one in existing if low <= one.slice_start <= high), shape.buckets)
 
 
 def slices_before(stores: Stores, queue: QueueName, first: datetime) -> tuple[list[datetime], int]:
     """Slices before `first` that have a partition, oldest first, and the buckets they need."""
-    partitions = [
-        partition
-        for partition in existing_partitions(stores, queue)
-        if partition.slice_start < first
-    ]
-    return _slices(partitions, 1)
+    return _slices(
+        (one for one in existing_partitions(stores, queue) if one.slice_start < first), 1
+    )
 
 
-def _slices(partitions: list[Partition], buckets: int) -> tuple[list[datetime], int]:
-    slices = sorted({partition.slice_start for partition in partitions})
-    return slices, max([buckets, *(partition.bucket + 1 for partition in partitions)])
-
-
-def micros(when: datetime) -> int:
-    """Microseconds since the epoch: a write time of Cassandra."""
-    return (when - _EPOCH) // timedelta(microseconds=1)
+def _slices(partitions: Iterable[Partition], buckets: int) -> tuple[list[datetime], int]:
+    slices = set()
+    for partition in partitions:
+        slices.add(partition.slice_start)
+        buckets = max(buckets, partition.bucket + 1)
+    return sorted(slices), buckets
 
 
 @dataclass(frozen=True, slots=True)

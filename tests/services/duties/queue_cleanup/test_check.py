@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_cleanup import check, decide, plan, planning
+from mailslice.duties.queue_cleanup import decide, gates, plan, planning
 from mailslice.engine import partition_scan as spark_slices
 from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import BadInput, GateFailed
@@ -189,7 +189,7 @@ def test_a_place_that_was_not_read_or_read_twice_stops_the_run(full, monkeypatch
 
 
 def test_far_more_rows_than_usual_wait_for_a_person(view, monkeypatch):
-    monkeypatch.setattr(check, "MANY", 1)
+    monkeypatch.setattr(gates, "MANY", 1)
     view.start_at(0)
     view.insert(9, dead=False)
     for number in (10, 11, 12):

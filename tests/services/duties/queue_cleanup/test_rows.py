@@ -332,7 +332,7 @@ def test_a_clean_queue_is_a_run_that_says_so(view):
 
 @pytest.mark.parametrize("most_keys", [0, 50_000])
 def test_slices_are_found_by_key_or_by_a_scan_of_the_keys(view, monkeypatch, most_keys):
-    monkeypatch.setattr(views, "MOST_KEYS", most_keys)
+    monkeypatch.setattr(views, "MAX_KEYS", most_keys)
     view.start_at(0)
     view.insert(0, dead=True)
     live = view.insert(4, dead=False)

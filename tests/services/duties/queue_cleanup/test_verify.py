@@ -8,8 +8,8 @@ from functools import partialmethod
 import pytest
 
 from mailslice.duties.queue_cleanup import duty
-from mailslice.duties.queue_cleanup.partition_deletes import Deletes
-from mailslice.duties.queue_cleanup.second_read import SecondRead
+from mailslice.duties.queue_cleanup.duty import Deletes
+from mailslice.duties.queue_cleanup.reads import SecondRead
 from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import EnqueueId, Partition

@@ -126,6 +126,6 @@ def test_a_slice_is_closed_at_its_end_and_the_grace(now, closed):
 def test_the_live_row_that_holds_browse_start_is_the_oldest_not_before_it():
     slices = [SliceRows(EPOCH + n * HOUR, 1, 1) for n in (1, 3, 5)]
     assert decide.oldest_live(slices, EPOCH + 2 * HOUR, HOUR) == EPOCH + 3 * HOUR
-    assert decide.counts(slices, EPOCH + 2 * HOUR, HOUR) == decide.Counts(
+    assert decide.counts(slices, EPOCH + 2 * HOUR, HOUR) == decide.RowCounts(
         live=2, dead=0, unproven=1
     )

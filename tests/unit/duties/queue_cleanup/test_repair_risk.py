@@ -1,6 +1,6 @@
 """What a report says of emptied slices on a cluster that is not repaired."""
 
-from mailslice.duties.queue_cleanup.repair_risk import risk
+from mailslice.duties.queue_cleanup.duty import risk
 
 
 def test_tables_without_a_repair_are_named_with_what_can_happen():

@@ -10,17 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mailslice.duties.queue_cleanup import candidates, marks, plan, repair_risk
+from mailslice.duties.queue_cleanup import candidates, marks, plan, planning
 from mailslice.duties.queue_cleanup import duty as duties
-from mailslice.duties.queue_cleanup.candidates import Candidates
 from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
-from mailslice.duties.queue_cleanup.second_read import SecondRead
-from mailslice.duties.queue_cleanup.view import micros
+from mailslice.duties.queue_cleanup.plan import Candidates
+from mailslice.duties.queue_cleanup.reads import SecondRead
 from mailslice.engine import id_arrays, partition_scan, plan_comparison, unmarked_rows
 from mailslice.engine import mark_deletion as spark_marks
 from mailslice.engine.frames import InProcess
 from mailslice.engine.mark_deletion import MarkFile
+from mailslice.engine.partition_scan import micros
 from mailslice.maintenance import gates, runner
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.context import FILES, StepContext
@@ -119,7 +119,7 @@ def view(tmp_path, monkeypatch):
 
     monkeypatch.setattr(MemoryDeletedMails, "drop_packed", drop_packed, raising=False)
     monkeypatch.setattr(marks, "dissenters", lambda *_, **__: [])
-    monkeypatch.setattr(repair_risk, "table_repairs", lambda *_: ())
+    monkeypatch.setattr(planning, "table_repairs", lambda *_: ())
     monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
     monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
 
@@ -381,8 +381,7 @@ def test_marks_that_a_sweep_lists_go_by_a_later_run(view, monkeypatch):
     deleted = view.tables.deleted
     assert [deleted.is_marked(QUEUE, one) for one in (before, held, orphan)] == [False, True, True]
     assert view.take(*steps)["marks"]["waiting"] == 1  # a slice of that time is not closed
-    monkeypatch.setattr(marks, "_closed_until", lambda *_: NOW)
-    report = view.take(*steps)
+    report = view.take(*steps, clock=lambda: NOW + 2 * HOUR)
     assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (1, 0)
     assert [deleted.is_marked(QUEUE, one) for one in (held, orphan)] == [True, False]
     assert candidates.recorded(run_of(view.folder, "queue_cleanup")) is None
@@ -429,7 +428,7 @@ def test_partitions_that_failed_are_named_and_counted(view, monkeypatch):
     for number in (0, 1, 2):
         view.insert(number, dead=True)
     failing_deletes(view, monkeypatch, StoreUnavailable("no answer"))
-    monkeypatch.setattr(duties, "_NAMED", 1)
+    monkeypatch.setattr(duties, "MAX_NAMED", 1)
     report = view.take("plan", "check", "apply", "verify", "report")
     assert (report["status"], report["applied"], report["failed"]) == ("failed", 1, 2)
     assert report["failures"] == {

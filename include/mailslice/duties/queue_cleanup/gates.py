@@ -1,0 +1,300 @@
+"""What the gates of a cleanup judge, and what the stores say now of a sample of the planned rows.
+
+Check judges every planned row. Verify holds the invariants against the stores, for what this run
+wrote: what James writes meanwhile is not judged. Apply recorded what it wrote and what it read
+after the deletes; verify reads both starts once, and looks for single rows and marks itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.duties.queue_cleanup import decide
+from mailslice.duties.queue_cleanup.plan import (
+    CleanupPlan,
+    PlannedPartition,
+    RowKey,
+    planned_partitions,
+)
+from mailslice.duties.queue_cleanup.reads import Remaining
+from mailslice.duties.queue_cleanup.view import Starts, rows_of, starts_of
+from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION, micros, millis
+from mailslice.engine.row_files import PlanPart, PlanReader
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.result import Result
+from mailslice.maintenance.run import Run
+from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import EnqueueId, Partition
+from mailslice.model.slices import is_live
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANY = 100_000
+"""So many rows are never too many."""
+_SAMPLED_PARTITIONS, _SAMPLED_ROWS = 50, 20
+
+
+def rows(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) -> Frame:
+    """Every planned row as it is in the plan's files."""
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    key = {"table": text, "slice_ms": number, "bucket": pa.int32(), "enqueue_id": text}
+    schema = pa.schema({**key, "written_us": number, "closes_ms": number})
+    open_ms = (plan.open_for + plan.grace) // timedelta(milliseconds=1)
+    tables, buckets = [table.value for table in plan.tables], plan.buckets(partitions)
+    closed = "Every planned slice is closed: its end and the grace are over."
+    written = "Every row was written before the plan was made, which bounds its delete."
+    expect = [
+        Expectation.one_of("table", tables, "Every row is in a table of the view."),
+        Expectation.between("bucket", 0, buckets - 1, "Every row is in a bucket of the view."),
+        Expectation.between("closes_ms", None, millis(plan.made_at), closed),
+        Expectation.between("written_us", 1, micros(plan.made_at), written),
+        Expectation.unique(list(key), "No row is planned twice."),
+    ]
+    files = [f"{PLAN_FOLDER}/{file}" for file in plan.row_files]
+    planned = planned_rows(run, files, schema, partial(_with_times, open_ms))
+    return Frame("rows", planned, expect, may_be_empty=not plan.planned)
+
+
+def _with_times(open_ms: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with its slices as milliseconds, and when each of them closes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    starts = batch.column("slice_start").cast(pa.int64())
+    columns = {name: batch.column(name) for name in ("table", "bucket", "enqueue_id", "written_us")}
+    return pa.RecordBatch.from_pydict(
+        {**columns, "slice_ms": starts, "closes_ms": pc.add(starts, open_ms)}
+    )
+
+
+def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) -> Frame:
+    """What the stores say now of a sample of the planned rows, whatever the plan step saw."""
+    now = run.clock()
+    try:
+        sampled = sample(run, partitions)
+    except (OSError, ValueError) as error:
+        raise PlanRefused(
+            f"the files of the plan below {run.folder.uri}/{PLAN_FOLDER} were changed or removed "
+            f"({error}): plan again"
+        ) from error
+    marked = run.stores.tables.deleted.marked(run.queue, [row.enqueue_id for row in sampled])
+    unmarked = [row for row in sampled if row.enqueue_id not in marked]
+    slices = {row.slice_start for row in sampled}
+    return Frame.zeros(
+        "stores",
+        sampled_unmarked=(
+            _still_live(run, plan, unmarked),
+            "Of a random sample, every planned mail in view is marked as deleted now.",
+        ),
+        sampled_open=(
+            sum(start + plan.open_for + plan.grace > now for start in slices),
+            "Of a random sample, every slice is closed now.",
+        ),
+    )
+
+
+def _still_live(run: Run, plan: CleanupPlan, unmarked: Sequence[RowKey]) -> int:
+    """How many of these rows exist and are not behind browseStart as it is read last.
+
+    James moves it on at any time, then drops marks, then rows; another cleanup rows, then marks.
+    """
+    existing_ids = existing(run, unmarked)
+    browse = starts_of(run.stores, run.queue).browse
+    return sum(
+        row.enqueue_id in existing_ids
+        for row in unmarked
+        if browse is None or is_live(row.slice_start, browse, plan.shape.window)
+    )
+
+
+def totals(run: Run, plan: CleanupPlan) -> Frame:
+    """One row: what the plan step read, and where browseStart may go."""
+    new = plan.new_browse_start
+    live = run.read_rows(plan.live, RowKey) if new is not None else []
+    passed = sum(new is not None and row.slice_start < new for row in live)
+    sentence = "browseStart does not pass a slice with a live mail."
+    past_live = passed, Expectation.equal("browse_start_past_live", 0, sentence)
+    return Frame.facts("totals", *plan.reads.facts(), past_live)
+
+
+def sample(run: Run, partitions: Sequence[PlannedPartition]) -> list[RowKey]:
+    """Some rows of some of these partitions, by chance, from the plan's files."""
+    chosen = random.sample(partitions, min(_SAMPLED_PARTITIONS, len(partitions)))
+    chosen.sort(key=lambda partition: (partition.file, partition.first))
+    with PlanReader(run.folder.artifacts, run.folder.file(PLAN_FOLDER)) as reader:
+        return [row for partition in chosen for row in _sampled_rows(reader, partition)]
+
+
+def _sampled_rows(reader: PlanReader, partition: PlannedPartition) -> Iterator[RowKey]:
+    group = partition.first + random.randrange(partition.groups)
+    (table,) = reader.groups(PlanPart(partition.file, group, 1))
+    ids = table.column("enqueue_id")
+    numbers = random.sample(range(len(ids)), min(_SAMPLED_ROWS, len(ids)))
+    return RowKey.of(partition, (ids[number].as_py() for number in numbers))
+
+
+def existing(run: Run, keys: Sequence[RowKey]) -> set[EnqueueId]:
+    """Which of these ids have a row now, by key."""
+    ids: dict[str, dict[Partition, list[EnqueueId]]] = defaultdict(lambda: defaultdict(list))
+    for key in keys:
+        ids[key.table][key.partition].append(key.enqueue_id)
+    return {
+        row.enqueue_id
+        for table, by_partition in ids.items()
+        for _, page in rows_of(run.stores, table).some_ids(run.queue, by_partition.items())
+        for row in page
+    }
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What this run wrote, and the stores now. `live`: rows that the plan saw live."""
+
+    run: Run
+    plan: CleanupPlan
+    result: Result
+    remaining: Remaining
+    starts: Starts
+    live: list[RowKey]
+
+    @classmethod
+    def of(cls, run: Run, plan: CleanupPlan, result: Result) -> Verification:
+        """Raises PlanRefused for a file of the plan that was changed."""
+        remaining, starts = Remaining.load(run, plan.made_at), starts_of(run.stores, run.queue)
+        return cls(run, plan, result, remaining, starts, run.read_rows(plan.live, RowKey))
+
+    def frame(self) -> Frame:
+        """One row: what is expected of this run's writes."""
+        browse, content = self.starts.browse, self.starts.content
+        unmarked_rows = sum(
+            partition.matched_unmarked
+            for partition in self.remaining.partitions.values()
+            if not self._was_skipped(partition.slice_start)
+        )
+        return Frame.zeros(
+            "after",
+            deleted_rows_there=(
+                self._deleted_rows_still_stored(),
+                "No row that was deleted is there, in a sample.",
+            ),
+            planned_rows_left_without_mark=(
+                unmarked_rows,
+                "No row that was planned dead has lost its deleted mark while it is there.",
+            ),
+            live_rows_passed=(
+                self._live_rows_passed(),
+                "The browseStart of this run passed no mail that was live when the plan was made.",
+            ),
+            survivors_lost=(
+                self._survivors_lost(),
+                "Every mail that was live when the plan was made is there, or was done since.",
+            ),
+            content_start_past_browse_start=(
+                int(browse is not None and content is not None and content > browse),
+                "contentStart is not after browseStart.",
+            ),
+            browse_start_unaligned=(
+                self._unaligned("browseStart", browse),
+                "The browseStart of this run is a multiple of the slice window.",
+            ),
+            content_start_unaligned=(
+                self._unaligned("contentStart", content),
+                "The contentStart of this run is a multiple of the slice window.",
+            ),
+        )
+
+    def closed_slices(self) -> list[dict[str, object]]:
+        """Slices that were closed when they were read and have rows: size and browse build on them.
+
+        A hint, never a proof: a late insert may come. None of a run that is held to some slices.
+        """
+        plan, now = self.plan, self.remaining.read_at
+        return [
+            {
+                "start": iso(slice_.start),
+                "live": slice_.unmarked,
+                "dead": slice_.dead,
+                "survivors": slice_.survivors[:SURVIVORS_A_PARTITION],
+            }
+            for slice_ in ([] if plan.ranged else self.remaining.slices())
+            if decide.closed(slice_.start, plan.open_for, now=now, grace=plan.grace)
+        ]
+
+    def _wrote(self, name: str) -> datetime | None:
+        value = self.result.fields.get("wrote", {}).get(name)
+        return datetime.fromisoformat(value) if value else None
+
+    def _was_skipped(self, slice_start: datetime) -> bool:
+        return iso(slice_start) in self.result.fields.get("skippedSlices", {})
+
+    def _unaligned(self, name: str, now: datetime | None) -> int:
+        """1 where the stored start is what this run wrote, and no multiple of the window."""
+        if now is None or now != self._wrote(name):
+            return 0
+        return int(not decide.aligned(now, self.plan.shape.window))
+
+    def _deleted_rows_still_stored(self) -> int:
+        """Of a sample of the rows that apply says are gone, how many exist."""
+        deleted = [
+            partition
+            for partition in planned_partitions(self.run, self.plan)
+            if not self._was_skipped(partition.slice_start)
+            and not self.remaining.planned_in(partition)
+        ]
+        return len(existing(self.run, sample(self.run, deleted)))
+
+    def _live_rows_passed(self) -> int:
+        """Unmarked rows behind the browseStart of this run that were live when the plan was made.
+
+        They were written before, in a slice that was in view then. Read again are the partitions in
+        which the plan or the read after the deletes saw such rows. Behind a start that James wrote
+        meanwhile nothing is said.
+        """
+        written_start, before = self._wrote("browseStart"), self.plan.browse_start
+        browse = self.starts.browse
+        if written_start is None or before is None or browse is None or browse < written_start:
+            return 0
+        left_unmarked = (one for one in self.remaining.partitions.values() if one.early)
+        made_us, window = micros(self.plan.made_at), self.plan.shape.window
+        early = [
+            row.enqueue_id
+            for table, partition in {
+                (one.table, one.partition) for one in (*self.live, *left_unmarked)
+            }
+            if is_live(partition.slice_start, before, window)
+            and partition.slice_start < written_start
+            for row in rows_of(self.run.stores, table).ids(self.run.queue, partition)
+            if row.written_us is not None and row.written_us <= made_us
+        ]
+        return len(set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early))
+
+    def _survivors_lost(self) -> int:
+        """The plan's live rows that have neither row nor mark, but for what James moved behind."""
+        browse, window = self.starts.browse, self.plan.shape.window
+        if browse is None:
+            return 0
+        live = [row for row in self.live if is_live(row.slice_start, browse, window)]
+        existing_ids = existing(self.run, live)
+        missing = [row for row in live if row.enqueue_id not in existing_ids]
+        if not missing:
+            return 0
+        ids = [row.enqueue_id for row in missing]
+        marked = self.run.stores.tables.deleted.marked(self.run.queue, ids)
+        moved_on = starts_of(self.run.stores, self.run.queue).browse
+        return sum(
+            moved_on is not None and is_live(row.slice_start, moved_on, window)
+            for row in missing
+            if row.enqueue_id not in marked
+        )
