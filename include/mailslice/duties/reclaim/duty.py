@@ -79,11 +79,10 @@ class Reclaim(Duty[NodesPlan]):
             for outcome in result.fields.get("nodes", ())
             if outcome["status"] == RECLAIMED and outcome["node"] in mib
         ]
+        rewritten = "Every reclaimed node says that it rewrote its tables."
         expect = [
             Expectation.equal("collecting", 0, "No reclaimed node is still collecting."),
-            Expectation.equal(
-                "uncollected", 0, "Every reclaimed node says that it rewrote its tables."
-            ),
+            Expectation.equal("uncollected", 0, rewritten),
         ]
         yield Frame("nodes", rows, expect, may_be_empty=True)
 
@@ -143,15 +142,13 @@ def check_nodes(plan: NodesPlan, up: Mapping[str, bool], *, names_host: bool) ->
         }
         for name in sorted({*up, *plan.nodes})
     ]
+    up_sentence = "Every node is up: while one is away the others have enough to do."
+    host_sentence = (
+        "With several nodes MAILSLICE_NODETOOL names {host}: else it goes to one node only."
+    )
     expect = [
-        Expectation.equal(
-            "down", 0, "Every node is up: while one is away the others have enough to do."
-        ),
-        Expectation.equal(
-            "same_for_all",
-            0,
-            "With several nodes MAILSLICE_NODETOOL names {host}: else it goes to one node only.",
-        ),
+        Expectation.equal("down", 0, up_sentence),
+        Expectation.equal("same_for_all", 0, host_sentence),
     ]
     return Frame("nodes", rows, expect)
 
@@ -159,11 +156,8 @@ def check_nodes(plan: NodesPlan, up: Mapping[str, bool], *, names_host: bool) ->
 def check_tables(repairs: Sequence[TableRepair], now: datetime, params: Params) -> Frame:
     """One row a table. A collection may purge until its time-out is over."""
     rows = [
-        {
-            "table": repair.sentence(),
-            "repaired": int(repair.is_recent(now, params.node_timeout)),
-        }
-        for repair in repairs
+        {"table": one.sentence(), "repaired": int(one.is_recent(now, params.node_timeout))}
+        for one in repairs
     ]
     sentence = (
         "Every table was repaired within gc_grace: else a mail whose end a node missed may come "

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from mailslice.duties.reclaim.nodetool import CommandResult, Nodetool, collect, flush
+from mailslice.duties.reclaim.nodetool import CommandFailed, Nodetool, collect, flush
 from mailslice.duties.reclaim.params import Params
+from mailslice.duties.reclaim.survey import not_repaired
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.plan import Plan
@@ -24,7 +25,7 @@ from mailslice.stores.cassandra.repairs import table_repairs
 
 PATIENCE = timedelta(minutes=2)
 """How long a run waits for a garbagecollect that somebody else started to end, before each node."""
-_POLL_S = 2.0
+POLL_S = 2.0
 _REREAD_S, _SAME, _READINGS = 0.5, 3, 60
 """After a collection sizes are read every `_REREAD_S` seconds.
 
@@ -72,10 +73,6 @@ class NodeOutcome(JsonModel):
         return sum((self.before or {}).values()) - sum((self.after or {}).values())
 
 
-class _Stopped(Exception):
-    """No further node may be begun in this run; the reason."""
-
-
 class NodeWork:
     """The work of one apply."""
 
@@ -102,15 +99,16 @@ class NodeWork:
         for node in self.plan.nodes:
             if node in self.outcomes:
                 continue
-            try:
-                self._require_ready(node)
-                self._add(self._reclaim(node))
+            stopped = self._obstacle(node)
+            if stopped is None:
+                outcome = self._reclaim(node)
+                self._add(outcome)
                 crash.point("apply:after-node")
-                self._stop_after(self.outcomes[node])
-            except _Stopped as stop:
+                stopped = outcome.problem if outcome.status == REMAINING else None
+            if stopped is not None:
                 for rest in self.plan.nodes:
                     self.outcomes.setdefault(rest, NodeOutcome(node=rest, status=REMAINING))
-                self._report(str(stop))
+                self._report(stopped)
                 return
 
     def _add(self, outcome: NodeOutcome) -> None:
@@ -130,56 +128,40 @@ class NodeWork:
             stopped=stopped,
         )
 
-    def _require_ready(self, node: str) -> None:
-        """Raises _Stopped when no node may be started now.
+    def _obstacle(self, node: str) -> str | None:
+        """Why no node may be started now; None: this one may.
 
-        The time is over, a node is collecting or down, or this node has too many compactions.
+        The time is over, a node is collecting or down, a repair is missing, or this node has too
+        many compactions.
         """
         if self.run.out_of_time():
-            raise _Stopped("the time limit is over")
+            return "the time limit is over"
         deadline = time.monotonic() + PATIENCE.total_seconds()
         while working := self._working():
             if time.monotonic() >= deadline:
-                raise _Stopped(f"a garbagecollect is at work on {working}: never two nodes at once")
-            self.sleep(_POLL_S)
+                return f"a garbagecollect is at work on {working}: never two nodes at once"
+            self.sleep(POLL_S)
         self.run.require_lock()
-        away = [other.address for other in self.nodes.all() if not other.up]
-        if away:
-            raise _Stopped(
-                f"{', '.join(away)} is down: while a node is away the others have enough to do"
-            )
-        self._require_repaired()
-        pending = self.nodes.compacting(node).pending
-        if pending > self.params.max_pending:
-            raise _Stopped(
-                f"{node} has {pending} pending compactions, "
-                f"allowed are {self.params.max_pending} (max_pending)"
-            )
+        if away := [other.address for other in self.nodes.all() if not other.up]:
+            return f"{', '.join(away)} is down: while a node is away the others have enough to do"
+        if lacking := self._not_repaired():
+            return f"not repaired within gc_grace: {'; '.join(lacking)}"
+        pending, allowed = self.nodes.compacting(node).pending, self.params.max_pending
+        if pending > allowed:
+            return f"{node} has {pending} pending compactions, allowed are {allowed} (max_pending)"
+        return None
 
-    def _require_repaired(self) -> None:
+    def _not_repaired(self) -> list[str]:
         """What is purged from now on is older than the last repair: a proof is never older."""
         if self.params.unrepaired:
-            return
-        now, ahead = self.run.clock(), self.params.node_timeout
+            return []
         known = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
-        lacking = [repair.sentence() for repair in known if not repair.is_recent(now, ahead)]
-        if lacking:
-            raise _Stopped(f"not repaired within gc_grace: {'; '.join(lacking)}")
+        return not_repaired(known, self.run.clock(), self.params)
 
     def _working(self) -> str | None:
         """A node that collects garbage now, whoever asked it to."""
-        return next(
-            (
-                node.address
-                for node in self.nodes.all()
-                if node.asked and self.nodes.compacting(node.address).collecting
-            ),
-            None,
-        )
-
-    def _stop_after(self, outcome: NodeOutcome) -> None:
-        if outcome.problem is not None and outcome.status == REMAINING:
-            raise _Stopped(outcome.problem)
+        asked = (node.address for node in self.nodes.all() if node.asked)
+        return next((node for node in asked if self.nodes.compacting(node).collecting), None)
 
     def _reclaim(self, node: str) -> NodeOutcome:
         """One node.
@@ -188,27 +170,25 @@ class NodeWork:
         run there, and ends the run.
         """
         began, began_at = time.perf_counter(), iso(self.run.clock())
-        fields: dict[str, Any] = {"status": FAILED}
+        keyspace, tables, timeout = self.plan.keyspace, self.plan.tables, self.params.node_timeout
+        fields: dict[str, Any]
+        before = None
         try:
-            command = self._command(node, flush(self.plan.keyspace, self.plan.tables))
-            if command.problem is None:
-                before = fields["before"] = self._disk_mib(node)
-                self.run.require_lock()
-                crash.point("apply:before-collect")
-                command = self._command(node, collect(self.plan.keyspace, self.plan.tables))
-            if command.problem is None:
-                after = self._settled(node, before)
-                fields |= {"status": RECLAIMED, "after": after, "reclaimed_at": began_at}
-            else:
-                fields |= {
-                    "status": REMAINING if command.timed_out else FAILED,
-                    "problem": command.problem,
-                }
+            self.tool.run(node, flush(keyspace, tables), timeout)
+            before = self._disk_mib(node)
+            self.run.require_lock()
+            crash.point("apply:before-collect")
+            self.tool.run(node, collect(keyspace, tables), timeout)
+            after = self._settled(node, before)
+            fields = {"status": RECLAIMED, "after": after, "reclaimed_at": began_at}
+        except CommandFailed as error:
+            fields = {"status": REMAINING if error.timed_out else FAILED, "problem": str(error)}
         except MailsliceError as error:
             # Cassandra did not answer between two commands, or the lock is lost. The state of this
             # node is unknown, and no other may be started.
-            fields |= {"status": REMAINING, "problem": str(error)}
-        return NodeOutcome(node=node, seconds=round(time.perf_counter() - began, 3), **fields)
+            fields = {"status": REMAINING, "problem": str(error)}
+        seconds = round(time.perf_counter() - began, 3)
+        return NodeOutcome(node=node, before=before, seconds=seconds, **fields)
 
     def _settled(self, node: str, before: Mapping[str, int]) -> dict[str, int]:
         """Sizes once the replaced files are deleted.
@@ -224,9 +204,6 @@ class NodeWork:
             earlier, sizes = sizes, self._disk_mib(node)
             same = same + 1 if sizes == earlier else 1
         return sizes
-
-    def _command(self, node: str, arguments: list[str]) -> CommandResult:
-        return self.tool.run(node, arguments, self.params.node_timeout)
 
     def _disk_mib(self, node: str) -> dict[str, int]:
         return self.nodes.disk_mib(node, self.plan.keyspace, self.plan.tables)

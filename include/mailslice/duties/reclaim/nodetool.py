@@ -16,15 +16,15 @@ HOST = "{host}"
 _LAST_WORDS = 400
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """How a command ended. `problem`: the end of its output; None when it succeeded.
+class CommandFailed(Exception):
+    """A command that did not succeed, with the end of its output.
 
     `timed_out`: it was abandoned, and the node may still be running it.
     """
 
-    problem: str | None = None
-    timed_out: bool = False
+    def __init__(self, problem: str, *, timed_out: bool = False) -> None:
+        super().__init__(problem)
+        self.timed_out = timed_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Nodetool:
         """The words to run."""
         return [*(word.replace(HOST, host) for word in self.words), *arguments]
 
-    def run(self, host: str, arguments: Sequence[str], timeout: timedelta) -> CommandResult:
-        """Run it and wait."""
-        words = self.command(host, arguments)
+    def run(self, host: str, arguments: Sequence[str], timeout: timedelta) -> None:
+        """Run it and wait. Raises CommandFailed."""
+        words, name = self.command(host, arguments), arguments[0]
         try:
             done = subprocess.run(
                 words,
@@ -64,20 +64,17 @@ class Nodetool:
                 timeout=timeout.total_seconds(),
                 check=False,
             )
-        except subprocess.TimeoutExpired:
-            return CommandResult(
-                f"{arguments[0]} did not end within {timeout.total_seconds():.0f} s", timed_out=True
-            )
+        except subprocess.TimeoutExpired as error:
+            problem = f"{name} did not end within {timeout.total_seconds():.0f} s"
+            raise CommandFailed(problem, timed_out=True) from error
         except OSError as error:
-            return CommandResult(
-                f"{VARIABLE}: {words[0]!r} cannot be started: {error.strerror or error}"
+            problem = f"{VARIABLE}: {words[0]!r} cannot be started: {error.strerror or error}"
+            raise CommandFailed(problem) from error
+        if done.returncode:
+            output = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-_LAST_WORDS:]
+            raise CommandFailed(
+                f"{name} ended with {done.returncode}: {output or 'it said nothing'}"
             )
-        if done.returncode == 0:
-            return CommandResult()
-        output = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-_LAST_WORDS:]
-        return CommandResult(
-            f"{arguments[0]} ended with {done.returncode}: {output or 'it said nothing'}"
-        )
 
 
 def flush(keyspace: str, tables: Sequence[str]) -> list[str]:

@@ -1,13 +1,16 @@
-"""What each node holds, what waits to come back there, and which nodes are due. Changes nothing."""
+"""What each node holds, what waits to come back there, and which nodes are due. Changes nothing.
+
+CQL reports the size of a table on a node, not how much of it is deleted. The ledger reports what
+cleanups deleted since the last reclaim: what is reclaimable is estimated from that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from mailslice.duties.reclaim import waiting
 from mailslice.duties.reclaim.nodetool import VARIABLE, Nodetool, by_hand
 from mailslice.duties.reclaim.params import Params
 from mailslice.maintenance.artifacts import iso
@@ -17,7 +20,7 @@ from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.names import DELETED_MAILS, QueueTable
 from mailslice.stores.cassandra.ddl import replication_of, tables_of
-from mailslice.stores.cassandra.nodes import Nodes
+from mailslice.stores.cassandra.nodes import Node, Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, copies, table_repairs
 
 BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
@@ -25,6 +28,10 @@ BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
 
 The others have one row for each queue.
 """
+MARK_BYTES = 45
+"""Of a deleted mark on disk, about; its tombstone takes as much."""
+TOMBSTONES = timedelta(days=10)
+"""gc_grace of James' tables: older tombstones of marks may go, too."""
 _RUNS = 1000
 
 
@@ -70,7 +77,7 @@ class Survey:
     @property
     def waiting_mib(self) -> int:
         """About how much waits to come back."""
-        return waiting.to_mib(sum(state.waiting_bytes for state in self.nodes))
+        return to_mib(sum(state.waiting_bytes for state in self.nodes))
 
     def as_json(self) -> dict[str, Any]:
         """For plan.json and reports."""
@@ -93,11 +100,7 @@ class Survey:
 
     def message(self) -> str:
         """What it comes to, in words."""
-        lacking = [
-            repair.sentence()
-            for repair in self.repairs
-            if not repair.is_recent(self.now, self.params.node_timeout)
-        ]
+        lacking = not_repaired(self.repairs, self.now, self.params)
         unrepaired = f"; not repaired within gc_grace: {'; '.join(lacking)}" if lacking else ""
         return self._due_in_words() + unrepaired
 
@@ -134,14 +137,14 @@ def survey(run: Run, now: datetime) -> Survey:
     cluster = nodes.all() if tables else ()
     ledger = Ledger(run.stores, run.settings)
     cleanups = ledger.list("queue_cleanup", None, _RUNS)
-    reclaimed = waiting.reclaimed_at(ledger.list(run.request.duty, NO_QUEUE, _RUNS))
+    reclaimed = reclaimed_at(ledger.list(run.request.duty, NO_QUEUE, _RUNS))
     replicas = min(copies(replication_of(session, keyspace)), len(cluster))
-    states = []
-    for node in cluster:
+
+    def state(node: Node) -> NodeState:
         last = reclaimed.get(node.address)
-        waits = waiting.deleted_bytes(cleanups, last) * replicas // len(cluster)
+        waits = deleted_bytes(cleanups, last) * replicas // len(cluster)
         mib = nodes.disk_mib(node.address, keyspace, tables) if node.asked else None
-        state = NodeState(
+        return NodeState(
             node=node.address,
             datacenter=node.datacenter,
             up=node.up,
@@ -150,10 +153,14 @@ def survey(run: Run, now: datetime) -> Survey:
             waiting_bytes=waits,
             why=_why(mib, waits, last, now, params),
         )
-        states.append(state)
-    repairs = tuple(table_repairs(session, keyspace, tables))
-    template = run.settings.duty.nodetool
-    return Survey(keyspace, tables, tuple(states), repairs, template, now, params)
+
+    states, repairs = tuple(map(state, cluster)), table_repairs(session, keyspace, tables)
+    return Survey(keyspace, tables, states, repairs, run.settings.duty.nodetool, now, params)
+
+
+def not_repaired(repairs: Iterable[TableRepair], now: datetime, params: Params) -> list[str]:
+    """The tables that no repair covers until a collection that begins now has ended, in words."""
+    return [one.sentence() for one in repairs if not one.is_recent(now, params.node_timeout)]
 
 
 def _why(
@@ -166,4 +173,65 @@ def _why(
     """Why the node is due; None when it is not, or cannot be asked."""
     if mib is None or (waits < params.least * 2**20 and not params.force):
         return None
-    return waiting.why_due(sum(mib.values()), waits, last, now, force=params.force)
+    return why_due(sum(mib.values()), waits, last, now, force=params.force)
+
+
+def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None) -> int:
+    """Bytes of rows and marks that cleanups deleted after `since`, for one replica.
+
+    None: ever, as far as the ledger goes.
+    """
+    return sum(
+        _bytes_of(report) for report in cleanups if since is None or _ended_after(report, since)
+    )
+
+
+def _ended_after(report: Mapping[str, Any], since: datetime) -> bool:
+    """Whether the run ended after `since`; true for a killed run, which has no end.
+
+    A killed run is counted until the ledger no longer has it.
+    """
+    finished = report.get("finished")
+    return finished is None or datetime.fromisoformat(finished) > since
+
+
+def _bytes_of(report: Mapping[str, Any]) -> int:
+    planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
+    rows = int(report.get("bytes") or 0) * applied // planned if planned else 0
+    return rows + int((report.get("marks") or {}).get("dropped") or 0) * MARK_BYTES
+
+
+def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
+    """When each node was last reclaimed, by the reports of this duty."""
+    latest: dict[str, datetime] = {}
+    for report in runs:
+        for node in report.get("nodes") or ():
+            if node.get("reclaimedAt"):
+                at = datetime.fromisoformat(node["reclaimedAt"])
+                latest[node["node"]] = max(at, latest.get(node["node"], at))
+    return latest
+
+
+def why_due(
+    mib: int, waiting: int, last: datetime | None, now: datetime, *, force: bool
+) -> str | None:
+    """Why a node with `mib` on disk and about `waiting` deleted bytes is due.
+
+    None when it is not.
+    """
+    if force:
+        return "asked for"
+    if waiting:
+        return f"about {to_mib(waiting)} MiB were deleted since it was last reclaimed"
+    if last is None and mib:
+        return "never reclaimed"
+    if last is not None and mib and now - last >= TOMBSTONES:
+        return (
+            f"last reclaimed {last:%Y-%m-%d}: tombstones older than {TOMBSTONES.days} days may go"
+        )
+    return None
+
+
+def to_mib(count: int) -> int:
+    """MiB, rounded up, as Cassandra rounds them."""
+    return -(-count // 2**20)

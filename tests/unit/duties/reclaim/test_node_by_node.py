@@ -208,7 +208,7 @@ def test_a_node_that_goes_down_stops_the_run(work, cluster):
 def test_a_collection_that_somebody_else_started_is_waited_for(work, cluster):
     cluster.collecting = ["n1", "n1"]
     assert work()["applied"] == 3
-    assert work.slept.count(node_work._POLL_S) == 2
+    assert work.slept.count(node_work.POLL_S) == 2
 
 
 def test_one_that_does_not_end_stops_the_run(work, cluster, monkeypatch):

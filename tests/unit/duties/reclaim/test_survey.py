@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.reclaim.waiting import (
+from mailslice.duties.reclaim.survey import (
     MARK_BYTES,
     deleted_bytes,
     reclaimed_at,
