@@ -1,4 +1,7 @@
-"""The walk of a plan beside the view: row groups and pages end where they like, rows went, rows came."""
+"""The walk of a plan beside the view.
+
+Row groups and pages end where they like, rows went, rows came.
+"""
 
 import uuid
 
@@ -33,7 +36,9 @@ def cut(draw, items):
 
 @st.composite
 def partitions(draw):
-    """(row groups of the plan, pages of the view), both in one order, of ids of which some are planned, some are there."""
+    """(row groups of the plan, pages of the view), both in one order, of ids of which some are
+    planned, some are there.
+    """
     ids = [
         uuid.UUID(int=each)
         for each in draw(st.lists(st.integers(0, 2**128 - 1), unique=True, max_size=16))

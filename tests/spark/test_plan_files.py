@@ -1,4 +1,7 @@
-"""Plan files: what is written is found again place by place, and the digest depends on rows alone."""
+"""Plan files.
+
+What is written is found again place by place, and the digest depends on rows alone.
+"""
 
 import uuid
 
@@ -142,7 +145,10 @@ def test_a_plan_without_rows_makes_no_file(tmp_path):
 
 
 def test_a_row_group_that_holds_rows_of_two_places_has_another_digest(tmp_path):
-    """As somebody may rewrite the files of a plan: all rows are there, but nothing is where plan.json says."""
+    """As somebody may rewrite the files of a plan.
+
+    All rows are there, but nothing is where plan.json says.
+    """
     location, folder = below(tmp_path)
     writer = PlanWriter(location, folder, "part.parquet")
     digests = [

@@ -1,4 +1,7 @@
-"""The Spark session: keys come back once, workers' errors are ours again, nothing outlives the process that started it."""
+"""The Spark session.
+
+Keys come back once, workers' errors are ours again, nothing outlives the process that started it.
+"""
 
 import os
 import signal
@@ -60,7 +63,9 @@ def test_a_shared_value_reaches_the_workers(spark):
 
 
 def test_a_worker_reads_the_archives_of_spark_once_and_not_before_each_task(spark):
-    """Python's importers of them, looked at anew before a task, would read the directory of pyspark.zip once for each package in it."""
+    """Python's importers of them, looked at anew before a task, would read the directory of
+    pyspark.zip once for each package in it.
+    """
 
     def watched(batches):
         import builtins
@@ -132,7 +137,8 @@ SLEEPER = textwrap.dedent(
             time.sleep(300)
         yield
 
-    run_on_keys(spark_session(load_settings({}, pathlib.Path("/nonexistent")), "sleeper"), [1, 2], sleep)
+    settings = load_settings({}, pathlib.Path("/nonexistent"))
+    run_on_keys(spark_session(settings, "sleeper"), [1, 2], sleep)
     """
 )
 
@@ -180,7 +186,9 @@ GRACEFUL = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exi
 
 @pytest.mark.parametrize("seconds", [0.0, 0.7, 1.5])
 def test_no_jvm_stays_when_its_process_is_asked_to_end_while_it_comes_up(tmp_path, seconds):
-    """The command line ends by an exception on SIGTERM, so that pyspark cleans up under the JVM's feet."""
+    """The command line ends by an exception on SIGTERM, so that pyspark cleans up under the JVM's
+    feet.
+    """
     script = tmp_path / "sleeper.py"
     script.write_text(GRACEFUL)
     environ = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}

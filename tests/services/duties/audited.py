@@ -1,4 +1,6 @@
-"""A queue whose mails tests put wherever they like: row, content, message, each by itself; a worker that really holds some; audits of it all.
+"""A queue whose mails tests put wherever they like.
+
+Row, content, message, each by itself; a worker that really holds some; audits of it all.
 
 The fixtures are those of the packages queue_audit and republish_lost.
 """
@@ -49,7 +51,10 @@ WINDOW = 10 * MINUTE
 
 @dataclass
 class Spool:
-    """One queue. Mails are half an hour old when nothing else is said, and complete: row, content and message."""
+    """One queue.
+
+    Mails are half an hour old when nothing else is said, and complete: row, content and message.
+    """
 
     settings: Settings
     stores: Stores
@@ -120,7 +125,10 @@ class Spool:
     def messages(
         self, name: str | None = None
     ) -> list[tuple[EnqueueId, pika.BasicProperties, bool]]:
-        """What the RabbitMQ queue gives, in its order, and gives back: (enqueue id, properties, redelivered)."""
+        """What the RabbitMQ queue gives, in its order, and gives back.
+
+        (enqueue id, properties, redelivered).
+        """
         found = []
         with blocking_connection(self.settings.rabbitmq) as connection:
             channel = connection.channel()
@@ -169,7 +177,10 @@ class Spool:
 
 @contextmanager
 def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
-    """A worker in a thread of its own that completes the first so many mails, then holds one until the end. The ids it was handed."""
+    """The ids handed to a worker, which runs in a thread of its own.
+
+    It completes the first `complete` mails, then holds one until the end.
+    """
     handed: list[EnqueueId] = []
     holds, over = threading.Event(), threading.Event()
 
@@ -196,7 +207,10 @@ def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
 
 
 def in_this_process(patch: pytest.MonkeyPatch) -> None:
-    """The workers' code of Spark runs in this process, gates are plain; what is waited for is as short as can be."""
+    """The workers' code of Spark runs in this process, gates are plain.
+
+    What is waited for is as short as can be.
+    """
     without_spark(patch)
     # One deployment plays a queue of its own and a shared one in turn.
     patch.setattr(runner, "agree", lambda stores: stores.settings)

@@ -1,6 +1,6 @@
-"""One step in a process of its own, that a crash point ends by SIGKILL: `python -m ... DUTY STEP QUEUE RUN PARAMS`.
+"""One step in a process of its own, that a crash point ends by SIGKILL.
 
-Without Spark, and with a census that waits for no figures.
+`python -m ... DUTY STEP QUEUE RUN PARAMS`: without Spark, and with a census that waits for no figures.
 """
 
 import json

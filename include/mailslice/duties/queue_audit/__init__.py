@@ -1,1 +1,4 @@
-"""Says of each old live mail where it is: waiting, delayed, held, in flight, dead-lettered, lost, ghost, bare, or unknown and why. Changes no mail."""
+"""Classifies each old live mail by where it is: waiting, in flight, lost and so on. Changes no mail.
+
+The verdicts are those of `model.verdicts`, each with its reason.
+"""

@@ -20,8 +20,8 @@ class Params(SlicedParams):
     )
     census: bool = Field(
         False,
-        description="hold the ready messages of the work queue for 15 to 45 s (to 195 s where workers "
-        "write their record more rarely than every 10 s) to see "
+        description="hold the ready messages of the work queue for 15 to 45 s (to 195 s where "
+        "workers write their record more rarely than every 10 s) to see "
         "whose they are, and give all back: workers get none meanwhile, and each is marked "
         "redelivered; what is in no queue is proved lost by this alone",
     )

@@ -137,11 +137,12 @@ class QueueCleanup(Duty[CleanupPlan]):
         if not (result.applied or result.skipped or moved or marks["dropped"] or quarantined):
             return ""
         orphan_rows = len(steps.plan.get("strays", ())) - quarantined
+        queue = steps.folder.queue
         parts = {
             f"{result.applied} rows deleted": True,
             f"{sum(result.skipped.values())} skipped": result.skipped,
             f"{' and '.join(moved)} moved" if moved else "the starts stay": True,
-            f"{quarantined} rows set aside (mailslice stuck list {steps.folder.queue})": quarantined,
+            f"{quarantined} rows set aside (mailslice stuck list {queue})": quarantined,
             f"{marks['dropped']} deleted marks dropped ({marks['proof']})": marks["dropped"],
             f"{orphan_rows} rows without a mark stay before contentStart "
             "(--sweep --aside sets them aside)": orphan_rows,

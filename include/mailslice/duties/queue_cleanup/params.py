@@ -43,8 +43,8 @@ class Params(SlicedParams):
     )
     restarted: datetime | None = Field(
         None,
-        description="since when every node of James and every worker of mailslice has today's slice "
-        "window, ISO 8601: "
+        description="since when every node of James and every worker of mailslice has today's "
+        "slice window, ISO 8601: "
         "slices close by it, not by the largest window there ever was",
     )
     sweep: bool = Field(

@@ -1,4 +1,7 @@
-"""A queue whose view is in V3, as James 3.5 leaves it, and the steps over it; workers' code runs in this process unless a test asks for Spark."""
+"""A queue whose view is in V3, as James 3.5 leaves it, and the steps over it.
+
+Workers' code runs in this process unless a test asks for Spark.
+"""
 
 from __future__ import annotations
 

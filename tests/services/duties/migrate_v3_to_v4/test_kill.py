@@ -1,4 +1,7 @@
-"""kill -9 inside plan and apply: V3 is whole, and the next run ends with the tables of an undisturbed one."""
+"""kill -9 inside plan and apply.
+
+V3 is whole, and the next run ends with the tables of an undisturbed one.
+"""
 
 import pytest
 

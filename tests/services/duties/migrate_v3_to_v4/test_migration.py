@@ -1,4 +1,7 @@
-"""migrate_v3_to_v4 on a real Cassandra, through the whole road: what is copied, what is left out, what a second run finds."""
+"""migrate_v3_to_v4 on a real Cassandra, through the whole road.
+
+What is copied, what is left out, what a second run finds.
+"""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -239,7 +239,10 @@ def test_dead_letters_that_cannot_be_looked_through_leave_mails_unknown(spool):
 
 @pytest.mark.soak
 def test_mails_that_are_enqueued_and_handled_meanwhile_are_all_handled_once(spool, monkeypatch):
-    """A live worker and a live sender through a whole census: nothing is lost, nothing comes twice, nothing is called lost."""
+    """A live worker and a live sender through a whole census.
+
+    Nothing is lost, nothing comes twice, nothing is called lost.
+    """
     monkeypatch.setattr(evidence, "LONGEST_HOLD", timedelta(seconds=12))
     done: list[EnqueueId] = []
     sent: list[EnqueueId] = []
@@ -269,7 +272,8 @@ def test_mails_that_are_enqueued_and_handled_meanwhile_are_all_handled_once(spoo
                 )
                 await asyncio.sleep(0.1)
             deadline = asyncio.get_running_loop().time() + 120
-            while not set(sent) <= set(done) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - lists have no event
+            clock = asyncio.get_running_loop().time
+            while not set(sent) <= set(done) and clock() < deadline:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.1)
             await deliveries.aclose()
             await receiving
@@ -399,7 +403,8 @@ def test_rows_of_both_tables_are_judged_and_a_copied_row_once(spool):
         spool.put("in V3 alone", message=False),
     )
     stores.cassandra.execute(
-        f"CREATE TABLE IF NOT EXISTS {spool.settings.cassandra.keyspace}.enqueuedmailsv3 {_v3_columns()}"
+        f"CREATE TABLE IF NOT EXISTS {spool.settings.cassandra.keyspace}.enqueuedmailsv3 "
+        f"{_v3_columns()}"
     )
     _look_again(stores)
     try:
@@ -407,7 +412,8 @@ def test_rows_of_both_tables_are_judged_and_a_copied_row_once(spool):
         stores.tables.v3.insert_many([spool.row(one), row])
         stores.cassandra.execute(
             stores.cassandra.prepare(
-                f"DELETE FROM {spool.settings.cassandra.keyspace}.enqueuedmailsv4 WHERE queuename = ? AND timerangestart = ? AND bucketid = 0 AND enqueueid = ?"
+                f"DELETE FROM {spool.settings.cassandra.keyspace}.enqueuedmailsv4 WHERE "
+                "queuename = ? AND timerangestart = ? AND bucketid = 0 AND enqueueid = ?"
             ),
             [spool.queue, row.partition.slice_start, other],
         )
@@ -421,7 +427,7 @@ def test_rows_of_both_tables_are_judged_and_a_copied_row_once(spool):
 
 
 def _look_again(stores: Stores) -> None:
-    """Which tables exist is looked up once a process, here and in what stands for Spark's workers."""
+    """Existing tables are looked up once a process, also by what stands for Spark's workers."""
     stores.tables.__dict__.pop("existing", None)
     worker_stores.close_all()
 

@@ -1,4 +1,6 @@
-"""Every verdict, planted, in one audit with a census beside a live worker, on a queue that is mailslice's alone and then on a shared one."""
+"""Every verdict, planted, in one audit with a census beside a live worker, on a queue that is
+mailslice's alone and then on a shared one.
+"""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,6 @@
-"""A queue view on a real Cassandra that tests fill row by row, and the cleanup's steps over it, in this process with one Spark session."""
+"""A queue view on a real Cassandra that tests fill row by row, and the cleanup's steps over it, in
+this process with one Spark session.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ GRACE = "2s"
 
 @dataclass
 class View:
-    """One queue. Slices are numbered: `at(0)` is the newest slice that is surely closed, `at(-1)` the one before it, `at(10)` is open."""
+    """One queue.
+
+    Slices are numbered: `at(0)` is the newest slice that is surely closed, `at(-1)` the one before
+    it, `at(10)` is open.
+    """
 
     settings: Settings
     stores: Stores
@@ -158,7 +164,9 @@ def _settings(fresh, **more: object) -> Settings:
 
 @pytest.fixture(autouse=True)
 def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interleavings are about stores: here the workers' code runs in this process and Data Docs are not rendered. `with_spark` has both."""
+    """Interleavings are about stores: here the workers' code runs in this process and Data Docs are
+    not rendered. `with_spark` has both.
+    """
     # One deployment plays a queue of its own and a shared one in turn.
     monkeypatch.setattr(runner, "agree", lambda stores: stores.settings)
     if "with_spark" not in request.fixturenames:
@@ -205,13 +213,20 @@ def _view(settings: Settings, stores: Stores) -> View:
 
 @pytest.fixture
 def view(_one_place: tuple[Settings, Stores]) -> View:
-    """A fresh queue; mailslice alone works on it (shared is false), so that marks go with their rows."""
+    """A fresh queue.
+
+    mailslice alone works on it (shared is false), so that marks go with their rows.
+    """
     return _view(*_one_place)
 
 
 @pytest.fixture
 def shared_view(view: View, monkeypatch: pytest.MonkeyPatch) -> View:
-    """As `view`, on a queue that James shares. That it is empty is known of it when a test says so: how soon RabbitMQ has figures of a new queue is chance."""
+    """As `view`, on a queue that James shares.
+
+    That it is empty is known of it when a test says so: how soon RabbitMQ has figures of a new
+    queue is chance.
+    """
     monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
     view.settings = view.settings.model_copy(
         update={"queue": view.settings.queue.model_copy(update={"shared": True})}

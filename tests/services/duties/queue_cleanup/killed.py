@@ -1,4 +1,7 @@
-"""One step in a process of its own, that a crash point ends by SIGKILL: `python killed.py STEP QUEUE RUN PARAMS`. Without Spark."""
+"""One step in a process of its own, that a crash point ends by SIGKILL.
+
+`python killed.py STEP QUEUE RUN PARAMS`, without Spark.
+"""
 
 import json
 import sys

@@ -1,4 +1,7 @@
-"""The same job on a Spark standalone master with a worker on this machine, and on S3 artifacts: nothing changes but settings."""
+"""The same job on a Spark standalone master with a worker on this machine, and on S3 artifacts.
+
+Nothing changes but settings.
+"""
 
 import json
 import os
@@ -138,7 +141,8 @@ def assert_clean(view, live, report):
     assert (view.browse_start, view.content_start) == (view.at(5), view.at(5))
 
 
-@pytest.mark.soak  # tests/acceptance/test_airflow_cleanup.py has the same jobs on such a master, by the DAG
+# tests/acceptance/test_airflow_cleanup.py has the same jobs on such a master, by the DAG.
+@pytest.mark.soak
 def test_the_job_runs_on_a_standalone_master(view, standalone):
     live = filled(view)
     environ = {

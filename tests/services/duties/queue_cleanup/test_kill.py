@@ -1,4 +1,7 @@
-"""kill -9 at every boundary of apply, and inside it; the next run ends in the state that an undisturbed one would have (I7)."""
+"""kill -9 at every boundary of apply, and inside it.
+
+The next run ends in the state that an undisturbed one would have (I7).
+"""
 
 import json
 import os

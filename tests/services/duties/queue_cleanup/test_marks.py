@@ -18,7 +18,7 @@ def seen_empty(view, at: datetime) -> None:
 
 
 def soon() -> datetime:
-    """Later than the plan of a run that begins now, whatever the clocks of two machines may differ."""
+    """Later than the plan of a run that begins now, by the clocks of any two machines."""
     return datetime.now(UTC) + timedelta(minutes=10)
 
 

@@ -1,4 +1,7 @@
-"""A store that dies in the middle of a run: exit 4 with its address in under 30 s, and the next run goes on."""
+"""A store that dies in the middle of a run.
+
+Exit 4 with its address in under 30 s, and the next run goes on.
+"""
 
 import asyncio
 import threading

@@ -44,7 +44,7 @@ def wait_for_dead_letter(settings, queue):
             time.sleep(0.2)
 
 
-async def test_a_delivery_that_comes_back_after_its_row_and_mark_are_gone_is_dead_lettered_as_cleaned(
+async def test_a_redelivery_without_row_and_mark_is_dead_lettered_as_cleaned(
     quick,
 ):
     settings, stores, queue = quick
@@ -71,7 +71,7 @@ async def test_a_delivery_that_comes_back_after_its_row_and_mark_are_gone_is_dea
     assert dead_letter_ids(settings, queue) == {item.enqueue_id}
 
 
-async def test_on_a_shared_queue_the_mark_stays_while_a_message_is_unacknowledged_and_drops_the_redelivery(
+async def test_on_a_shared_queue_the_mark_of_an_unacknowledged_message_drops_its_redelivery(
     quick,
 ):
     settings, stores, queue = quick
@@ -164,7 +164,7 @@ def put_back(settings, queue, messages):
             channel.basic_publish(RabbitNames(queue).exchange, "", body, properties)
 
 
-async def test_a_mail_that_came_back_and_was_cleared_after_the_queue_was_seen_empty_is_not_delivered(
+async def test_a_mail_that_was_cleared_after_the_queue_was_seen_empty_is_not_delivered(
     shared_queue,
 ):
     settings, stores, queue = shared_queue

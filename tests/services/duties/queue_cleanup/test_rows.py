@@ -61,7 +61,11 @@ def test_a_slice_that_is_not_closed_stays(view):
 
 
 def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_larger_one(make_fresh):
-    """History 600 s, then 10 s: a slice of today's window that ended minutes ago is open while a node of James may still write with 600 s."""
+    """History 600 s, then 10 s.
+
+    A slice of today's window that ended minutes ago is open while a node of James may still write
+    with 600 s.
+    """
     fresh = make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="600s", MAILSLICE_QUEUE_SHARED="false")
     with open_stores(fresh.settings) as stores:
         queue = queues.create(stores, "first")
@@ -102,7 +106,8 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
         assert there == {still_open}
         assert closed not in there
 
-        # An operator says that no node of James has the larger window any more: today's closes the slice.
+        # An operator says that no node of James has the larger window any more.
+        # Today's window closes the slice.
         restarted = {"restarted": (datetime.now(UTC) - timedelta(seconds=3)).isoformat()}
         confirmed = old.clean(**restarted)
         assert (confirmed["applied"], list(stores.tables.v4.partitions(queue))) == (1, [])
@@ -123,7 +128,8 @@ def test_a_marked_row_without_a_write_time_keeps_its_slice(view):
     bare, dead = EnqueueId(uuid.uuid4()), view.insert(1, dead=True)
     keyspace = view.settings.cassandra.keyspace
     insert = view.stores.cassandra.prepare(
-        f"INSERT INTO {keyspace}.enqueuedmailsv4 (queuename, timerangestart, bucketid, enqueueid) VALUES (?, ?, 0, ?)"
+        f"INSERT INTO {keyspace}.enqueuedmailsv4 "
+        "(queuename, timerangestart, bucketid, enqueueid) VALUES (?, ?, 0, ?)"
     )
     view.stores.cassandra.execute(insert, [view.queue, int(view.at(0).timestamp() * 1000), bare])
     view.mark(bare)
@@ -137,7 +143,10 @@ def test_a_marked_row_without_a_write_time_keeps_its_slice(view):
 
 
 def test_a_row_of_a_clock_that_is_ahead_keeps_its_slice_until_that_time_has_come(view):
-    """The delete's write time would be in the future: a late insert of today would not survive it."""
+    """The delete's write time would be in the future.
+
+    A late insert of today would not survive it.
+    """
     view.start_at(0)
     ahead = view.insert(0, dead=True)
     row = view.stores.tables.v4.read(view.queue, Partition(view.at(0), 0), ahead)
@@ -178,7 +187,10 @@ def test_a_row_without_a_mark_behind_browse_start_is_never_deleted_and_never_cou
 
 
 def test_a_clear_of_james_that_stopped_half_way_leaves_rows_that_are_not_live(view):
-    """James' clear writes browseStart, then deletes marks, then rows: here it died before the rows."""
+    """James' clear writes browseStart, then deletes marks, then rows.
+
+    Here it died before the rows.
+    """
     view.start_at(0)
     rows = {view.insert(number, dead=True) for number in (0, 1)}
     view.james_writes_browse_start(view.at(5))
@@ -380,14 +392,18 @@ def test_a_range_cleans_its_slices_and_leaves_the_starts(view):
 
 
 def test_many_rows_in_one_slice_are_compared_in_their_own_order(view, with_spark):
-    """More than one page and one row group would need 50,000 rows; 6,000 are two pages, whose order the walk relies on."""
+    """More than one page and one row group would need 50,000 rows.
+
+    6,000 are two pages, whose order the walk relies on.
+    """
     view.start_at(0)
     world = Partition(view.at(0), 0)
     ids = [uuid.uuid4() for _ in range(6000)]
     session = view.stores.cassandra
     keyspace = view.settings.cassandra.keyspace
     insert = session.prepare(
-        f"INSERT INTO {keyspace}.enqueuedmailsv4 (queuename, timerangestart, bucketid, enqueueid, enqueuedtime) VALUES (?, ?, ?, ?, ?)"
+        f"INSERT INTO {keyspace}.enqueuedmailsv4 "
+        "(queuename, timerangestart, bucketid, enqueueid, enqueuedtime) VALUES (?, ?, ?, ?, ?)"
     )
     millis = int(world.slice_start.timestamp() * 1000)
     session.run_many(insert, ([view.queue, millis, 0, one, millis] for one in ids))

@@ -1,4 +1,7 @@
-"""browseStart and contentStart: where a cleanup moves them, and James writing them meanwhile (I3, I4)."""
+"""browseStart and contentStart.
+
+Where a cleanup moves them, and James writing them meanwhile (I3, I4).
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -63,7 +66,8 @@ def test_an_unaligned_browse_start_stays_while_a_row_of_its_slice_is_live(view):
     kept = view.insert(2, dead=False)
     view.insert(3, dead=False)
     report = view.clean()
-    # Size and browse show the row in slice 2; no multiple after 2 + 3 s leaves it in view, and a start never moves back.
+    # Size and browse show the row in slice 2. No multiple after 2 + 3 s leaves it in view, and a
+    # start never moves back.
     assert (view.browse_start, view.content_start) == (unaligned, view.at(2))
     assert (report["after"]["live"], report["unproven"], view.rows(2)) == (2, 0, {kept})
     view.mark(kept)

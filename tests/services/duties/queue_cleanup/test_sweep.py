@@ -83,7 +83,10 @@ def open_slice(view):
 
 
 def test_marks_of_a_mail_alone_are_not_swept_at_once_on_an_own_queue(view, monkeypatch):
-    """A failed enqueue leaves a mark, and its message may still come: the worker's own check begins when the slice is over."""
+    """A failed enqueue leaves a mark, and its message may still come.
+
+    The worker's own check begins when the slice is over.
+    """
     view.start_at(0)
     orphan = uuid.uuid4()
     view.mark(orphan)
@@ -267,7 +270,10 @@ def test_strays_of_an_edited_plan_are_refused(view):
 
 
 def test_a_row_whose_earlier_copy_is_just_being_withdrawn_is_not_marked(view, monkeypatch):
-    """stuck_mails withdraws what a killed sweep left 10 minutes ago; a mark then would be of a mail that is nowhere."""
+    """stuck_mails withdraws what a killed sweep left 10 minutes ago.
+
+    A mark then would be of a mail that is nowhere.
+    """
     stray, keep = stray_of(view), Quarantine.keep
 
     def withdrawn_meanwhile(self, *given):

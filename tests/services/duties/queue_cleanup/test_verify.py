@@ -107,7 +107,10 @@ def test_james_moving_both_starts_between_the_two_reads_is_no_alarm(busy, monkey
 
 @pytest.mark.parametrize("grace", ["2s", "1h"])
 def test_slices_are_remembered_as_of_when_they_were_read(busy, grace):
-    """Verify or report may come a day later: a slice that was open when it was read has new mail by then."""
+    """Verify or report may come a day later.
+
+    A slice that was open when it was read has new mail by then.
+    """
     view, _, _, live = busy
     request = view.request(grace=grace)
     view.steps(request, "plan", "check", "apply")

@@ -1,4 +1,7 @@
-"""queue_size on real stores, through the whole road: what it counts, what it publishes, what it says when the queue is empty."""
+"""queue_size on real stores, through the whole road.
+
+What it counts, what it publishes, what it says when the queue is empty.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -43,7 +46,11 @@ def now():
 
 @pytest.fixture(scope="module")
 def filled(stores, now):
-    """Three slices: dead rows behind browseStart and one without a mark there; live and dead at it; live now, one mail to two domains."""
+    """Three slices.
+
+    Dead rows behind browseStart and one without a mark there; live and dead at it; live now, one
+    mail to two domains.
+    """
     start = slice_start(now, HOUR)
     behind = [row(QUEUE, start - 3 * HOUR) for _ in range(5)]
     at = [row(QUEUE, now - 2 * HOUR, recipients=("secret.person@x.example",)) for _ in range(4)]
@@ -162,7 +169,10 @@ def test_an_unknown_queue_is_refused_by_name(stores, fresh_module):
 
 
 def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
-    """The one test that waits: a new queue has no figures for some seconds, and two looks are 15 s apart."""
+    """The one test that waits.
+
+    A new queue has no figures for some seconds, and two looks are 15 s apart.
+    """
     import time
 
     queues.create(stores, "drained")

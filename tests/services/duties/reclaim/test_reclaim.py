@@ -168,7 +168,10 @@ def test_a_run_that_was_killed_is_taken_up_by_the_next(world, point):
     for step in ("plan", "check"):
         run_step(step, asked, fresh.settings)
     environ = {**fresh.environ, crash.VARIABLE: point}
-    script = f"import sys; from mailslice.maintenance.spark_job import main; sys.exit(main('reclaim', ['apply', '--run', {asked.run!r}]))"
+    script = (
+        "import sys; from mailslice.maintenance.spark_job import main; "
+        f"sys.exit(main('reclaim', ['apply', '--run', {asked.run!r}]))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=environ,

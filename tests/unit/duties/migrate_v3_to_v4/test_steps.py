@@ -1,4 +1,7 @@
-"""The five steps over both tables in memory: what is copied, what is left out, and a kill at each point."""
+"""The five steps over both tables in memory.
+
+What is copied, what is left out, and a kill at each point.
+"""
 
 import uuid
 from dataclasses import replace
@@ -30,7 +33,10 @@ ALL = ("plan", "check", "apply", "verify", "report")
 
 
 class Tables:
-    """A queue whose view is in V3, and the steps of its migration. Slice 0 is the one of an hour ago."""
+    """A queue whose view is in V3, and the steps of its migration.
+
+    Slice 0 is the one of an hour ago.
+    """
 
     def __init__(self, folder):
         self.settings = Settings()
@@ -98,7 +104,10 @@ def tables(tmp_path, monkeypatch):
 
 
 def planted(tables):
-    """(ids to be copied, all rows): three live ones, a dead one, one behind browseStart, one that no browse reaches."""
+    """(ids to be copied, all rows).
+
+    Three live ones, a dead one, one behind browseStart, one that no browse reaches.
+    """
     tables.stores.tables.browse_starts.insert_first(QUEUE, tables.at(-2))
     live = [tables.insert(number) for number in (-2, 0, 0)]
     tables.insert(0, dead=True)

@@ -1,4 +1,7 @@
-"""A census counts what consumers hold by RabbitMQ's figure, and who holds it by records: only records of after the figure explain it."""
+"""A census counts what consumers hold by RabbitMQ's figure, and who holds it by records.
+
+Only records of after the figure explain it.
+"""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -46,7 +49,9 @@ def record(beat, *held, worker="m", silent=timedelta(0), every=3):
 
 @dataclass
 class Broker:
-    """A hold, told second by second: what RabbitMQ's figure says, which records can be read, what came to the hold. The last of each goes on."""
+    """A hold, told second by second: what RabbitMQ's figure says, which records can be read, what
+    came to the hold. The last of each goes on.
+    """
 
     figures: list
     records: list
@@ -90,7 +95,9 @@ def test_a_worker_that_goes_on_holding_explains_the_figure(monkeypatch):
 
 
 def test_a_mail_done_after_the_record_explains_no_message_of_somebody_else(monkeypatch):
-    """The worker has W in its record, completes it, and the next figure counts J, which a consumer without a record holds."""
+    """The worker has W in its record, completes it, and the next figure counts J, which a consumer
+    without a record holds.
+    """
     records = [[record(5, W)]] * 3 + [[record(6)]] * 3 + [[record(7)]]
     found, unproved = looked_at(monkeypatch, Broker([1], records), [record(4, W)])
     assert (found.hold, found.explained) == (1, 0)
@@ -111,7 +118,8 @@ def test_a_worker_that_was_killed_explains_nothing_though_it_still_seems_alive(m
 def test_what_came_to_the_hold_explains_nothing(monkeypatch):
     broker = Broker([1], [[record(beat, W)] for beat in range(5, 40)], came={1: {W}})
     assert looked_at(monkeypatch, broker, [record(4, W)])[1] is not None
-    # The worker holds another one besides, and somebody without a record the second of the figure's two.
+    # The worker holds another one besides. Somebody without a record holds the second one of the
+    # figure's two.
     broker = Broker([2], [[record(beat, W, OLD)] for beat in range(5, 40)], came={1: {W}})
     found, unproved = looked_at(monkeypatch, broker, [record(4, W, OLD)])
     assert (found.hold, found.explained) == (2, 1)
@@ -146,7 +154,9 @@ def test_records_that_tell_of_more_than_the_figure_prove_nothing(monkeypatch):
 
 
 def every_minute(second):
-    """A worker that is asked to write each minute; the second to which a record falls is the last that its loop can miss. The first is of before the hold."""
+    """A worker that is asked to write each minute; the second to which a record falls is the last
+    that its loop can miss. The first is of before the hold.
+    """
     return record(5 + (second + 40) // 61, W, every=60)
 
 
@@ -159,7 +169,7 @@ def test_a_worker_that_writes_its_record_each_minute_is_waited_for(monkeypatch):
     assert (found.hold, found.explained, unproved) == (1, 1, None)
 
 
-def test_nobody_is_waited_for_longer_than_three_of_its_records_and_never_for_more_than_three_minutes(
+def test_a_worker_is_waited_for_three_of_its_records_and_at_most_three_minutes(
     monkeypatch,
 ):
     monkeypatch.undo()  # the real longest hold

@@ -1,4 +1,7 @@
-"""The five steps over a view in memory: what a run counts, keeps for its next try, and is blamed for."""
+"""The five steps over a view in memory.
+
+What a run counts, keeps for its next try, and is blamed for.
+"""
 
 import json
 import uuid
@@ -149,7 +152,10 @@ def test_a_run_from_plan_to_report(view):
     assert counts == {"planned": 4, "applied": 4, "skipped": 0, "failed": 0, "remaining": 0}
     assert (report["status"], report["message"]) == (
         "done",
-        "4 rows deleted, browseStart and contentStart moved, 4 deleted marks dropped (cleaned_check)",
+        (
+            "4 rows deleted, browseStart and contentStart moved, "
+            "4 deleted marks dropped (cleaned_check)"
+        ),
     )
     assert report["before"]["dead"] == 4
     assert report["after"] == {
