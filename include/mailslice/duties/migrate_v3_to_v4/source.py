@@ -8,7 +8,7 @@ true.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -187,7 +187,9 @@ class _Scan:
             }
             self.writer.add(pa.table(columns))
         groups = self.writer.groups[first:]
-        result.groups = [PlannedGroup(*astuple(group), slice_ms, bucket) for group in groups]
+        result.groups = [
+            PlannedGroup(**asdict(group), slice_ms=slice_ms, bucket=bucket) for group in groups
+        ]
 
 
 def copies_in_v4(
