@@ -1,4 +1,4 @@
-"""Empties a queue's view of what is done: rows, and marks with a proof; moves both starts forward."""
+"""Empties what is done from a queue's view: rows, and marks with a proof; moves both starts on."""
 
 SMALL_FIRST = True
 """Small work is done without Spark: all that it asks of Spark is `run_on_keys`."""
