@@ -1,5 +1,7 @@
 """Whatever a comment, a docstring or a page cites is in the repository."""
 
+import re
+
 import pytest
 
 from mailslice.model.settings import clone_root
@@ -38,3 +40,50 @@ def test_every_citation_in_code_tests_and_docs_exists():
 )
 def test_a_citation_of_nothing_is_found(line, missing):
     assert list(CITABLE.missing(line, DOCS)) == missing
+
+
+PACKAGE = clone_root() / "include" / "mailslice"
+PACKAGES = "|".join(folder.parent.name for folder in PACKAGE.glob("*/__init__.py"))
+NAME = re.compile(rf"`(?:mailslice\.)?((?:{PACKAGES}|faults|own)(?:\.\w+)+)[`(]")
+EXAMPLE = re.compile("old_exports|NAME")
+PATH = re.compile(r"`((?:\w+/)+\w+\.(?:py|md|ya?ml|json))(?:::\w+)?`")
+
+
+def code_cited_in_vain(text):
+    """Dotted names and paths of files in backticks that lead to nothing."""
+    for name in NAME.findall(text):
+        if not any(exists(prefix + name) for prefix in ("", "testing.", "stores.cassandra.")):
+            yield name
+    for path in PATH.findall(text):
+        roots = (clone_root(), PACKAGE, PACKAGE / "worker", clone_root() / "docs")
+        if not any((root / path).exists() for root in roots):
+            yield path
+
+
+def exists(name):
+    """Whether a dotted name is a module, or a definition in one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        path = PACKAGE.joinpath(*parts[:length])
+        files = [path.with_suffix(".py"), path / "__init__.py"]
+        if module := next((file for file in files if file.is_file()), None):
+            text = module.read_text(encoding="utf-8")
+            return all(re.search(rf"\b{part}\b", text) for part in parts[length:])
+    return False
+
+
+@pytest.mark.parametrize(
+    "page", [*DOCS.rglob("*.md"), clone_root() / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_code_that_a_page_names_exists(page):
+    text = page.read_text(encoding="utf-8")
+    assert [name for name in code_cited_in_vain(text) if not EXAMPLE.search(name)] == []
+
+
+def test_code_that_does_not_exist_is_found():
+    text = "`stores.blobs.nowhere`, `worker.Nobody`, `worker/nowhere.py`, `maintenance.runner`"
+    assert list(code_cited_in_vain(text)) == [
+        "stores.blobs.nowhere",
+        "worker.Nobody",
+        "worker/nowhere.py",
+    ]
