@@ -5,7 +5,8 @@ import re
 import pytest
 
 from mailslice.maintenance import registry
-from mailslice.model.settings import clone_root
+from mailslice.model.settings import clone_root, variables
+from stack.settings import stack_variables
 
 DOCS = clone_root() / "docs"
 INVARIANTS = (DOCS / "invariants.md").read_text(encoding="utf-8")
@@ -60,3 +61,11 @@ def test_links_of_the_pages_outside_of_docs_lead_somewhere(page):
 def test_the_readme_names_every_duty():
     text = (clone_root() / "README.md").read_text(encoding="utf-8")
     assert [name for name in registry.names() if f"`{name}`" not in text] == []
+
+
+def test_every_setting_that_a_page_names_exists():
+    known = {*variables(), *stack_variables()}
+    for page in [*DOCS.rglob("*.md"), clone_root() / "README.md"]:
+        names = re.findall(r"\bMAILSLICE_[A-Z0-9_]+[A-Z0-9]\b(?!_|\.\.\.)", page.read_text("utf-8"))
+        unknown = {name for name in names if not name.startswith("MAILSLICE_TEST_")} - known
+        assert not unknown, page.name
