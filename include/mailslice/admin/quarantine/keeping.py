@@ -122,10 +122,9 @@ class Quarantine:
         return row
 
     def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
-        """Keep recipients in doubt for good, for a worker: a row that no duty withdraws names them
-        all then, whatever stuck_mails is doing with the mail.
+        """Quarantine recipients whose delivery is unknown. No duty withdraws the row.
 
-        Raises StoreUnavailable: somebody closes the mail; ask again.
+        Raises StoreUnavailable while another process closes the mail: try again.
         """
         row = self.keep_for_good(item, holder, decided)
         if row.state is State.CLOSING and self.tidy(row):
