@@ -21,7 +21,7 @@ from tests.services.duties.audited import Spool
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
 from tests.services.duties.dead_letters.conftest import Letters
 from tests.services.duties.migrate_v3_to_v4.conftest import OldView
-from tests.services.duties.stuck_mails.conftest import Place4Stuck
+from tests.services.duties.stuck_mails.conftest import StuckQueue
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 SETTINGS = {
@@ -144,7 +144,7 @@ def test_queue_audit_and_republish_lost(run, stores, world, queue):
 
 
 def test_dead_letters(run, stores, world, queue):
-    letters = Letters(world.settings, stores, queue, world.environ)
+    letters = Letters(world.settings, stores, queue)
     letters.letter(letters.mail("deleted", marked=True))
     letters.letter(b"{no mail")
     letters.letter(letters.mail("rejected"))
@@ -160,7 +160,7 @@ def test_dead_letters(run, stores, world, queue):
 
 
 def test_stuck_mails(run, stores, world, queue):
-    stuck = Place4Stuck(world.settings, stores, queue)
+    stuck = StuckQueue(world.settings, stores, queue)
     item, quick = stuck.mail("stuck"), stuck.mail("quick")
     worker = stuck.worker(stuck.held(item, 900), stuck.held(quick, 1))
     try:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from mailslice.checks.data_docs import Docs
-from mailslice.checks.gate import Expectation, Frame, judge, run_gate
+from mailslice.checks.gate import Expectation, Frame, evaluate, run_gate
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import GateFailed
 from mailslice.model.settings import S3Settings
@@ -54,7 +54,7 @@ class GateContract:
 
     def broken(self, docs, *frames: Frame) -> Mapping[str, int]:
         """The sentences that are not true, and how many rows break each."""
-        findings = judge("check", frames, docs).findings
+        findings = evaluate("check", frames, docs).findings
         return {each.sentence: each.failed_rows for each in findings if not each.success}
 
     def test_each_rule_fails_by_the_rows_that_break_it_and_by_no_other(self, rows, docs):
@@ -63,7 +63,7 @@ class GateContract:
             Frame(name.replace(" ", "_"), rows({**good, **columns}), RULES)
             for name, columns in BROKEN.items()
         ]
-        found = judge("check", [Frame("good", rows(good), RULES), *frames], docs).findings
+        found = evaluate("check", [Frame("good", rows(good), RULES), *frames], docs).findings
         told = {(each.frame, each.sentence, each.failed_rows) for each in found if not each.success}
         assert told == {
             (name.replace(" ", "_"), name, 2 if name.startswith("unique") else 1) for name in BROKEN

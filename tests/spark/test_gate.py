@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mailslice.checks.data_docs import Docs
-from mailslice.checks.gate import Expectation, Frame, judge
+from mailslice.checks.gate import Expectation, Frame, evaluate
 from mailslice.engine.frames import InProcess
 from mailslice.engine.plan_rows import instants, plan_rows
 from mailslice.engine.spark_session import spark_session
@@ -49,7 +49,7 @@ def frame(engine, location, files, derive=instants):
 
 
 def findings(location, *frames):
-    return judge("check", frames, Docs(location, "queue_cleanup", "spool", "r1")).findings
+    return evaluate("check", frames, Docs(location, "queue_cleanup", "spool", "r1")).findings
 
 
 class TestSparkFrame(GateContract):

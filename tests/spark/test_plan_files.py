@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mailslice.engine.id_arrays import low_halves, of_packed, of_texts, texts
 from mailslice.engine.id_arrays import pack as pack_rows
+from mailslice.engine.partition_scan import Spool
 from mailslice.engine.row_files import (
     ROWS_A_GROUP,
     Digest,
@@ -22,7 +23,6 @@ from mailslice.engine.row_files import (
     digest_of,
     digest_of_table,
 )
-from mailslice.engine.spill import Spool
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import PlanRefused
 from mailslice.model.settings import S3Settings

@@ -25,7 +25,6 @@ class Expectation:
 
     @classmethod
     def equal(cls, column: str, value: float, sentence: str) -> Self:
-        """Every value of the column is this number."""
         return cls.between(column, value, value, sentence)
 
     @classmethod
@@ -36,7 +35,6 @@ class Expectation:
 
     @classmethod
     def one_of(cls, column: str, values: Sequence[object], sentence: str) -> Self:
-        """Every value is one of these."""
         arguments = {"column": column, "value_set": list(values)}
         return cls((column,), sentence, "ExpectColumnValuesToBeInSet", arguments)
 
@@ -51,12 +49,10 @@ class Expectation:
 
     @classmethod
     def rows(cls, count: int, sentence: str) -> Self:
-        """The frame has so many rows."""
         return cls((), sentence, "ExpectTableRowCountToEqual", {"value": count})
 
     @classmethod
     def same(cls, column: str, other: str, sentence: str) -> Self:
-        """In every row both columns are equal."""
         arguments = {"column_A": column, "column_B": other}
         return cls((column, other), sentence, "ExpectColumnPairValuesToBeEqual", arguments)
 

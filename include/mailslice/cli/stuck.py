@@ -162,8 +162,8 @@ def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
     """What the last run in shadow mode would do, as `_shown`."""
     from datetime import datetime
 
-    from mailslice.duties.stuck_mails.noted import noted
-    from mailslice.duties.stuck_mails.verdicts import Action
+    from mailslice.duties.stuck_mails.mails import Action
+    from mailslice.duties.stuck_mails.work import noted
 
     if not _has_own_tables(opened):
         return []

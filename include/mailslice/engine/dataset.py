@@ -1,6 +1,8 @@
-"""Frames that workers read once: rows stay on the executors' disks, summaries of tasks come back.
+"""Rows that workers read once, and exact joins of them by key.
 
-A scan's rows are counted, joined and counted again. A second read would give other rows.
+Rows stay on the executors' disks, summaries of tasks come back. A scan's rows are counted, joined
+and counted again: a second read would give other rows. A reference in another spelling than the
+key's never counts as the key's, and never lets the key be deleted either.
 """
 
 from __future__ import annotations
@@ -16,23 +18,24 @@ from mailslice.engine.worker_stores import one_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
 
 K = TypeVar("K")
 Columns: TypeAlias = Mapping[str, str]
 """Column -> `string` or `long`."""
 Summary: TypeAlias = dict[str, Any]
-Work: TypeAlias = Callable[[Iterator[Sequence[K]]], Iterator["Rows | Summary"]]
+Work: TypeAlias = Callable[[Iterator[Sequence[K]]], Iterator["RowBatch | Summary"]]
 _SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowBatch:
     """Some rows of a frame, column by column."""
 
     columns: Mapping[str, Sequence[object]]
 
 
-class Frame:
+class Dataset:
     """The rows that were read. Release it.
 
     `rows`: a Spark frame, or in process a list of dicts. `summaries`: JSON objects, in no order.
@@ -45,27 +48,27 @@ class Frame:
         self.summaries = summaries
         self.release = release
 
-    def __enter__(self) -> Frame:
+    def __enter__(self) -> Dataset:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns) -> Frame:
+def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns) -> Dataset:
     """Give the keys to workers and keep the rows that they read.
 
-    `work` yields Rows, and summaries as JSON objects. Raises the mailslice error that a worker
+    `work` yields RowBatch, and summaries as JSON objects. Raises the mailslice error that a worker
     raised.
     """
     if isinstance(spark, InProcess):
         results = list(work(iter([keys]))) if keys else []
-        parts = [part.columns.values() for part in results if isinstance(part, Rows)]
+        parts = [part.columns.values() for part in results if isinstance(part, RowBatch)]
         values = (row for part in parts for row in zip(*part, strict=True))
         rows = [dict(zip(columns, row, strict=True)) for row in values]
-        return Frame(rows, [part for part in results if not isinstance(part, Rows)])
+        return Dataset(rows, [part for part in results if not isinstance(part, RowBatch)])
     if not keys:
-        return Frame(spark.createDataFrame([], _schema(columns)), [])
+        return Dataset(spark.createDataFrame([], _schema(columns)), [])
     from pyspark import StorageLevel
 
     def read(batches: Iterator[Sequence[K]]) -> Iterator[pa.RecordBatch]:
@@ -80,7 +83,7 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
     except BaseException:
         frame.unpersist()
         raise
-    return Frame(
+    return Dataset(
         frame.filter(frame[_SUMMARY].isNull()).drop(_SUMMARY),
         [json.loads(row[0]) for row in summaries],
         frame.unpersist,
@@ -112,14 +115,14 @@ def _schema(columns: Columns) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def _batch(result: Rows | Summary, columns: Columns) -> pa.RecordBatch:
+def _batch(result: RowBatch | Summary, columns: Columns) -> pa.RecordBatch:
     import pyarrow as pa
 
     types = {"string": pa.string(), "long": pa.int64()}
     schema = pa.schema(
         [*((name, types[kind]) for name, kind in columns.items()), (_SUMMARY, pa.string())]
     )
-    if isinstance(result, Rows):
+    if isinstance(result, RowBatch):
         count = len(next(iter(result.columns.values())))
         arrays = [pa.array(result.columns[name], types[kind]) for name, kind in columns.items()]
         return pa.RecordBatch.from_arrays([*arrays, pa.nulls(count, pa.string())], schema=schema)
@@ -127,3 +130,114 @@ def _batch(result: Rows | Summary, columns: Columns) -> pa.RecordBatch:
         [*(pa.nulls(1, types[kind]) for kind in columns.values()), pa.array([json.dumps(result)])],
         schema=schema,
     )
+
+
+REFERENCE = "ref"
+"""The one column of frames of references."""
+KEY = "key"
+"""The column of all other frames that is compared."""
+DOUBTFUL = "doubtful"
+"""1 where a reference is alike without being equal."""
+
+
+class KeyNormalizer:
+    """Texts are alike when they are equal after a translation.
+
+    Each of `characters` becomes the one of `changed` at its index; without one it is dropped.
+    """
+
+    def __init__(self, characters: str, changed: str) -> None:
+        self._characters, self._changed = characters, changed
+        self._table = str.maketrans(characters[: len(changed)], changed, characters[len(changed) :])
+
+    def text(self, value: str) -> str:
+        return value.translate(self._table)
+
+    def column(self, column: Column) -> Column:
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+        return F.translate(column, self._characters, self._changed)
+
+
+def unreferenced(
+    spark: Session, keys: Dataset, references: Sequence[Dataset], normalizer: KeyNormalizer
+) -> Any:
+    """The rows of `keys` that no reference is equal to, with the column `doubtful`."""
+    if isinstance(spark, InProcess):
+        known = {row[REFERENCE] for frame in references for row in frame.rows}
+        known_normalized = {normalizer.text(reference) for reference in known}
+        return [
+            {**row, DOUBTFUL: int(normalizer.text(row[KEY]) in known_normalized)}
+            for row in keys.rows
+            if row[KEY] not in known
+        ]
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # Of the spellings of one id the least and the greatest are compared. A key whose own spelling
+    # lies between them counts as doubtful, and stays as well.
+    known = (
+        _references(references)
+        .groupBy(normalizer.column(F.col(REFERENCE)).alias("normalized"))
+        .agg(F.min(REFERENCE).alias("low"), F.max(REFERENCE).alias("high"))
+    )
+    joined = keys.rows.withColumn("normalized", normalizer.column(F.col(KEY))).join(
+        known, "normalized", "left"
+    )
+    equal = F.coalesce((F.col(KEY) == F.col("low")) | (F.col(KEY) == F.col("high")), F.lit(False))
+    return (
+        joined.filter(~equal)
+        .withColumn(DOUBTFUL, F.col("low").isNotNull().cast("long"))
+        .drop("normalized", "low", "high")
+    )
+
+
+def referenced(
+    spark: Session, keys: Dataset, references: Sequence[Dataset], normalizer: KeyNormalizer
+) -> Any:
+    """The rows of `keys` that a reference equals or is normalizer, before a delete or a restore."""
+    if isinstance(spark, InProcess):
+        known_normalized = {
+            normalizer.text(row[REFERENCE]) for frame in references for row in frame.rows
+        }
+        return [row for row in keys.rows if normalizer.text(row[KEY]) in known_normalized]
+    from pyspark.sql import functions as F  # noqa: N812
+
+    known = _references(references).select(normalizer.column(F.col(REFERENCE)).alias("normalized"))
+    return (
+        keys.rows.withColumn("normalized", normalizer.column(F.col(KEY)))
+        .join(known, "normalized", "left_semi")
+        .drop("normalized")
+    )
+
+
+def collected(spark: Session, rows: Any) -> list[dict[str, Any]]:
+    """The rows, here: for those that are few."""
+    if isinstance(spark, InProcess):
+        return list(rows)
+    with translated():
+        return [row.asDict() for row in rows.collect()]
+
+
+def missing_from(spark: Session, rows: Any, keys: Dataset) -> Any:
+    if isinstance(spark, InProcess):
+        known = {row[KEY] for row in keys.rows}
+        return [row for row in rows if row[KEY] not in known]
+    return rows.join(keys.rows.select(KEY), KEY, "left_anti")
+
+
+def with_known(
+    spark: Session, rows: Any, known: Dataset, on: Sequence[str], more: Sequence[str]
+) -> Any:
+    """The rows with the columns `more` of `known`, joined on `on`; null without a match."""
+    if isinstance(spark, InProcess):
+        rows_by_columns = {tuple(row[name] for name in on): row for row in known.rows}
+        pairs = ((row, rows_by_columns.get(tuple(row[name] for name in on), {})) for row in rows)
+        return [{**row, **{name: match.get(name) for name in more}} for row, match in pairs]
+    return rows.join(known.rows.select(*on, *more).dropDuplicates(list(on)), list(on), "left")
+
+
+def _references(references: Sequence[Dataset]) -> DataFrame:
+    frame: DataFrame = references[0].rows
+    for reference in references[1:]:
+        frame = frame.union(reference.rows)
+    return frame

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from mailslice.model import errors
 
 _MAILSLICE_ERROR = re.compile(r"^(?:.*\s)?mailslice\.model\.errors\.(\w+): (.+)$", re.MULTILINE)
-_FILE = "FileNotFound|IsADirectory|NotADirectory|Permission|OS|Key|Index|UnicodeDecode"
-_UNREADABLE = re.compile(rf"^(?:pyarrow\.lib\.)?(Arrow\w+|(?:{_FILE})Error): (.+)$", re.MULTILINE)
+_FILE_ERRORS = "FileNotFound|IsADirectory|NotADirectory|Permission|OS|Key|Index|UnicodeDecode"
+_UNREADABLE = re.compile(
+    rf"^(?:pyarrow\.lib\.)?(Arrow\w+|(?:{_FILE_ERRORS})Error): (.+)$", re.MULTILINE
+)
 
 
 @contextmanager

@@ -54,11 +54,9 @@ class Small:
 
     @property
     def is_small(self) -> bool:
-        """Whether the work so far is within the limit."""
         return self.done <= self.most
 
     def large(self) -> SparkSession:
-        """The session, started at the first call."""
         if self.started is None:
             self.started = self.start()
         return self.started
@@ -71,7 +69,6 @@ Session: TypeAlias = "SparkSession | InProcess | Small"
 
 
 def slots_of(spark: Session) -> int:
-    """How many tasks run beside each other."""
     return 1 if isinstance(spark, InProcess) else int(spark.sparkContext.defaultParallelism)
 
 

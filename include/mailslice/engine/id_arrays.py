@@ -38,7 +38,6 @@ def of_halves(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> Ids:
 
 
 def pack(ids: Ids) -> bytes:
-    """The packed form."""
     import numpy as np
 
     packed = np.empty((len(ids), WIDTH), np.uint8)
@@ -58,7 +57,6 @@ def low_halves(ids: Ids) -> npt.NDArray[np.uint64]:
 
 
 def texts(ids: Ids) -> pa.StringArray:
-    """The usual text of each."""
     import numpy as np
     import pyarrow as pa
 

@@ -14,11 +14,9 @@ from uuid import uuid4
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.id_arrays import low_halves, of_packed, of_texts, pack
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
-from mailslice.engine.row_files import Location, PlanPart, PlanReader
+from mailslice.engine.row_files import PlanFiles, PlanPart, PlanReader
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.errors import PlanRefused
-from mailslice.model.mail import QueueName
-from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ids import cut
 from mailslice.stores.cassandra.ranges import TokenRange
 
@@ -39,16 +37,12 @@ _COLUMN = "enqueue_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Dropping:
+class Dropping(PlanFiles):
     """Whose marks, and where their ids are.
 
     `turn(n)` blocks until n more may be dropped; each task has a copy of its own.
     """
 
-    settings: Settings
-    queue: QueueName
-    location: Location
-    folder: str
     turn: Callable[[int], None] | None = None
 
 

@@ -7,6 +7,8 @@ back exactly once, empty or not: a missing summary is an unread partition, never
 
 from __future__ import annotations
 
+import struct
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,8 +21,7 @@ from uuid import UUID
 from mailslice.engine import id_arrays as ids_
 from mailslice.engine import page_decoder
 from mailslice.engine.frames import Session, run_on_keys
-from mailslice.engine.row_files import NO_PART, Digest, Location, PlanPart, PlanWriter
-from mailslice.engine.spill import Spool
+from mailslice.engine.row_files import NO_PART, ROWS_A_GROUP, Digest, Location, PlanPart, PlanWriter
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
@@ -36,6 +37,51 @@ if TYPE_CHECKING:
     from mailslice.stores.cassandra.deleted_mails import DeletedMails
     from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
     from mailslice.stores.cassandra.packed import PackedPage
+
+_ROW = struct.Struct(">16sq")
+_IN_MEMORY = 4 * 1024 * 1024
+
+
+class Spool:
+    """Enqueue ids with their write times, 24 bytes each, in the order of `add`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.newest_us = -(2**63)
+        # Closed by `close`.
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
+
+    def add(self, enqueue_id: UUID, written_us: int) -> None:
+        self._file.write(_ROW.pack(enqueue_id.bytes, written_us))
+        self.count += 1
+        self.newest_us = max(self.newest_us, written_us)
+
+    def add_many(self, ids: Ids, written_us: Times) -> None:
+        import numpy as np
+
+        if len(ids):
+            rows = np.empty((len(ids), _ROW.size), np.uint8)
+            rows[:, :16] = ids
+            rows[:, 16:] = written_us.astype(">i8").view(np.uint8).reshape(-1, 8)
+            self._file.write(rows.tobytes())
+            self.count += len(ids)
+            self.newest_us = max(self.newest_us, int(written_us.max()))
+
+    def chunks(self) -> Iterator[tuple[Ids, Times]]:
+        """The rows again, at most a row group at once."""
+        import numpy as np
+
+        self._file.seek(0)
+        while data := self._file.read(_ROW.size * ROWS_A_GROUP):
+            rows = np.frombuffer(data, np.uint8).reshape(-1, _ROW.size)
+            yield (
+                rows[:, :16],
+                np.ascontiguousarray(rows[:, 16:]).view(">i8")[:, 0].astype(np.int64),
+            )
+
+    def close(self) -> None:
+        self._file.close()
+
 
 P = TypeVar("P")
 PartitionName: TypeAlias = tuple[str, int, int]
@@ -102,7 +148,6 @@ def micros(when: datetime) -> int:
 
 
 def instant(slice_ms: int) -> datetime:
-    """The instant of `millis`."""
     return _EPOCH + timedelta(milliseconds=slice_ms)
 
 
@@ -235,7 +280,6 @@ class Survivors:
         self._count = 0
 
     def add(self, live: Ids) -> None:
-        """Those of a page."""
         self._count += len(live)
         room = SURVIVORS_A_PARTITION - len(self._ids)
         self._ids += [str(UUID(bytes=id_.tobytes())) for id_ in live[:room]]

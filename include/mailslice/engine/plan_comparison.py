@@ -1,7 +1,8 @@
-"""Compare a plan's rows with the view as it is now, partition by partition, before a delete.
+"""Compare the rows of a plan with the view, partition by partition: before a delete, and after it.
 
-Both sides come in the order of the clustering key, as a plan's rows are written as they are read.
-So one walk compares them in bounded memory.
+Before: both sides come in the order of the clustering key, as a plan's rows are written as they
+are read, so one walk compares them in bounded memory. After: ids, write times and marks are read
+once, for read-back, mark deletion, contentStart, verify and statistics.
 """
 
 from __future__ import annotations
@@ -10,28 +11,35 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mailslice.engine.frames import Session, run_on_keys
-from mailslice.engine.id_arrays import of_packed, of_texts
-from mailslice.engine.partition_scan import Marks, P, PartitionKey, pages_by_partition
+from mailslice.engine.frames import R, Session, run_on_keys
+from mailslice.engine.id_arrays import low_halves, of_packed, of_texts
+from mailslice.engine.partition_scan import (
+    Marks,
+    P,
+    PartitionKey,
+    Survivors,
+    pages_by_partition,
+    written_ids,
+)
 from mailslice.engine.row_files import (
     NO_PART,
     Digest,
-    Location,
+    PlanFiles,
     PlanPart,
     PlanReader,
     digest_of_table,
 )
 from mailslice.engine.worker_stores import stores_of
-from mailslice.model.mail import Partition, QueueName
-from mailslice.model.settings import Settings
+from mailslice.model.mail import Partition
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from mailslice.engine.id_arrays import Ids
-    from mailslice.stores import Stores
+    from mailslice.engine.row_files import Times
     from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+    from mailslice.stores.cassandra.packed import PackedPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,48 +66,43 @@ class PartitionNow(PartitionKey):
     digest: Digest
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What to compare: a queue, the plan's folder."""
+def compare(spark: Session, spec: PlanFiles, keys: Sequence[PlanKey]) -> list[PartitionNow]:
+    """Each partition as it is now, beside its planned rows."""
 
-    settings: Settings
-    queue: QueueName
-    location: Location
-    folder: str
+    def count(
+        key: PlanKey, pages: Iterator[bytes], marks: Marks, reader: PlanReader
+    ) -> PartitionNow:
+        counts = _before(map(of_packed, pages), _Planned(reader, key.part), marks)
+        return PartitionNow(*key.name, **counts)
+
+    return _on_partitions(spark, spec, keys, lambda rows: rows.packed_ids_of, count)
 
 
-def compare(spark: Session, spec: Comparison, keys: Sequence[PlanKey]) -> list[PartitionNow]:
-    """Every key once."""
+def _on_partitions(
+    spark: Session,
+    spec: PlanFiles,
+    keys: Sequence[PlanKey],
+    method: Callable[[EnqueuedMails], Callable[..., Iterator[tuple[Partition, P]]]],
+    count: Callable[[PlanKey, Iterator[P], Marks, PlanReader], R],
+) -> list[R]:
+    """What `count` makes of each key and the pages that `method` of its table reads."""
 
-    def read(batches: Iterator[Sequence[PlanKey]]) -> Iterator[PartitionNow]:
+    def read(batches: Iterator[Sequence[PlanKey]]) -> Iterator[R]:
         stores = stores_of(spec.settings)
         marks = Marks(stores.tables.deleted, spec.queue)
         with PlanReader(spec.location, spec.folder) as reader:
             for batch in batches:
-                keys = sorted(batch, key=lambda key: (key.part.file, key.part.first))
-                read_keys = planned_partitions(
-                    stores, spec.queue, keys, lambda rows: rows.packed_ids_of
-                )
-                for key, pages in read_keys:
-                    counts = _before(map(of_packed, pages), _Planned(reader, key.part), marks)
-                    yield PartitionNow(*key.name, **counts)
+                ordered = sorted(batch, key=lambda key: (key.part.file, key.part.first))
+                for rows in (stores.tables.v3, stores.tables.v4):
+                    of_table = [key for key in ordered if key.table == rows.table.value]
+                    if not of_table:  # the table may not exist
+                        continue
+                    partitions = [key.partition for key in of_table]
+                    read_pages = pages_by_partition(method(rows), spec.queue, partitions)
+                    for key, (_, pages) in zip(of_table, read_pages, strict=True):
+                        yield count(key, pages, marks, reader)
 
     return run_on_keys(spark, keys, read)
-
-
-def planned_partitions(
-    stores: Stores,
-    queue: QueueName,
-    keys: Sequence[PlanKey],
-    method: Callable[[EnqueuedMails], Callable[..., Iterator[tuple[Partition, P]]]],
-) -> Iterator[tuple[PlanKey, Iterator[P]]]:
-    """Each key with the pages that `method` of its table reads; table by table."""
-    for rows in (stores.tables.v3, stores.tables.v4):
-        of_table = [key for key in keys if key.table == rows.table.value]
-        if of_table:  # else the table may not exist
-            read = pages_by_partition(method(rows), queue, [key.partition for key in of_table])
-            for key, (_, pages) in zip(of_table, read, strict=True):
-                yield key, pages
 
 
 def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, Any]:
@@ -175,3 +178,76 @@ class _Planned:
         for table in self._reader.groups(self._part):
             self._digest += digest_of_table(table)
             yield of_texts(table.column("enqueue_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class UnmarkedPartition(PartitionKey):
+    """A partition after the deletes.
+
+    `unmarked` rows have no mark; `early` of those were written before the plan was made. `matched`
+    rows are planned; `matched_unmarked` of those have no mark. `survivors` are some of the unmarked
+    ids. `ids` are the low halves of all ids, 8 bytes each.
+    """
+
+    rows: int
+    unmarked: int
+    early: int
+    matched: int
+    matched_unmarked: int
+    survivors: tuple[str, ...]
+    ids: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingSpec(PlanFiles):
+    """What to read after the deletes; `made_us`: when the plan was made, in microseconds."""
+
+    made_us: int
+
+
+def read_after(
+    spark: Session, spec: RemainingSpec, keys: Sequence[PlanKey]
+) -> list[UnmarkedPartition]:
+    """Each partition after the deletes."""
+
+    def count(
+        key: PlanKey, pages: Iterator[PackedPage], marks: Marks, reader: PlanReader
+    ) -> UnmarkedPartition:
+        return _after(key, written_ids(pages), marks, reader, spec.made_us)
+
+    return _on_partitions(spark, spec, keys, lambda rows: rows.packed_written_ids_of, count)
+
+
+def _after(
+    key: PlanKey,
+    pages: Iterator[tuple[Ids, Times]],
+    marks: Marks,
+    reader: PlanReader,
+    made_us: int,
+) -> UnmarkedPartition:
+    import numpy as np
+
+    halves, live = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
+    survivors, early = Survivors(), 0
+    for ids, written in pages:
+        unmarked = ~marks.of(ids)
+        halves.append(low_halves(ids))
+        live.append(unmarked)
+        survivors.add(ids[unmarked])
+        early += int((unmarked & (written > 0) & (written <= made_us)).sum())
+    halves_read, alive = np.concatenate(halves), np.concatenate(live)
+    count, planned = len(halves_read), np.empty(0, np.bool_)
+    if count:  # where nothing is left, the plan is not read
+        planned = np.isin(halves_read, _planned(reader, key.part))
+    where, counts = key.name, (count, int(alive.sum()), early)
+    matched = (int(planned.sum()), int((planned & alive).sum()))
+    packed = halves_read.astype(">u8").tobytes()
+    return UnmarkedPartition(*where, *counts, *matched, survivors.shown(count), packed)
+
+
+def _planned(reader: PlanReader, part: PlanPart) -> npt.NDArray[np.uint64]:
+    """The low halves of the ids that are planned in a partition."""
+    import numpy as np
+
+    groups = (low_halves(of_texts(table.column("enqueue_id"))) for table in reader.groups(part))
+    return np.concatenate([np.empty(0, np.uint64), *groups])

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from mailslice.engine.id_arrays import of_texts, texts
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,11 +33,20 @@ class Location(Protocol):
     """Where files are, on the driver and on executors: it must pickle, as `Artifacts` does."""
 
     @property
-    def filesystem(self) -> FileSystem:
-        """Of pyarrow."""
+    def filesystem(self) -> FileSystem: ...
 
     def path(self, name: str) -> str:
         """The path of `name`, as the filesystem takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFiles:
+    """A queue's plan: `folder` of its files, below `location`. For workers."""
+
+    settings: Settings
+    queue: QueueName
+    location: Location
+    folder: str
 
 
 ROWS_A_GROUP = 50_000
@@ -165,7 +176,6 @@ class PlanWriter:
         return PlanPart(self._file, first, self._groups - first), digest
 
     def close(self) -> None:
-        """Finish the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -179,7 +189,6 @@ class PlanReader:
         self._open: tuple[str, Any] | None = None
 
     def groups(self, part: PlanPart) -> Iterator[pa.Table]:
-        """The row groups of one place."""
         for group in range(part.first, part.first + part.groups):
             yield self._reader(part.file).read_row_group(group)
 

@@ -17,6 +17,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
+    from mailslice.checks.gate import Evaluator
     from mailslice.engine.frames import Session
     from mailslice.maintenance.engine import Engine
     from mailslice.stores import Stores
@@ -46,6 +47,8 @@ class StepContext:
     clock: Clock
     engine: Engine | None = None
     """Where its frames are computed; None: in Spark."""
+    evaluator: Evaluator | None = None
+    """How its gates are evaluated; None: by Great Expectations."""
     began: float = field(default_factory=time.monotonic)
     """When this step began, by the monotonic clock."""
 

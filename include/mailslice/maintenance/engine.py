@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mailslice.engine.frames import InProcess, Session, Small
@@ -36,18 +36,19 @@ class Engine:
     plan: Mapping[str, Any] | None = None
     in_process: bool = False
     """No Spark is started: TooLarge is raised where one would be."""
-    _session: Session | None = field(default=None, init=False)
+    chosen: Session | None = None
+    """The session, once it is chosen."""
 
     def session(self) -> Session:
         """The session of the step, chosen at the first call."""
-        if self._session is None:
-            self._session = self._chosen()
-        return self._session
+        if self.chosen is None:
+            self.chosen = self._choose()
+        return self.chosen
 
     @property
     def used(self) -> str:
         """What the step came to work with."""
-        session = self._session
+        session = self.chosen
         # The last keys of a plan may hold many rows: what begins in the process may end large.
         small = isinstance(session, Small) and session.started is None and session.is_small
         return PROCESS if session is None or isinstance(session, InProcess) or small else SPARK
@@ -58,7 +59,7 @@ class Engine:
         if isinstance(session, Small):
             session.done += rows
 
-    def _chosen(self) -> Session:
+    def _choose(self) -> Session:
         # A job under spark-submit has its JVM already: somebody found the work to be large.
         if not self.small_rows or "PYSPARK_GATEWAY_PORT" in os.environ:
             return self._spark()

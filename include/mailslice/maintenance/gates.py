@@ -39,7 +39,7 @@ def judged(context: StepContext, gate: str, frames: Sequence[Frame]) -> dict[str
         return {"success": True, "expectations": [], "dataDocs": None}
     request = context.request
     docs = Docs(context.folder.artifacts, request.duty, context.queue, request.run)
-    result = run_gate(gate, frames, docs)
+    result = run_gate(gate, frames, docs, context.evaluator)
     return {"success": True, "expectations": result.lines(), "dataDocs": result.link}
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
+from mailslice.checks.gate import Evaluator
+from mailslice.engine.frames import Session
 from mailslice.maintenance import alerts, metrics
 from mailslice.maintenance import report as reports
 from mailslice.maintenance.artifacts import RunFolder, artifacts, iso
@@ -54,7 +56,12 @@ _HOUR = timedelta(hours=1)
 
 
 def run_step(
-    step: str, request: RunRequest, settings: Settings, *, clock: Clock = system_clock
+    step: str,
+    request: RunRequest,
+    settings: Settings,
+    *,
+    clock: Clock = system_clock,
+    tools: Tools | None = None,
 ) -> dict[str, Any]:
     """Run one step; its summary, which is in the run's folder, too, there with its long lists.
 
@@ -67,7 +74,8 @@ def run_step(
     duty = load(request.duty)
     params = duty.params.parse(request.params)
     with open_stores(settings) as stores:
-        return _step(_Run(duty, request, params, settings, stores, clock), step)
+        run = _Run(duty, request, params, settings, stores, clock, tools=tools or Tools())
+        return _step(run, step)
 
 
 def run_all(
@@ -76,6 +84,7 @@ def run_all(
     on_step: OnStep | None = None,
     *,
     clock: Clock = system_clock,
+    tools: Tools | None = None,
 ) -> dict[str, Any]:
     """Run the steps of one run in this process; the report. A dry run has no apply and no verify.
 
@@ -85,7 +94,7 @@ def run_all(
     params = duty.params.parse(request.params)
     summary: dict[str, Any] = {}
     with open_stores(settings) as stores:
-        run = _Run(duty, request, params, settings, stores, clock)
+        run = _Run(duty, request, params, settings, stores, clock, tools=tools or Tools())
         for step in steps_of(params):
             summary = _step(run, step)
             if on_step is not None:
@@ -147,6 +156,19 @@ def steps_of(params: DutyParams) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Tools:
+    """What a run works with besides its stores. Other tools than these are for tests."""
+
+    evaluator: Evaluator | None = None
+    """How gates are evaluated; None: by Great Expectations."""
+    session: Session | None = None
+    """Where frames are computed; None: where the duty's engine says."""
+    logic: AnyDuty | None = None
+    """In place of the duty of that name."""
+    agree: Callable[[Stores], Settings] = agree
+
+
+@dataclass(frozen=True)
 class _Run:
     duty: DutyEntry
     request: RunRequest
@@ -155,6 +177,11 @@ class _Run:
     stores: Stores
     clock: Clock
     in_process: bool = False
+    tools: Tools = field(default_factory=Tools)
+
+    @property
+    def logic(self) -> AnyDuty:
+        return self.tools.logic or self.duty.logic
 
     @property
     def folder(self) -> RunFolder:
@@ -198,7 +225,7 @@ def _step(run: _Run, step: str) -> dict[str, Any]:
         message = f"{step} is done, report has not run yet"
         status = {"status": reports.RUNNING, "message": message}
         run.ledger.write(_so_far(run, summary["started"], status))
-    bulky = run.duty.logic.bulky | {"decided"}
+    bulky = run.logic.bulky | {"decided"}
     return {name: value for name, value in summary.items() if name not in bulky}
 
 
@@ -208,12 +235,15 @@ def _taken(run: _Run, step: str) -> dict[str, Any]:
     if step != "report":
         # What an earlier try met is not why this one ends, should it be killed without a word.
         folder.artifacts.remove(folder.file(FAILURE))
-        agreed = agree(run.stores) if run.duty.needs_queue else agreed
+        agreed = run.tools.agree(run.stores) if run.duty.needs_queue else agreed
     if step == "plan":
         folder.artifacts.remove(folder.file(AHEAD))
     engine = _engine(run, step)
-    context = StepContext(run.request, run.params, agreed, run.stores, folder, run.clock, engine)
-    summary = step_of(run.duty.logic, step)(context)
+    evaluator = run.tools.evaluator
+    context = StepContext(
+        run.request, run.params, agreed, run.stores, folder, run.clock, engine, evaluator
+    )
+    summary = step_of(run.logic, step)(context)
     if step == "plan" and run.duty.small_first:
         summary["engine"] = engine.used
     return summary
@@ -223,7 +253,7 @@ def _engine(run: _Run, step: str) -> Engine:
     small_rows = run.settings.duty.small_rows if run.duty.small_first else 0
     plan = None if step == "plan" else run.folder.read_json(FILES["plan"]) or {}
     name = f"mailslice {run.request.duty} {run.request.queue}"
-    return Engine(run.settings, name, small_rows, plan, run.in_process)
+    return Engine(run.settings, name, small_rows, plan, run.in_process, run.tools.session)
 
 
 def _finish(run: _Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +318,7 @@ def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any
 
 def _so_far(run: _Run, started: str, outcome: dict[str, Any]) -> dict[str, Any]:
     """A report made of the files of the steps that are done."""
-    fields = partial_report(run.duty.logic, run.folder)
+    fields = partial_report(run.logic, run.folder)
     return _report_of(run, started, {**fields, **outcome})
 
 

@@ -11,13 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.admin import queues
-from mailslice.checks import gate
 from mailslice.engine import worker_stores
-from mailslice.engine.frames import InProcess
 from mailslice.maintenance.artifacts import RunFolder, artifacts
-from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
-from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model.errors import GateFailed, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
@@ -25,9 +21,14 @@ from mailslice.stores import open_stores
 from mailslice.stores.cassandra.session import CassandraSession
 from stack.settings import Profile, stack_settings
 from tests.own_cluster import Cluster
-from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
-from tests.services.duties.running import environment, kill, let_run_out
+from tests.services.duties.world import (
+    environment,
+    kill,
+    let_run_out,
+    run_all_in_process,
+    run_step_in_process,
+)
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
 
@@ -66,9 +67,7 @@ def cluster(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _without_spark(monkeypatch):
-    monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
-    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+def _close_workers_stores():
     yield
     worker_stores.close_all()
 
@@ -206,24 +205,27 @@ def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes
             )
         cluster.kill(THIRD)
         planned = timed(
-            "cleanup, dry run, a node has just died", run_all, request(queue, dry_run=True), world
+            "cleanup, dry run, a node has just died",
+            run_all_in_process,
+            request(queue, dry_run=True),
+            world,
         )
         assert (planned["status"], planned["planned"]) == ("dry run", ROWS)
 
         halfway = request(queue)
         for step in ("plan", "check"):
-            timed(f"cleanup, {step}, one node away", run_step, step, halfway, world)
+            timed(f"cleanup, {step}, one node away", run_step_in_process, step, halfway, world)
         cluster.kill(SECOND)
         timed("the second node is convicted", convicted, cluster, SECOND)
         worker_stores.close_all()  # what a new process knows of the cluster it learns now
         for asked, step in ((request(queue), "plan"), (halfway, "apply")):
             with pytest.raises(StoreUnavailable):
-                timed(f"cleanup, {step}, two nodes away", run_step, step, asked, world)
+                timed(f"cleanup, {step}, two nodes away", run_step_in_process, step, asked, world)
         assert rows_at_one(world, queue) == ROWS + 1
 
         timed("the second node is back", back, cluster, world, SECOND, 2)
         worker_stores.close_all()
-        report = timed("cleanup, one node away", run_all, request(queue), world)
+        report = timed("cleanup, one node away", run_all_in_process, request(queue), world)
         assert (report["status"], report["applied"], report["failed"]) == ("done", ROWS, 0)
         assert report["after"] | {"browseStart": None, "contentStart": None} == {
             "browseStart": None,
@@ -238,9 +240,9 @@ def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(c
     said = "what the third node missed is told of in the next test"
     asked = {"params": {"force": True, "unrepaired": True, "reason": said}}
     with pytest.raises(GateFailed, match="Every node is up"):
-        run_all(RunRequest("reclaim", NO_QUEUE, "away", **asked), world)
+        run_all_in_process(RunRequest("reclaim", NO_QUEUE, "away", **asked), world)
     back(cluster, world, THIRD, 3)
-    report = run_all(RunRequest("reclaim", NO_QUEUE, "whole", **asked), world)
+    report = run_all_in_process(RunRequest("reclaim", NO_QUEUE, "whole", **asked), world)
     assert (report["status"], report["planned"], report["applied"], report["failed"]) == (
         "done",
         3,
@@ -264,15 +266,15 @@ def test_a_reclaim_that_is_killed_between_two_nodes_goes_on_with_the_next(cluste
     said = {"force": True, "unrepaired": True, "reason": "what was missed is told of below"}
     asked = RunRequest("reclaim", NO_QUEUE, "killed", params=said)
     for step in ("plan", "check"):
-        run_step(step, asked, world)
+        run_step_in_process(step, asked, world)
     kill("apply", asked, {**environment(world), **cluster.settings()}, "apply:after-node")
     folder = RunFolder(artifacts(world), asked.duty, asked.queue, asked.run)
     (first,) = folder.read_json("progress.json")["nodes"]
     with open_stores(world) as stores:
         let_run_out(stores, "reclaim")
     for step in ("apply", "verify"):
-        run_step(step, asked, world)
-    report = run_step("report", asked, world)
+        run_step_in_process(step, asked, world)
+    report = run_step_in_process("report", asked, world)
     assert (report["status"], report["applied"], report["failed"]) == ("done", 3, 0)
     assert [each["node"] for each in report["nodes"]] == [FIRST, SECOND, THIRD]
     assert report["nodes"][0] == first
@@ -314,7 +316,7 @@ def cleaned_while_a_node_was_away(cluster, world, timed):
         timed("the third node is convicted", convicted, cluster, THIRD)
         stores.tables.deleted.mark_many(queue, [each.enqueue_id for each in done])
         worker_stores.close_all()
-        report = timed("cleanup, one node away", run_all, request(queue), world)
+        report = timed("cleanup, one node away", run_all_in_process, request(queue), world)
         assert (report["applied"], report["marks"]["dropped"]) == (60, 60)
         assert [each.partition(":")[0] for each in report["unrepaired"]] == [
             "enqueuedmailsv4",
@@ -340,7 +342,7 @@ def reclaim(world, timed):
     def run(**params):
         said = {"force": True, "node_timeout": "1m", **params}
         asked = RunRequest("reclaim", NO_QUEUE, f"r-{uuid.uuid4().hex[:8]}", params=said)
-        return timed(f"reclaim {params}", run_all, asked, world)
+        return timed(f"reclaim {params}", run_all_in_process, asked, world)
 
     return run
 
@@ -426,10 +428,9 @@ def add_where_nobody_else_has_it(cluster, settings, statement, *values):
 
 
 def test_what_james_added_on_a_node_that_is_away_is_not_added_twice(
-    cluster, world, mailboxes, monkeypatch, timed
+    cluster, world, mailboxes, timed
 ):
     """All three are up before and after."""
-    without_spark(monkeypatch)
     with open_stores(world) as stores:
         james = Mailboxes(world, stores)
         mailbox = james.mailbox(messages=5, seen=2, add=(-1, -1))
@@ -440,7 +441,7 @@ def test_what_james_added_on_a_node_that_is_away_is_not_added_twice(
         worker_stores.close_all()
     with open_stores(world) as stores:
         james = Mailboxes(world, stores)
-        report = timed("counter_repair, the node that knows is away", james.repair)
+        report = timed("counter_repair, the node that knows is away", james.run)
         assert (report["wrong"], report["applied"]) == (1, 0)
         assert report["skippedBy"] == {"a replica is away": 1}
         timed("the third node is back", back, cluster, world, THIRD, 3)
@@ -448,7 +449,7 @@ def test_what_james_added_on_a_node_that_is_away_is_not_added_twice(
     with open_stores(world) as stores:
         james = Mailboxes(world, stores)
         assert stores.mailboxes.counters_of_all_replicas(mailbox).count == 5
-        assert james.repair()["applied"] == 0
+        assert james.run()["applied"] == 0
         assert stores.mailboxes.counters_of_all_replicas(mailbox).count == 5
         james.execute("DELETE FROM {ks}.mailbox WHERE id = %s", mailbox)
 
@@ -459,7 +460,7 @@ def test_a_node_that_hangs_stops_nobody(cluster, world, timed):
         queue = fill(stores, 500)
     cluster.freeze(SECOND)
     try:
-        report = timed("cleanup, a node hangs", run_all, request(queue), world)
+        report = timed("cleanup, a node hangs", run_all_in_process, request(queue), world)
     finally:
         cluster.thaw(SECOND)
         timed("it is up again", convicted, cluster, SECOND, "UN")
@@ -473,10 +474,9 @@ def test_a_node_that_hangs_stops_nobody(cluster, world, timed):
 
 
 def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_back(
-    cluster, world, mailboxes, monkeypatch, timed
+    cluster, world, mailboxes, timed
 ):
     """Runs last: all three are up again. No hints are kept here: what a node missed it has from reads, if at all."""
-    without_spark(monkeypatch)
     absent = ("enqueuedMailsV3", "attachmentV2", "mailRepositoryContentV2")
     settings = world.model_copy(
         update={"gc": world.gc.model_copy(update={"absent_sources": absent})}
@@ -510,13 +510,19 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         def keys():
             return {blob.key for blob in stores.blobs.list()}
 
-        assert timed("blob_gc, all nodes up", run_all, asked(), settings)["candidates"] == 20
+        assert (
+            timed("blob_gc, all nodes up", run_all_in_process, asked(), settings)["candidates"]
+            == 20
+        )
         cluster.kill(THIRD)
         worker_stores.close_all()
         assert (
-            timed("blob_gc, dry run, a node has just died", run_all, asked(dry_run=True), settings)[
-                "planned"
-            ]
+            timed(
+                "blob_gc, dry run, a node has just died",
+                run_all_in_process,
+                asked(dry_run=True),
+                settings,
+            )["planned"]
             == 20
         )
         timed(
@@ -527,8 +533,8 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
 
         halfway, drifted = asked(), james.request(mailboxes=[str(second)])
         for step in ("plan", "check"):
-            run_step(step, halfway, settings)
-            run_step(step, drifted, settings)
+            run_step_in_process(step, halfway, settings)
+            run_step_in_process(step, drifted, settings)
         cluster.kill(SECOND)
         timed("the second node is convicted", convicted, cluster, SECOND)
         worker_stores.close_all()
@@ -540,7 +546,11 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         ):
             with pytest.raises(StoreUnavailable):
                 timed(
-                    f"{request_.duty}, {step}, two nodes away", run_step, step, request_, settings
+                    f"{request_.duty}, {step}, two nodes away",
+                    run_step_in_process,
+                    step,
+                    request_,
+                    settings,
                 )
         assert keys() == orphans | referred
 
@@ -550,12 +560,12 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
             for step in ("apply", "verify"):
                 timed(
                     f"{request_.duty}, {step}, resumed, one node away",
-                    run_step,
+                    run_step_in_process,
                     step,
                     request_,
                     settings,
                 )
-            report = run_step("report", request_, settings)
+            report = run_step_in_process("report", request_, settings)
             assert (report["status"], report["failed"]) == ("done", 0)
             assert report["gcedBlobCount" if done == 20 else "applied"] == done
         assert keys() == referred
@@ -573,7 +583,7 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         timed("the third node is back", back, cluster, world, THIRD, 3)
         worker_stores.close_all()
         with open_stores(settings) as whole:
-            assert Mailboxes(settings, whole).repair()["applied"] == 3
+            assert Mailboxes(settings, whole).run()["applied"] == 3
         cluster.kill(
             FIRST
         )  # now every quorum needs the one that missed all that, and the first address of the settings answers nobody
@@ -582,19 +592,24 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
     with open_stores(settings) as stores:
         james = Mailboxes(settings, stores)
         assert (
-            timed("blob_gc, the first node has just died", run_all, asked(), settings)["candidates"]
+            timed("blob_gc, the first node has just died", run_all_in_process, asked(), settings)[
+                "candidates"
+            ]
             == 2
         )
         assert (
-            timed("blob_gc, the first node away", run_all, asked(), settings)["gcedBlobCount"] == 2
+            timed("blob_gc, the first node away", run_all_in_process, asked(), settings)[
+                "gcedBlobCount"
+            ]
+            == 2
         )
         assert {blob.key for blob in stores.blobs.list()} == referred
-        report = timed("counter_repair, the first node away", james.repair)
+        report = timed("counter_repair, the first node away", james.run)
         assert (report["processedMailboxes"], report["wrong"]) == (3, 0)
         assert [james.counters(mailbox) for mailbox in (first, second, missed)] == [(5, 3)] * 2 + [
             (4, 3)
         ]
-        report = timed("cleanup, the first node away", run_all, request(queue), settings)
+        report = timed("cleanup, the first node away", run_all_in_process, request(queue), settings)
         assert (report["status"], report["applied"], report["failed"]) == ("done", 500, 0)
         assert report["after"] | {"browseStart": None, "contentStart": None} == {
             "browseStart": None,

@@ -1,31 +1,33 @@
 """One step in a process of its own, that a crash point ends by SIGKILL.
 
-`python -m ... DUTY STEP QUEUE RUN PARAMS`: without Spark, and with a census that waits for no figures.
+`python -m tests.services.duties.killed_step DUTY STEP QUEUE RUN PARAMS HOURS`: without Spark, by a
+clock that is so many hours ahead, and with a census that waits for no figures.
 """
 
 import json
 import sys
 from datetime import timedelta
 
-from mailslice.checks import gate
 from mailslice.duties.queue_audit import evidence
-from mailslice.engine.frames import InProcess
-from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_step
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
+from mailslice.stores.blobs.s3_store import S3BlobStore
+from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.rabbitmq.work_census import WorkHold
+from tests.services.duties.world import ahead, as_set, in_process
 
 if __name__ == "__main__":
-    StepContext.spark = lambda _: InProcess()
-    gate._publish = lambda *_: "not rendered"
     evidence.HOLD = timedelta(0)
     WorkHold.elsewhere = lambda _: 0
-    duty, step, queue, run, params = sys.argv[1:]
-    run_step(
-        step,
-        RunRequest(duty, QueueName(queue), run, who="tester", params=json.loads(params)),
-        load_settings(),
-    )
+    duty, step, queue, run, params, hours = sys.argv[1:]
+    if duty == "blob_gc":
+        S3BlobStore.now_skew = lambda *_: timedelta(0)
+        CassandraSession.longest_statement = timedelta(0)
+    request = RunRequest(duty, QueueName(queue), run, who="tester", params=json.loads(params))
+    agree = {"agree": as_set} if duty == "queue_cleanup" else {}
+    tools = in_process(duty, **agree)
+    clock = ahead(timedelta(hours=float(hours)))
+    run_step(step, request, load_settings(), clock=clock, tools=tools)
     print("the step ended")

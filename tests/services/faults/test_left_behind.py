@@ -17,14 +17,13 @@ from mailslice.engine import worker_stores
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.audits import newest_audit
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
-from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.testing.faults.matrix import Outcome, World, kills
-from tests.services.duties.running import without_docs, without_spark
+from tests.services.duties.world import run_all_in_process
 from tests.services.faults.lanes import Lane, run_lanes
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
@@ -41,8 +40,6 @@ def later(hours: float) -> Any:
 @pytest.fixture
 def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Stores of its own, as blob_gc scans a whole bucket; no Spark; clocks that are ahead."""
-    without_spark(monkeypatch)
-    without_docs(monkeypatch)
     monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(0))
     monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(0))
     monkeypatch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
@@ -63,7 +60,7 @@ def test_what_kills_leave_is_found_by_the_duties(alone: World) -> None:
     } == {}
     for name, outcome in outcomes.items():
         assert outcome.end is not None
-        report = run_all(
+        report = run_all_in_process(
             RunRequest(
                 "queue_audit",
                 QueueName(name),
@@ -92,7 +89,7 @@ def test_what_kills_leave_is_found_by_the_duties(alone: World) -> None:
     assert keys - referred
     params = {"grace": "10m", "delete_after": "1h", "max_share": 1}
     for hours in (1, 3):
-        report = run_all(
+        report = run_all_in_process(
             RunRequest("blob_gc", NO_QUEUE, new_run(system_clock), who="test", params=params),
             settings,
             clock=later(hours),

@@ -7,17 +7,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mailslice.checks.gate import Frame
+from mailslice.checks.gate import Frame, GateResult
+from mailslice.engine.frames import InProcess
 from mailslice.maintenance.artifacts import Artifacts, RunFolder
+from mailslice.maintenance.engine import Engine
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.clock import Clock
+from mailslice.model.errors import GateFailed
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import S3Settings, Settings
 from tests.services.duties.running import judged_plainly
 
 QUEUE = QueueName("spool")
+IN_PROCESS = Engine(Settings(), "test", 0, chosen=InProcess())
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
@@ -54,6 +58,15 @@ class Locks:
     def release(self, *_: object) -> bool:
         self.taken.append("released")
         return True
+
+
+def refused_plainly(name: str, frames: Sequence[Frame], docs: object) -> GateResult:
+    """An evaluator: raises GateFailed with the column and the value of the first that fails."""
+    result = judged_plainly(name, frames, docs)
+    for one in result.findings:
+        if not one.success:
+            raise GateFailed(f"{one.column}: {one.observed}")
+    return result
 
 
 def broken(*frames: Frame) -> set[str]:

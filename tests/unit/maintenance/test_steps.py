@@ -100,7 +100,7 @@ def locks():
 def take(tmp_path, duty, locks, monkeypatch):
     """Takes steps as the runner does: their files are written, the last summary is given."""
 
-    def gate(name, frames, docs):
+    def gate(name, frames, docs, *_):
         for one in judged_plainly(name, frames, docs).findings:
             if not one.success:
                 raise GateFailed(f"{one.sentence} ({one.column})")

@@ -8,40 +8,144 @@ to have no reference, however long ago the copy expired.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from mailslice.duties.blob_gc import candidates
-from mailslice.duties.blob_gc.candidates import CandidateRecord
-from mailslice.duties.blob_gc.deletes import (
-    ALREADY_DELETED,
-    CHANGED,
-    REFERENCED,
-    DeleteSpec,
-    GroupOutcome,
-    delete_groups,
-    group_name,
+from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of, modified_seconds
+from mailslice.duties.blob_gc.plan import CandidateRecord, CopyToRestore, GcPlan, record_candidates
+from mailslice.duties.blob_gc.planning import Timings, require_bucket
+from mailslice.duties.blob_gc.scans import (
+    BLOB_ID_SPELLINGS,
+    read_copies,
+    read_planned,
+    read_references,
 )
-from mailslice.duties.blob_gc.plan import CopyToRestore, GcPlan
-from mailslice.duties.blob_gc.planning import require_bucket
-from mailslice.duties.blob_gc.scans import ALIKE, read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
-from mailslice.duties.blob_gc.timings import Timings
 from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Kept, KeptBlobs, run_of
-from mailslice.engine.dataset import Frame
-from mailslice.engine.frames import InProcess, Session, slots_of
-from mailslice.engine.joins import KEY, collected, referenced
+from mailslice.engine.dataset import KEY, Dataset, collected, referenced
+from mailslice.engine.frames import InProcess, Session, run_on_keys, shared, slots_of
+from mailslice.engine.row_files import Location
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.progress import Progress
-from mailslice.maintenance.row_file import RowGroup
+from mailslice.maintenance.rate_limit import Throttle
+from mailslice.maintenance.row_file import RowGroup, read_groups
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId
+from mailslice.model.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHANGED = "changed since the listing"
+ALREADY_DELETED = "gone already"
+REFERENCED = "referred to again"
+_NAMED = 20
+_AT_ONCE = 2
+"""Groups that one task handles concurrently: HEADs of one overlap with DELETEs of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSpec:
+    """What to delete: the run, the location of its files, when copies expire (None: no copies)."""
+
+    settings: Settings
+    run: str
+    location: Location
+    folder: str
+    expires: datetime | None
+    throttle: Throttle
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """The outcome of one group. JSON values: the run's progress file stores it."""
+
+    deleted: int
+    bytes: int
+    skipped: dict[str, int]
+    """By reason."""
+    failed: int
+    failures: dict[str, str] = field(default_factory=dict)
+    """Some of the failed keys, and why."""
+
+
+def group_name(group: RowGroup) -> str:
+    """The group's name in the run's progress file."""
+    return f"{group.file}/{group.number}"
+
+
+def delete_groups(
+    spark: Session, spec: DeleteSpec, groups: Sequence[RowGroup], rereferenced: frozenset[str]
+) -> dict[str, GroupOutcome]:
+    """Delete the blobs of these groups, except the keys in `rereferenced`: outcomes by group."""
+    beside = 1 if isinstance(spark, InProcess) else min(len(groups), slots_of(spark))
+    with shared(spark, rereferenced) as rereferenced_keys:
+
+        def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[tuple[str, GroupOutcome]]:
+            limit = spec.throttle.share(beside)
+            with KeptBlobs(spec.settings, limit) as trash, ThreadPoolExecutor(_AT_ONCE) as pool:
+
+                def outcome(planned: tuple[RowGroup, pa.Table]) -> tuple[str, GroupOutcome]:
+                    group, rows = planned
+                    return group_name(group), _delete(
+                        spec, trash, blobs_of(rows), rereferenced_keys()
+                    )
+
+                for batch in batches:
+                    yield from pool.map(outcome, read_groups(spec.location, spec.folder, batch))
+
+        return dict(run_on_keys(spark, groups, work))
+
+
+def _delete(
+    spec: DeleteSpec, trash: KeptBlobs, blobs: Sequence[PlannedBlob], rereferenced: frozenset[str]
+) -> GroupOutcome:
+    requested = {blob.key: blob for blob in blobs if blob.key not in rereferenced}
+    copies = (
+        {key: Kept(spec.expires, spec.run, key) for key in requested}
+        if spec.expires is not None
+        else {}
+    )
+    problems = trash.copy_blobs(copies.values())
+    crash.point("apply:after-copies")
+    # HEAD after the copies: an object that is still as listed was so when it was copied.
+    now = trash.james.heads(list(requested))
+    same = {
+        key
+        for key, blob in requested.items()
+        if (stored := now[key]) is not None
+        and (stored.size, modified_seconds(stored.modified)) == (blob.size, blob.modified_s)
+    }
+    absent = [key for key, stored in now.items() if stored is None]
+    deleted_before = _deleted_before(trash, [copies[key] for key in absent if key in copies])
+    uncopied = {key: why for key, why in problems.items() if key in same}
+    to_delete = [key for key in requested if key in same and key not in uncopied]
+    failed = {**uncopied, **trash.james.delete(to_delete)}
+    crash.point("apply:inside-deletes")
+    done = (same - failed.keys()) | deleted_before
+    skipped = {
+        REFERENCED: len(blobs) - len(requested),
+        ALREADY_DELETED: len(absent) - len(deleted_before),
+        CHANGED: len(requested) - len(same) - len(absent),
+    }
+    failures: dict[str, str] = dict(islice(failed.items(), _NAMED))
+    size = sum(requested[key].size for key in done)
+    return GroupOutcome(len(done), size, skipped, len(failed), failures)
+
+
+def _deleted_before(trash: KeptBlobs, copies: Sequence[Kept]) -> set[BlobId]:
+    """Missing blobs that have a copy of this run: an earlier try deleted them."""
+    stored = trash.own.heads([copy.place for copy in copies])
+    return {copy.key for copy in copies if stored[copy.place] is not None}
+
 
 GROUPS, EXPIRES = "groups", "copiesExpire"
 """Report fields that a second try reads: the outcome of each group, and when the copies expire."""
@@ -54,7 +158,9 @@ _SMALL_PLAN = 2
 """Up to this many groups of candidates are read in this process, not by Spark."""
 
 
-def collect(run: Run, plan: GcPlan, progress: Progress) -> None:
+def collect(
+    run: Run, plan: GcPlan, progress: Progress, sleep: Callable[[float], None] = time.sleep
+) -> None:
     """Apply the plan. Raises PlanRefused: it is about another bucket, or its files changed."""
     bucket = run.settings.s3.bucket
     if plan.bucket != bucket:
@@ -65,13 +171,21 @@ def collect(run: Run, plan: GcPlan, progress: Progress) -> None:
     with KeptBlobs(run.settings, run.throttle("s3")) as trash:
         require_bucket(run, trash.james, plan.grace)
         trash.own.ensure_bucket()
-        _Collection(run, plan, progress, trash).collect()
+        _Collection(run, plan, progress, trash, sleep).collect()
 
 
 class _Collection:
     """One apply, stage by stage."""
 
-    def __init__(self, run: Run, plan: GcPlan, progress: Progress, trash: KeptBlobs) -> None:
+    def __init__(
+        self,
+        run: Run,
+        plan: GcPlan,
+        progress: Progress,
+        trash: KeptBlobs,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._sleep = sleep
         self._run, self._plan, self._progress, self._trash = run, plan, progress, trash
         self._spark = run.spark()
         self._restored: set[BlobId] = set()
@@ -164,7 +278,7 @@ class _Collection:
             if not plan.deletes:
                 return frozenset()
             planned = self._planned(spark, frames, plan.deletes)
-            rows = referenced(spark, planned, self._references(frames), ALIKE)
+            rows = referenced(spark, planned, self._references(frames), BLOB_ID_SPELLINGS)
             return frozenset(row[KEY] for row in collected(spark, rows))
 
     def _record(self, rereferenced: frozenset[str]) -> None:
@@ -177,7 +291,7 @@ class _Collection:
             spared=rereferenced,
             sources=plan.sources,
         )
-        candidates.record(run.folder.artifacts, recorded)
+        record_candidates(run.folder.artifacts, recorded)
         run.report(candidates=plan.waiting, recorded=iso(now))
         self._progress.save()
 
@@ -208,7 +322,7 @@ class _Collection:
         progress = self._progress
         if progress.applied or progress.failed or progress.skipped[ALREADY_DELETED]:
             longest = self._run.stores.cassandra.longest_statement
-            time.sleep(min(self._plan.grace, longest).total_seconds())
+            self._sleep(min(self._plan.grace, longest).total_seconds())
 
     def _restore_missed(self, expired_folders: Sequence[str], rereferenced: frozenset[str]) -> None:
         """Restore referenced blobs: copies of this run, and those in `expired_folders`.
@@ -223,21 +337,23 @@ class _Collection:
                 *(one for one in trash.folders() if run_of(one) == plan.run),
             ]
             copies = frames.enter_context(read_copies(spark, run.settings, folders))
-            missed = collected(spark, referenced(spark, copies, references, ALIKE))
+            missed = collected(spark, referenced(spark, copies, references, BLOB_ID_SPELLINGS))
             uncopied: list[dict[str, Any]] = []
             if self._groups and not plan.keep:
                 planned = self._planned(spark, frames, plan.deletes)
-                uncopied = collected(spark, referenced(spark, planned, references, ALIKE))
+                uncopied = collected(
+                    spark, referenced(spark, planned, references, BLOB_ID_SPELLINGS)
+                )
         stored = trash.james.heads([row[KEY] for row in uncopied if row[KEY] not in rereferenced])
         why = "referred to again, and no copy was kept"
         self._note({key: why for key, blob in stored.items() if blob is None})
         self._put_back((row["place"], row["size"]) for row in missed)
 
-    def _planned(self, spark: Session, frames: ExitStack, groups: Sequence[RowGroup]) -> Frame:
+    def _planned(self, spark: Session, frames: ExitStack, groups: Sequence[RowGroup]) -> Dataset:
         folder = self._run.folder
         return frames.enter_context(read_planned(spark, folder.artifacts, folder.name, groups))
 
-    def _references(self, frames: ExitStack) -> list[Frame]:
+    def _references(self, frames: ExitStack) -> list[Dataset]:
         sources, _ = sources_of(self._run.stores)
         references = read_references(self._spark, self._run.settings, sources)
         for frame in references:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from mailslice.checks.expectations import Frame
-from mailslice.duties.blob_gc import candidates, check, verify
+from mailslice.duties.blob_gc import gates
 from mailslice.duties.blob_gc.apply import EXPIRES, GROUPS, NAMED, collect
+from mailslice.duties.blob_gc.listing import key_ranges
 from mailslice.duties.blob_gc.params import Params
-from mailslice.duties.blob_gc.plan import GcPlan
+from mailslice.duties.blob_gc.plan import GcPlan, recorded_candidates
 from mailslice.duties.blob_gc.planning import make_plan
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.usual import usual_frames
+from mailslice.stores.blobs.key_ranges import KeyRange
+from mailslice.stores.blobs.store import BlobStore
 
 _LONG = ("sources", "samples", "byGeneration", "byAge")
 """Fields of the plan that the report includes and the terminal does not show."""
@@ -32,37 +36,42 @@ class BlobGc(Duty[GcPlan]):
     items = "blobs"
     bulky = frozenset({*_LONG, GROUPS, EXPIRES})
 
+    def __init__(
+        self,
+        sleep: Callable[[float], None] = time.sleep,
+        key_ranges: Callable[[BlobStore], list[KeyRange]] = key_ranges,
+    ) -> None:
+        self._sleep, self._key_ranges = sleep, key_ranges
+
     def plan(self, run: Run) -> GcPlan:
         """Raises BadSetting, BadInput, ClockSkew, StoreUnavailable, Refused (a missing source)."""
-        return make_plan(run)
+        return make_plan(run, self._key_ranges)
 
     def retained(self, run: Run) -> Collection[str]:
         """The files that this run has recorded, when it is planned again."""
-        earlier = candidates.recorded(run.folder.artifacts)
+        earlier = recorded_candidates(run.folder.artifacts)
         if earlier is None or earlier.run != run.request.run:
             return ()
         return {group.file for group in earlier.groups}
 
     def check(self, run: Run, plan: GcPlan) -> Iterable[Frame]:
-        """Checks the scans, every planned row, and the share of blobs to delete."""
         params = run.params(Params)
         share = run.settings.gc.max_share if params.max_share is None else params.max_share
-        yield check.sources(plan, run.settings, params.max_shrink)
-        yield check.totals(plan, share)
-        yield check.deletes(run, plan)
-        yield from usual_frames(run, plan.planned, check.MANY, unusual=params.unusual)
+        yield gates.sources(plan, run.settings, params.max_shrink)
+        yield gates.totals(plan, share)
+        yield gates.deletes(run, plan)
+        yield from usual_frames(run, plan.planned, gates.MANY, unusual=params.unusual)
 
     def apply(self, run: Run, plan: GcPlan, progress: Progress) -> None:
         """A killed run's groups are recorded; the next run restores its copies."""
-        collect(run, plan, progress)
+        collect(run, plan, progress, self._sleep)
 
     def verify(self, run: Run, plan: GcPlan, result: Result) -> Iterable[Frame]:
         """Asks S3 about the planned blobs, independently of apply's result."""
         if plan.planned or plan.restores.rows or result.fields["notRestored"]:
-            yield verify.after(run, plan, result)
+            yield gates.after(run, plan, result)
 
     def describe(self, steps: Summaries) -> str:
-        """What was deleted, recorded, restored and expired."""
         result, fields = steps.result, steps.result.fields
         words = []
         if result.applied:
@@ -80,7 +89,6 @@ class BlobGc(Duty[GcPlan]):
         return "; ".join([*words, *result.rest()])
 
     def nothing(self, steps: Summaries) -> str:
-        """The plan's message."""
         return f"nothing to do: {super().nothing(steps)}"
 
     def problem(self, steps: Summaries) -> str | None:

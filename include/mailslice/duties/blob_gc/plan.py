@@ -1,14 +1,27 @@
-"""What one run may do, and the facts for its gate."""
+"""What one run may do, the facts for its gate, and the candidates of earlier runs.
+
+The plan files of the last applied run list the candidates: blobs that it found unreferenced, and
+since when. A record below the artifacts location names these files. If the record is lost or was
+changed, no candidate is known and every blob waits anew. The same holds for a record of an earlier
+version of mailslice, whose digests are of another kind.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
+from typing import Any
 
+from pydantic import AwareDatetime, Field
+
+from mailslice.maintenance.artifacts import Artifacts, queue_folder
 from mailslice.maintenance.json_model import JsonModel
-from mailslice.maintenance.plan import Plan
+from mailslice.maintenance.plan import Plan, digest_of
 from mailslice.maintenance.row_file import RowFile, RowGroup
+from mailslice.maintenance.run_request import NO_QUEUE
 
 
 class SourceScan(JsonModel):
@@ -61,12 +74,10 @@ class GcPlan(Plan):
 
     @property
     def planned(self) -> int:
-        """Blobs that are to go."""
         return sum(group.rows for group in self.deletes)
 
     @property
     def waiting(self) -> int:
-        """Blobs that are to be recorded as candidates."""
         return sum(group.rows for group in self.candidates)
 
     @property
@@ -76,7 +87,6 @@ class GcPlan(Plan):
 
     @property
     def sources(self) -> Mapping[str, int]:
-        """References of each source that was read."""
         return {scan.source: scan.references for scan in self.scans if not scan.vanished}
 
 
@@ -85,3 +95,57 @@ class CopyToRestore:
     """A copy in the trash, by its object key in mailslice's own bucket."""
 
     key: str
+
+
+_RUNS = queue_folder("blob_gc", NO_QUEUE)
+_RECORD_PATH = f"{_RUNS}/candidates.json"
+
+
+class CandidateRecord(JsonModel):
+    """What the last applied run recorded: blobs of its plan's files except the keys `spared`."""
+
+    run: str
+    recorded: AwareDatetime
+    groups: tuple[RowGroup, ...]
+    spared: frozenset[str]
+    sources: Mapping[str, int]
+    """How many references each source had then."""
+    forgotten: str = Field("", exclude=True)
+    """Why the record is not trusted; empty when it is."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of that run, relative to the artifacts location."""
+        return f"{_RUNS}/{self.run}"
+
+
+def record_candidates(artifacts: Artifacts, candidates: CandidateRecord) -> None:
+    """Replace the record. Written completely or not at all."""
+    value = candidates.as_json()
+    artifacts.write(_RECORD_PATH, json.dumps({**value, "digest": digest_of(value)}).encode())
+
+
+def recorded_candidates(artifacts: Artifacts) -> CandidateRecord | None:
+    """The record; None when no run wrote one, or it cannot be read.
+
+    A record that is not trusted keeps only `sources`, for the check of lost references.
+    """
+    try:
+        value = json.loads(artifacts.read(_RECORD_PATH) or b"")
+        if forgotten := _why_forgotten(value, value.pop("digest", None)):
+            value |= {"groups": (), "spared": ()}
+        return CandidateRecord.model_validate(value).model_copy(update={"forgotten": forgotten})
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _why_forgotten(value: Mapping[str, Any], digest: object) -> str:
+    if digest == digest_of(value):
+        return ""
+    run = value.get("run")
+    if digest == sha256(json.dumps(value, sort_keys=True).encode()).hexdigest():
+        return (
+            f"an earlier version of mailslice recorded the candidates of run {run}: "
+            "they are forgotten and wait anew"
+        )
+    return f"the note on the candidates of run {run} was changed: they are forgotten and wait anew"

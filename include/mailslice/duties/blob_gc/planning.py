@@ -6,32 +6,55 @@ The listing comes first, so that a reference written after it is still read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 from mailslice.codec.blob_ids import BlobIds
-from mailslice.duties.blob_gc import bucket_listing, candidates, inventory
-from mailslice.duties.blob_gc.blob_files import write_orphans
-from mailslice.duties.blob_gc.candidates import CandidateRecord
-from mailslice.duties.blob_gc.classify import DELETE, DOUBTFUL, ORPHAN, UNKNOWN, Rules, Tally
+from mailslice.duties.blob_gc.listing import (
+    find_inventory,
+    key_ranges,
+    read_inventory,
+    read_listing,
+)
+from mailslice.duties.blob_gc.orphans import (
+    DELETE,
+    DOUBTFUL,
+    ORPHAN,
+    UNKNOWN,
+    Rules,
+    Tally,
+    write_orphans,
+)
 from mailslice.duties.blob_gc.params import Params
-from mailslice.duties.blob_gc.plan import CopyToRestore, GcPlan, Listing, SourceScan
-from mailslice.duties.blob_gc.scans import ALIKE, read_copies, read_planned, read_references
+from mailslice.duties.blob_gc.plan import (
+    CandidateRecord,
+    CopyToRestore,
+    GcPlan,
+    Listing,
+    SourceScan,
+    recorded_candidates,
+)
+from mailslice.duties.blob_gc.scans import (
+    BLOB_ID_SPELLINGS,
+    read_copies,
+    read_planned,
+    read_references,
+)
 from mailslice.duties.blob_gc.sources import ReferenceSource, sources_of, unread_columns, with_rows
-from mailslice.duties.blob_gc.timings import Timings
 from mailslice.duties.blob_gc.trash import KeptBlobs
-from mailslice.engine.dataset import Frame
-from mailslice.engine.frames import Session
-from mailslice.engine.joins import (
+from mailslice.engine.dataset import (
     KEY,
+    Dataset,
     collected,
     missing_from,
     referenced,
     unreferenced,
     with_known,
 )
+from mailslice.engine.frames import Session
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.run import Run
@@ -40,22 +63,35 @@ from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
 from mailslice.stores.blobs.key_ranges import KeyRange, uncovered
 from mailslice.stores.blobs.store import BlobStore
 
+
+class Timings:
+    """Seconds by part of a step, measured from the previous call of `on`."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def on(self, part: str) -> None:
+        now = time.perf_counter()
+        self.seconds[part] = round(now - self._since, 3)
+        self._since = now
+
+
 _LEAST_SKEW = timedelta(seconds=5)
 _CLEANUP, _CLEANED, _RUNS = "queue_cleanup", ("enqueuedMailsV3", "enqueuedMailsV4"), 10_000
 """Cleanups remove references from the view; the ledger counts them, so they are not lost."""
 _SAME = (KEY, "size", "modified_s")
 
 
-def make_plan(run: Run) -> GcPlan:
-    """Make the plan: write its files and report its totals."""
+def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_ranges) -> GcPlan:
     params, spark, timings = run.params(Params), run.spark(), Timings()
     with KeptBlobs(run.settings) as trash:
         require_bucket(run, trash.james, params.grace)
     sources, absent = sources_of(run.stores)
-    earlier = candidates.recorded(run.folder.artifacts)
+    earlier = recorded_candidates(run.folder.artifacts)
     now = run.clock()
     with ExitStack() as frames:
-        ranges, blobs, folders = _listed(run, spark, frames)
+        ranges, blobs, folders = _listed(run, spark, frames, key_ranges)
         timings.on("listing")
         references = read_references(spark, run.settings, sources)
         for frame in references:
@@ -65,7 +101,7 @@ def make_plan(run: Run) -> GcPlan:
         known, forgotten = _known(run, earlier, spark)
         frames.enter_context(known)
         restores = _missed(run, spark, frames, folders, references, blobs)
-        orphans = unreferenced(spark, blobs, references, ALIKE)
+        orphans = unreferenced(spark, blobs, references, BLOB_ID_SPELLINGS)
         blob = run.settings.blob
         generation = BlobIds(blob, lambda: now).generation()
         tally, groups = write_orphans(
@@ -123,23 +159,25 @@ def require_bucket(run: Run, blobs: BlobStore, grace: timedelta) -> None:
 
 
 def _listed(
-    run: Run, spark: Session, frames: ExitStack
-) -> tuple[list[KeyRange] | None, Frame, list[str]]:
+    run: Run,
+    spark: Session,
+    frames: ExitStack,
+    key_ranges: Callable[[BlobStore], list[KeyRange]],
+) -> tuple[list[KeyRange] | None, Dataset, list[str]]:
     """Ranges of keys (None: an inventory), the bucket's blobs, the folders of kept copies."""
     settings, inventory_path = run.settings, run.params(Params).inventory
     with KeptBlobs(settings) as trash:
-        ranges = None if inventory_path is not None else bucket_listing.key_ranges(trash.james)
-        if ranges is None:
-            blobs = inventory.read_inventory(
-                spark, settings, inventory.find(settings, inventory_path or "")
-            )
-        else:
-            blobs = bucket_listing.read_listing(spark, settings, ranges)
+        ranges = None if inventory_path is not None else key_ranges(trash.james)
+        blobs = (
+            read_inventory(spark, settings, find_inventory(settings, inventory_path or ""))
+            if ranges is None
+            else read_listing(spark, settings, ranges)
+        )
         frames.enter_context(blobs)
         return ranges, blobs, list(trash.folders()) if trash.own.bucket_exists() else []
 
 
-def _known(run: Run, earlier: CandidateRecord | None, spark: Session) -> tuple[Frame, str]:
+def _known(run: Run, earlier: CandidateRecord | None, spark: Session) -> tuple[Dataset, str]:
     """The candidates of earlier runs; without them, why."""
     location, why = run.folder.artifacts, "no earlier run recorded candidates"
     if earlier is not None and earlier.forgotten:
@@ -158,8 +196,8 @@ def _missed(  # noqa: PLR0917 - what is joined
     spark: Session,
     frames: ExitStack,
     folders: Sequence[str],
-    references: Sequence[Frame],
-    blobs: Frame,
+    references: Sequence[Dataset],
+    blobs: Dataset,
 ) -> list[str]:
     """Object keys of copies whose blob is referenced and missing.
 
@@ -168,7 +206,7 @@ def _missed(  # noqa: PLR0917 - what is joined
     if not folders:
         return []
     copies = frames.enter_context(read_copies(spark, run.settings, folders))
-    referenced_copies = referenced(spark, copies, references, ALIKE)
+    referenced_copies = referenced(spark, copies, references, BLOB_ID_SPELLINGS)
     if run.params(Params).inventory is None:
         return [
             row["place"] for row in collected(spark, missing_from(spark, referenced_copies, blobs))
@@ -181,7 +219,7 @@ def _missed(  # noqa: PLR0917 - what is joined
 
 def _scans(
     sources: Sequence[ReferenceSource],
-    references: Sequence[Frame],
+    references: Sequence[Dataset],
     earlier: CandidateRecord | None,
     cleaned: int,
 ) -> tuple[SourceScan, ...]:
@@ -221,7 +259,7 @@ def _cleaned(run: Run, earlier: CandidateRecord | None) -> int:
     return 2 * sum(int(report.get("applied") or 0) for report in reports)
 
 
-def _listing(params: Params, ranges: Sequence[KeyRange] | None, blobs: Frame) -> Listing:
+def _listing(params: Params, ranges: Sequence[KeyRange] | None, blobs: Dataset) -> Listing:
     listed = [summary["range"] for summary in blobs.summaries]
     return Listing(
         inventory=params.inventory,

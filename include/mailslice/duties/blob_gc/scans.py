@@ -7,14 +7,21 @@ from collections.abc import Iterator, Sequence
 from mailslice.codec.blob_ids import SPELLINGS
 from mailslice.duties.blob_gc.sources import ReferenceSource
 from mailslice.duties.blob_gc.trash import TRASH_PREFIX, KeptBlobs
-from mailslice.engine.dataset import Frame, Rows, Summary, read_once
+from mailslice.engine.dataset import (
+    KEY,
+    REFERENCE,
+    Dataset,
+    KeyNormalizer,
+    RowBatch,
+    Summary,
+    read_once,
+)
 from mailslice.engine.frames import Session
-from mailslice.engine.joins import KEY, REFERENCE, Alike
 from mailslice.engine.row_files import Location
 from mailslice.maintenance.row_file import RowGroup, read_groups
 from mailslice.model.settings import Settings
 
-ALIKE = Alike(*SPELLINGS)
+BLOB_ID_SPELLINGS = KeyNormalizer(*SPELLINGS)
 """Spellings of one blob id."""
 _PLANNED = {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"}
 _FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
@@ -23,7 +30,7 @@ _FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
 
 def read_references(
     spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
-) -> list[Frame]:
+) -> list[Dataset]:
     """All references; a summary for each part of each source. Raises when one part cannot be read.
 
     A summary is `{"source", "part", "rows", "references"}`.
@@ -40,8 +47,8 @@ def read_references(
         raise
 
 
-def _read(spark: Session, settings: Settings, sources: Sequence[ReferenceSource]) -> Frame:
-    def work(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[Rows | Summary]:
+def _read(spark: Session, settings: Settings, sources: Sequence[ReferenceSource]) -> Dataset:
+    def work(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[RowBatch | Summary]:
         for batch in batches:
             for number in sorted({number for number, _ in batch}):
                 parts = [part for source_number, part in batch if source_number == number]
@@ -50,7 +57,7 @@ def _read(spark: Session, settings: Settings, sources: Sequence[ReferenceSource]
                     counts[part][0] += rows
                     counts[part][1] += len(ids)
                     if ids:
-                        yield Rows({REFERENCE: ids})
+                        yield RowBatch({REFERENCE: ids})
                 # Every part was read to its end only here.
                 for part, (rows, references) in counts.items():
                     yield {
@@ -70,34 +77,34 @@ def read_planned(
     folder: str,
     groups: Sequence[RowGroup],
     recorded_ms: int | None = None,
-) -> Frame:
+) -> Dataset:
     """The blobs of these groups, with `since_ms`: `recorded_ms` for rows without one.
 
     Raises PlanRefused for files that are not as written.
     """
 
-    def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[Rows | Summary]:
+    def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[RowBatch | Summary]:
         for batch in batches:
             for group, table in read_groups(location, folder, batch):
                 rows = {name: table.column(name).to_pylist() for name in _PLANNED}
                 rows["since_ms"] = [recorded_ms if ms is None else ms for ms in rows["since_ms"]]
-                yield Rows(rows)
+                yield RowBatch(rows)
                 yield {"rows": group.rows}
 
     return read_once(spark, groups, work, _PLANNED)
 
 
-def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> Frame:
+def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> Dataset:
     """Copies below these folders: `key` of the blob, `place` (the copy's object key), `size`."""
 
-    def work(batches: Iterator[Sequence[str]]) -> Iterator[Rows | Summary]:
+    def work(batches: Iterator[Sequence[str]]) -> Iterator[RowBatch | Summary]:
         with KeptBlobs(settings) as trash:
             for folder in (folder for batch in batches for folder in batch):
                 copies = 0
                 for page in trash.pages(folder):
                     copies += len(page)
                     if page:
-                        yield Rows(
+                        yield RowBatch(
                             {
                                 KEY: [copy.key for copy in page],
                                 "place": [copy.place for copy in page],

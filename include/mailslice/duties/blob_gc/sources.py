@@ -100,7 +100,6 @@ class TableSource:
 
     @property
     def parts(self) -> int:
-        """The token ranges."""
         return len(self.ranges)
 
     @property
@@ -139,7 +138,6 @@ class DeadLetterQueues:
 
     @property
     def parts(self) -> int:
-        """The queues."""
         return len(self.queues)
 
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
@@ -161,7 +159,6 @@ class OwnBucket:
     holes: int = 0
 
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
-        """All keys before and after the kept copies."""
         with open_patient_store(settings.s3, settings.own.bucket) as blobs:
             for part in parts:
                 for page in chain(

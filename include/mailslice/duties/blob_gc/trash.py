@@ -36,7 +36,6 @@ class Kept:
 
     @property
     def place(self) -> BlobId:
-        """The copy's own key."""
         return BlobId(f"{TRASH_PREFIX}{self.expires:{_TIME}}/{self.run}/{self.key}")
 
     @classmethod
@@ -89,7 +88,6 @@ class KeptBlobs:
             low = behind(folder) if copy else f"{key}\0"
 
     def of_run(self, run: str) -> Iterator[Kept]:
-        """The copies of one run."""
         for folder in self.folders():
             if run_of(folder) == run:
                 for page in self.pages(folder):
@@ -117,7 +115,6 @@ class KeptBlobs:
         return {key: back.get(key, PRESENT) for key in newest}
 
     def would_restore(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
-        """What `restore` would do."""
         newest, missing = self._missing(copies)
         return {key: RESTORED if key in missing else PRESENT for key in newest}
 

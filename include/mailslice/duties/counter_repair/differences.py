@@ -153,7 +153,6 @@ def _projected(
 def _batch(
     stores: Stores, spec: ComparisonSpec, side: str, columns: dict[str, npt.NDArray[Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the mailboxes to compare."""
     import numpy as np
     import pyarrow as pa
 
@@ -202,7 +201,6 @@ def _write(spec: ComparisonSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def _as_planned(batch: pa.RecordBatch) -> pa.Table:
-    """The rows with their ids as text."""
     import pyarrow as pa
 
     schema: pa.Schema = schema_of(Difference)

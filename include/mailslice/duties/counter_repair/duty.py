@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from mailslice.checks.expectations import Frame
-from mailslice.duties.counter_repair import frames
-from mailslice.duties.counter_repair.after import After, as_report_entry, read_after
+from mailslice.duties.counter_repair import gates
+from mailslice.duties.counter_repair.corrections import CounterWork
+from mailslice.duties.counter_repair.gates import After, as_report_entry, read_after
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
-from mailslice.duties.counter_repair.planning import Sleep, survey
 from mailslice.duties.counter_repair.plot import DRIFTS_PICTURE, drifts_svg
 from mailslice.duties.counter_repair.projection import repair_projection
-from mailslice.duties.counter_repair.work import CounterWork
+from mailslice.duties.counter_repair.survey import CounterSurvey, Sleep, survey
 from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plan import load_plan
@@ -48,15 +48,20 @@ class CounterRepair(Duty[CounterPlan]):
     bulky = frozenset({"outcomes", "drifts"})
     unfinished = "claims say what it began; the next run looks at every mailbox anew"
 
-    def __init__(self, sleep: Sleep = time.sleep) -> None:
-        self._sleep = sleep
+    def __init__(
+        self,
+        sleep: Sleep = time.sleep,
+        survey: Callable[[Run, Sleep], CounterSurvey] = survey,
+        work: Callable[[Run, CounterPlan, Progress], CounterWork] = CounterWork,
+    ) -> None:
+        self._sleep, self._survey, self._work = sleep, survey, work
 
     def plan(self, run: Run) -> CounterPlan:
         """Raises Refused when James' tables are not there."""
         params, tables = run.params(Params), run.stores.mailboxes
         tables.require(truth=not params.trust_projection)
         made_at = run.clock()
-        scanned = survey(run, self._sleep)
+        scanned = self._survey(run, self._sleep)
         plan = CounterPlan(
             run=run.request.run,
             made_at=made_at,
@@ -80,12 +85,12 @@ class CounterRepair(Duty[CounterPlan]):
 
     def check(self, run: Run, plan: CounterPlan) -> Iterable[Frame]:
         """A scan that was not whole proves nothing; too many drifts are a truth that was lost."""
-        yield frames.totals(run, plan)
-        yield frames.drifts(run, plan)
+        yield gates.totals(run, plan)
+        yield gates.drifts(run, plan)
         unusual = run.params(Params).unusual
-        yield from usual_frames(run, plan.planned, frames.MANY, unusual=unusual)
+        yield from usual_frames(run, plan.planned, gates.MANY, unusual=unusual)
         if plan.repair_projection:
-            yield frames.differences(run, plan)
+            yield gates.differences(run, plan)
 
     def locks(self, request: RunRequest) -> tuple[str, ...]:
         """The name that it has always had: an older release's run excludes this one."""
@@ -101,13 +106,12 @@ class CounterRepair(Duty[CounterPlan]):
     def apply(self, run: Run, plan: CounterPlan, progress: Progress) -> None:
         """A mailbox that this run claimed gets no second update, whatever became of the first."""
         run.report(projection=None)
-        CounterWork(run, plan, progress).correct_all(plan.read_drifts(run))
+        self._work(run, plan, progress).correct_all(plan.read_drifts(run))
         crash.point("apply:after-counters")
         if plan.repair_projection:
             run.report(projection=repair_projection(run, plan))
 
     def verify(self, run: Run, plan: CounterPlan, result: Result) -> Iterable[Frame]:
-        """Reads every planned mailbox back."""
         after = read_after(run, plan, result.fields.get("outcomes", {}))
         fields = _after(after)
         run.folder.write_json(_AFTER, {"after": fields})
@@ -117,10 +121,9 @@ class CounterRepair(Duty[CounterPlan]):
             drifts={str(one.drift.mailbox): one.remaining_drift.count for one in after},
         )
         if after:
-            yield frames.corrected(after)
+            yield gates.corrected(after)
 
     def describe(self, steps: Summaries) -> str:
-        """How many counters were corrected, and rows of the projection rewritten."""
         result, wrong = steps.result, steps.plan["wrong"]
         if not wrong and not (_projection(steps) or {}).get("planned"):
             return ""
@@ -133,11 +136,9 @@ class CounterRepair(Duty[CounterPlan]):
         return ", ".join(words) + _rows_in_words(steps)
 
     def nothing(self, steps: Summaries) -> str:
-        """What the plan came to."""
         return f"nothing to do: {super().nothing(steps)}"
 
     def problem(self, steps: Summaries) -> str | None:
-        """Also where a row of the projection failed."""
         result, unknown = steps.result, steps.result.fields.get("unknown", 0)
         if not result.failed and not (_projection(steps) or {}).get("failed"):
             return None

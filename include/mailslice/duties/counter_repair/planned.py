@@ -56,24 +56,20 @@ class Drift:
     def of(
         cls, mailbox: UUID, stored: Counters, digest: MessageDigest, given_modseq: int = 0
     ) -> Self:
-        """What was read of the mailbox."""
         return cls(mailbox, stored.count, stored.unseen, given_modseq, **asdict(digest))
 
     @property
     def stored(self) -> Counters:
-        """The counters at the first read."""
         return Counters(self.stored_count, self.stored_unseen)
 
     @property
     def digest(self) -> MessageDigest:
-        """The messages at the first read."""
         return MessageDigest(
             self.count, self.unseen, self.modseq, self.newest, self.first, self.second
         )
 
     @property
     def computed(self) -> Counters:
-        """What the counters should say."""
         return Counters(self.count, self.unseen)
 
     @property
@@ -83,7 +79,6 @@ class Drift:
 
     @property
     def order(self) -> tuple[int, str]:
-        """The largest drift comes first."""
         return -max(abs(self.add.count), abs(self.add.unseen)), str(self.mailbox)
 
 
@@ -138,12 +133,10 @@ class CounterPlan(Plan):
 
     @property
     def planned(self) -> int:
-        """Mailboxes whose counters are to be corrected."""
         return self.drifts.rows
 
     @property
     def repairable(self) -> int:
-        """Rows of the projection that may be rewritten."""
         if not self.repair_projection:
             return 0
         return sum(self.inconsistencies.get(kind, 0) for kind in REPAIRABLE)

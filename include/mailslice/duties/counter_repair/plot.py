@@ -34,7 +34,6 @@ def histogram(drifts: Iterable[int]) -> list[int]:
 
 
 def drifts_svg(before: Iterable[int], after: Iterable[int], measured: str) -> bytes:
-    """The picture of one run."""
     was, is_now = histogram(before), histogram(after)
     at = range(len(LABELS))
     with svg_axes(12, 2.7) as (axes, picture):

@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from mailslice.duties.counter_repair.parallel import map_concurrently
+from mailslice.duties.counter_repair.corrections import THREADS, chunks
 from mailslice.duties.counter_repair.planned import (
     ONLY_PROJECTED,
     REPAIRABLE,
@@ -43,7 +43,6 @@ DELETED_LATER = "deleted since the plan began to read, by its write time: the ne
 NEWER = "something newer in the row stayed: the next run looks again"
 UNDATED = "its write time is not known"
 _MAX_WARNINGS = 20
-_THREADS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -56,10 +55,10 @@ def repair_projection(run: Run, plan: CounterPlan) -> dict[str, Any]:
     repair = _Projection(run, plan)
     counts: Counter[str] = Counter()
     to_write = [kind for kind in REPAIRABLE if kind != ONLY_PROJECTED]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         for kinds in (to_write, [ONLY_PROJECTED]):
-            rows = plan.read_differences(run, kinds)
-            counts.update(map_concurrently(pool, repair.row, rows))
+            for rows in chunks(plan.read_differences(run, kinds), 1_000):
+                counts.update(pool.map(repair.row, rows))
     done = {name: counts.pop(name, 0) for name in (WRITTEN, DELETED, FAILED, REMAINING)}
     skipped = counts.total()
     planned = sum(done.values()) + skipped

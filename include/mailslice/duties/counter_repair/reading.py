@@ -95,7 +95,6 @@ class ScanSpec:
 
 
 def read(spec: ScanSpec, batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
-    """The work of one task."""
     stores = stores_of(spec.settings)
     for batch in batches:
         for table, keys in groupby(sorted(batch), key=lambda key: key[0]):
@@ -134,12 +133,10 @@ def _table(
 
 
 def file_of(key: bytes) -> RowFile:
-    """The file of a row about one."""
     return RowFile(*json.loads(key))
 
 
 def _as_table(columns: Columns, only: frozenset[bytes] | None) -> pa.Table:
-    """The rows of the mailboxes that count."""
     import pyarrow as pa
 
     if only is not None:
@@ -175,7 +172,6 @@ class Chunk:
         self._pages: list[Any] = []
 
     def add(self, columns: Any) -> None:
-        """One page's columns."""
         self._pages.append(columns)
         self.rows += len(next(iter(columns.values())))
 
@@ -209,7 +205,6 @@ class Groups:
         self.keys = ids_of(firsts, "mailboxid")
 
     def rows_of(self, mailboxes: frozenset[bytes]) -> npt.NDArray[np.int64]:
-        """Where the rows of these mailboxes are."""
         import numpy as np
 
         sizes = np.diff(np.append(self.starts, len(self.order)))
@@ -219,7 +214,6 @@ class Groups:
         return rows
 
     def reduced(self, how: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """One number a mailbox."""
         reduced: npt.NDArray[np.int64] = how.reduceat(values[self.order], self.starts)
         return reduced
 
@@ -244,7 +238,6 @@ def _sums(
 
 
 def _ones(groups: Groups) -> npt.NDArray[np.int64]:
-    """How many rows each mailbox has."""
     import numpy as np
 
     return groups.reduced(np.add, np.ones(len(groups.order), np.int64))
@@ -280,7 +273,6 @@ def _table_sums(
 def _of_mailboxes(
     groups: Groups, sums: dict[str, npt.NDArray[np.int64]], only: frozenset[bytes] | None
 ) -> Iterator[pa.RecordBatch]:
-    """The sums of the mailboxes that count."""
     import numpy as np
 
     chosen = [at for at, key in enumerate(groups.keys) if only is None or key in only]

@@ -16,20 +16,18 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from mailslice.admin.dead_letters import ClassifiedLetter, Letter, classify, letter_of
+from mailslice.admin.dead_letters import Letter, classify, letter_of
 from mailslice.admin.enqueue import add_row
 from mailslice.codec import message as codec
 from mailslice.codec.headers import headers_of
 from mailslice.duties.dead_letters.decide import (
     DEALT_WITH,
-    NO_CONTENT,
     TOO_OFTEN,
-    WAITING,
     LetterAction,
-    RedriveFacts,
+    is_redriven_often,
+    refused_by,
 )
-from mailslice.duties.dead_letters.export import export_letter
-from mailslice.duties.dead_letters.letters import PlannedLetter
+from mailslice.duties.dead_letters.letters import PlannedLetter, export_letter
 from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
 from mailslice.maintenance.progress import Progress
@@ -110,7 +108,6 @@ class LetterWork:
         run.report(exports=self.exports)  # files below the artifacts location; the list grows
 
     def perform_all(self) -> None:
-        """Deal with the planned letters, until the time is over."""
         while not self._perform_once():
             pass
         crash.point("apply:after-all")
@@ -218,9 +215,14 @@ class LetterWork:
     ) -> str | None:
         (classified,) = classify(self.run.stores, self.run.queue, [letter])
         facts = self.lookups.redrive_facts([classified], self.run.clock())
-        why = self._skip_reason(classified, facts)
-        if why is not None or letter.enqueue_id is None:
-            return why or DEALT_WITH
+        if classified.marked:
+            return MARKED
+        if is_redriven_often(classified, self.params):
+            return TOO_OFTEN
+        if letter.enqueue_id is None:
+            return DEALT_WITH
+        if why := refused_by(facts, classified, letter.enqueue_id, self.params):
+            return why
         round_ = classified.redrives + 1
         self.run.stores.own.dead_letter_notes.count_redrive(
             self.run.queue, letter.enqueue_id, round_, self.run.clock()
@@ -258,18 +260,6 @@ class LetterWork:
         )
         crash.point("apply:after-row")
         return partition
-
-    def _skip_reason(self, classified: ClassifiedLetter, facts: RedriveFacts) -> str | None:
-        """Why a letter that was to be redriven is kept, by what is true now; None: it goes."""
-        if classified.marked:
-            return MARKED
-        if classified.redrives >= self.params.most_redrives:
-            return TOO_OFTEN
-        if facts.delayed:
-            return WAITING
-        if not facts.rows and not self.params.force_cleaned:
-            return DEALT_WITH
-        return None if facts.content else NO_CONTENT
 
 
 def redrive_headers(

@@ -74,71 +74,80 @@ def decide(
 
     `read_facts` reads the facts of candidates, and of no more of them than the limit needs.
     """
-    first = {
-        classified.letter.position: _at_sight(classified, params, now) for classified in letters
-    }
+    decided = [_without_facts(classified, params, now) for classified in letters]
     redriven: set[EnqueueId] = set()
-    candidates = [classified for classified in letters if first[classified.letter.position] is None]
-    for at in range(0, len(candidates), _AT_A_TIME):
-        batch = candidates[at : at + _AT_A_TIME]
-        known = read_facts(batch) if len(redriven) < params.limit else None
-        for classified in batch:
-            first[classified.letter.position] = _candidate(classified, params, known, redriven)
+    candidates = [at for at, decision in enumerate(decided) if decision is None]
+    for first in range(0, len(candidates), _AT_A_TIME):
+        batch = candidates[first : first + _AT_A_TIME]
+        wants_facts = len(redriven) < params.limit
+        facts = read_facts([letters[at] for at in batch]) if wants_facts else None
+        for at in batch:
+            why = _why_kept(letters[at], params, facts, redriven)
+            decided[at] = (LetterAction.REDRIVE, ASKED) if why is None else (LetterAction.KEEP, why)
     return [
-        decision
-        for classified in letters
-        if (decision := first[classified.letter.position]) is not None
+        LetterDecision(classified, *decision)
+        for classified, decision in zip(letters, decided, strict=True)
+        if decision is not None
     ]
 
 
-def _at_sight(classified: ClassifiedLetter, params: Params, now: datetime) -> LetterDecision | None:
+def _without_facts(
+    classified: ClassifiedLetter, params: Params, now: datetime
+) -> tuple[LetterAction, str] | None:
     """The decision that needs no look at rows; None for a candidate of the redrive."""
     if classified.cause is Cause.BAD_JSON:
-        return LetterDecision(classified, LetterAction.EXPORT, UNDECODABLE)
+        return LetterAction.EXPORT, UNDECODABLE
     if classified.marked:
-        return LetterDecision(classified, LetterAction.DROP, DELETED)
+        return LetterAction.DROP, DELETED
     if not params.redrive:
-        return LetterDecision(classified, LetterAction.KEEP, NOT_ASKED)
+        return LetterAction.KEEP, NOT_ASKED
     if not matches(classified, params, now):
-        return LetterDecision(classified, LetterAction.KEEP, FILTERED)
-    if classified.redrives >= params.most_redrives:
-        return LetterDecision(classified, LetterAction.KEEP, TOO_OFTEN)
-    return None
+        return LetterAction.KEEP, FILTERED
+    return (LetterAction.KEEP, TOO_OFTEN) if is_redriven_often(classified, params) else None
 
 
 def matches(classified: ClassifiedLetter, params: Params, now: datetime) -> bool:
-    """Whether the filter lets it through."""
+    letter, older_than = classified.letter, params.older_than
     sender = None if params.sender == NULL_SENDER else params.sender
     return (
         (params.cause is None or classified.cause is params.cause)
-        and (params.name is None or classified.letter.name == params.name)
-        and (params.sender is None or same(classified.letter.sender, sender))
+        and (params.name is None or letter.name == params.name)
+        and (params.sender is None or same(letter.sender, sender))
         and (
-            params.older_than is None
-            or (
-                classified.letter.died_at is not None
-                and now - classified.letter.died_at >= params.older_than
-            )
+            older_than is None
+            or (letter.died_at is not None and now - letter.died_at >= older_than)
         )
     )
 
 
-def _candidate(
+def is_redriven_often(classified: ClassifiedLetter, params: Params) -> bool:
+    """Whether the mail stays a dead letter, as it was redriven often enough."""
+    return classified.redrives >= params.most_redrives
+
+
+def _why_kept(
     classified: ClassifiedLetter,
     params: Params,
-    known: RedriveFacts | None,
+    facts: RedriveFacts | None,
     redriven: set[EnqueueId],
-) -> LetterDecision:
+) -> str | None:
     enqueue_id = classified.letter.enqueue_id
-    if enqueue_id is None or known is None or len(redriven) >= params.limit:
-        return LetterDecision(classified, LetterAction.KEEP, LIMITED)
+    if enqueue_id is None or facts is None or len(redriven) >= params.limit:
+        return LIMITED
     if enqueue_id in redriven:
-        return LetterDecision(classified, LetterAction.KEEP, DUPLICATE)
-    if enqueue_id in known.delayed:
-        return LetterDecision(classified, LetterAction.KEEP, WAITING)
-    if enqueue_id not in known.rows and not params.force_cleaned:
-        return LetterDecision(classified, LetterAction.KEEP, DEALT_WITH)
-    if classified.letter.key not in known.content:
-        return LetterDecision(classified, LetterAction.KEEP, NO_CONTENT)
-    redriven.add(enqueue_id)
-    return LetterDecision(classified, LetterAction.REDRIVE, ASKED)
+        return DUPLICATE
+    why = refused_by(facts, classified, enqueue_id, params)
+    if why is None:
+        redriven.add(enqueue_id)
+    return why
+
+
+def refused_by(
+    facts: RedriveFacts, classified: ClassifiedLetter, enqueue_id: EnqueueId, params: Params
+) -> str | None:
+    """Why the mail must not be redriven, in plan and again in apply; None: it may be."""
+    if enqueue_id in facts.delayed:
+        return WAITING
+    if enqueue_id not in facts.rows and not params.force_cleaned:
+        return DEALT_WITH
+    return None if classified.letter.key in facts.content else NO_CONTENT

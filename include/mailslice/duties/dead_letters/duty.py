@@ -11,8 +11,13 @@ from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.dead_letters.actions import VANISHED, LetterWork
 from mailslice.duties.dead_letters.decide import LetterAction, decide
-from mailslice.duties.dead_letters.export import folder_of, is_exported
-from mailslice.duties.dead_letters.letters import PlannedLetter, ages_by_cause, sample
+from mailslice.duties.dead_letters.letters import (
+    PlannedLetter,
+    ages_by_cause,
+    folder_of,
+    is_exported,
+    sample,
+)
 from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
 from mailslice.maintenance.clocks import require_clock
@@ -47,7 +52,6 @@ class LetterPlan(QueuePlan):
 
     @property
     def planned(self) -> int:
-        """Letters that are to leave the queue."""
         return self.acted_on
 
 
@@ -94,7 +98,6 @@ class DeadLetters(Duty[LetterPlan]):
         )
 
     def check(self, run: Run, plan: LetterPlan) -> Iterable[Frame]:
-        """Judges every letter of the plan's file."""
         letters, params = run.read_rows(plan.letters, PlannedLetter), run.params(Params)
         redriven = [letter for letter in letters if letter.action == LetterAction.REDRIVE]
         most = params.limit if params.redrive else 0
@@ -119,17 +122,11 @@ class DeadLetters(Duty[LetterPlan]):
         missing = sum(not is_exported(run.folder.artifacts, export) for export in exports)
         removed = "Of the planned letters none is in the queue but those that were skipped or left."
         complete = "Every exported letter is in its file, byte for byte."
-        yield Frame.facts(
-            "after",
-            (
-                still_queued.total(),
-                Expectation.between("planned_still_there", 0, result.not_done, removed),
-            ),
-            (missing, Expectation.equal("exports_missing", 0, complete)),
-        )
+        allowed = Expectation.between("planned_still_there", 0, result.not_done, removed)
+        no_export_missing = Expectation.equal("exports_missing", 0, complete)
+        yield Frame.facts("after", (still_queued.total(), allowed), (missing, no_export_missing))
 
     def describe(self, steps: Summaries) -> str:
-        """How many letters were dealt with how."""
         result, remaining = steps.result, _remaining(steps)
         if not result.planned:
             return ""
@@ -138,7 +135,6 @@ class DeadLetters(Duty[LetterPlan]):
         return ", ".join(words + result.rest())
 
     def nothing(self, steps: Summaries) -> str:
-        """The plan's message, and that all letters are kept."""
         letters = steps.plan["letters"]
         return super().nothing(steps) + (f"; all {letters} are kept" if letters else "")
 
@@ -223,7 +219,6 @@ def _actions(letters: Sequence[PlannedLetter]) -> Frame:
 
 
 def _redriven(letters: Sequence[PlannedLetter], most: int) -> Frame:
-    """One row a letter of the plan's file that is to be redriven."""
     rows = [{"enqueue_id": letter.enqueue_id, "redrives": letter.redrives} for letter in letters]
     expect = [
         Expectation.unique("enqueue_id", "Of each mail at most one letter is redriven."),

@@ -1,16 +1,86 @@
-"""A letter as the plan's file and the report have it."""
+"""A letter in the plan's file, in the report, and in its export.
+
+An undecodable letter is exported before it leaves the queue: body and headers, below
+`dead-letters/QUEUE/`, named by their content.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from mailslice.codec.shown import shown
 from mailslice.duties.dead_letters.decide import LetterAction, LetterDecision
-from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.artifacts import Artifacts, iso, plain
+from mailslice.maintenance.context import StepContext
 from mailslice.model.dead_letters import Cause
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.names import file_name
+from mailslice.stores.rabbitmq.checkout import CheckedOutMessage
+
+
+def folder_of(queue: str) -> str:
+    """The folder of a queue's exports, relative to the artifacts location.
+
+    Not in a run's folder, which is pruned.
+    """
+    return f"dead-letters/{file_name(queue)}"
+
+
+def export_letter(context: StepContext, message: CheckedOutMessage, key: str) -> str:
+    """Write body and headers, and read the body back; the file's name.
+
+    Idempotent: after a crash before the ack the same file is written again.
+    """
+    artifacts, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
+    name = f"{folder_of(context.queue)}/{digest[:32]}.body"
+    details = {
+        "key": key,
+        "sha256": digest,
+        "run": context.request.run,
+        "queue": context.queue,
+        "timestamp": iso(message.timestamp),
+        "headers": jsonable(message.headers),
+    }
+    artifacts.write(name, message.body)
+    artifacts.write(
+        f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json",
+        json.dumps(details, default=plain, indent=1).encode() + b"\n",
+    )
+    if not is_exported(artifacts, name):
+        raise StoreUnavailable(
+            f"the export {artifacts.uri(name)} does not read back as it was written: its letter stays"
+        )
+    return name
+
+
+def is_exported(artifacts: Artifacts, name: str) -> bool:
+    """Whether the file is there and holds what its name says."""
+    data = artifacts.read(name)
+    return data is not None and hashlib.sha256(data).hexdigest().startswith(
+        name.rpartition("/")[2].partition(".")[0]
+    )
+
+
+def jsonable(value: object) -> object:
+    """A header value as JSON values.
+
+    Clients send bytes, also as names (where they wrote no UTF-8), in tables and arrays.
+    """
+    match value:
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case Mapping():
+            return {str(jsonable(name)): jsonable(item) for name, item in value.items()}
+        case list():
+            return [jsonable(item) for item in value]
+        case _:
+            return value
+
 
 _PER_CAUSE = 5
 _LONGEST = 200
@@ -36,7 +106,6 @@ class PlannedLetter:
 
     @classmethod
     def of(cls, decision: LetterDecision) -> PlannedLetter:
-        """From a decision."""
         classified, letter = decision.classified, decision.classified.letter
         return cls(
             letter.position,
@@ -53,7 +122,6 @@ class PlannedLetter:
 
     @property
     def is_acted_on(self) -> bool:
-        """Whether it leaves the queue."""
         return self.action != LetterAction.KEEP
 
 

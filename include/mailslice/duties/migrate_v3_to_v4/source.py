@@ -14,9 +14,14 @@ from uuid import uuid4
 
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import texts
-from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis, pages_by_partition
+from mailslice.engine.partition_scan import (
+    READS_IN_FLIGHT,
+    Spool,
+    instant,
+    millis,
+    pages_by_partition,
+)
 from mailslice.engine.row_files import Location
-from mailslice.engine.spill import Spool
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.row_file import RowGroup, RowWriter
 from mailslice.model.errors import Refused

@@ -17,9 +17,14 @@ from uuid import UUID, uuid4
 from mailslice.admin.evidence import done_by_stages, missing_content, still_live
 from mailslice.duties.queue_audit.rules import Evidence, MailFacts, classify, content_matters
 from mailslice.engine.frames import Session, run_on_keys, shared
-from mailslice.engine.partition_scan import READS_IN_FLIGHT, instant, millis, pages_by_partition
+from mailslice.engine.partition_scan import (
+    READS_IN_FLIGHT,
+    Spool,
+    instant,
+    millis,
+    pages_by_partition,
+)
 from mailslice.engine.row_files import Location, PlanPart, PlanReader, PlanWriter
-from mailslice.engine.spill import Spool
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowFile, write_rows

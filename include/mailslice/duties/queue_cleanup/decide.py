@@ -14,7 +14,7 @@ from mailslice.view.configuration import Shape
 
 if TYPE_CHECKING:
     from mailslice.engine.partition_scan import PartitionScan
-    from mailslice.engine.unmarked_rows import UnmarkedPartition
+    from mailslice.engine.plan_comparison import UnmarkedPartition
 
 
 @dataclass(frozen=True, slots=True)

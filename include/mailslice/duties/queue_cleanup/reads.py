@@ -24,9 +24,15 @@ from mailslice.duties.queue_cleanup.view import (
 from mailslice.engine.errors import unreadable
 from mailslice.engine.mark_deletion import halves_of
 from mailslice.engine.partition_scan import PartitionName, micros, millis
-from mailslice.engine.plan_comparison import Comparison, PartitionNow, PlanKey, compare
-from mailslice.engine.row_files import NO_PART, Digest
-from mailslice.engine.unmarked_rows import Leftover, UnmarkedPartition, read_left
+from mailslice.engine.plan_comparison import (
+    PartitionNow,
+    PlanKey,
+    RemainingSpec,
+    UnmarkedPartition,
+    compare,
+    read_after,
+)
+from mailslice.engine.row_files import NO_PART, Digest, PlanFiles
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.run import Run
@@ -142,7 +148,7 @@ def _compared(run: Run, keys: Sequence[PlanKey]) -> list[PartitionNow]:
     if not keys:
         return []
     folder = run.folder.file(PLAN_FOLDER)
-    spec = Comparison(run.settings, run.queue, run.folder.artifacts, folder)
+    spec = PlanFiles(run.settings, run.queue, run.folder.artifacts, folder)
     try:
         partitions = compare(run.spark(), spec, keys)
     except Exception as error:
@@ -219,8 +225,8 @@ def read_remaining(run: Run, plan: CleanupPlan, planned: Iterable[PlannedPartiti
     names = _names(run, plan) | parts.keys()
     keys = [PlanKey(*name, parts.get(name, NO_PART)) for name in sorted(names)]
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
-    spec = Leftover(run.settings, run.queue, location, folder, micros(plan.made_at))
-    remaining = Remaining.of(read_left(run.spark(), spec, keys), read_at)
+    spec = RemainingSpec(run.settings, run.queue, location, folder, micros(plan.made_at))
+    remaining = Remaining.of(read_after(run.spark(), spec, keys), read_at)
     if remaining.partitions.keys() != names:
         raise PlanRefused(
             f"the read after the deletes gave {len(remaining.partitions)} of {len(names)} "

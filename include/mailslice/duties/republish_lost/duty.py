@@ -12,7 +12,7 @@ from uuid import UUID
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.republish_lost.params import Params
-from mailslice.duties.republish_lost.proof import Prover, Skipped
+from mailslice.duties.republish_lost.proof import Prover, SkipReason
 from mailslice.duties.republish_lost.publishing import MAX_NAMED, Publication
 from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.artifacts import iso
@@ -60,7 +60,6 @@ class RepublishPlan(QueuePlan):
 
     @property
     def planned(self) -> int:
-        """Mails that may be published."""
         return self.mails.rows
 
 
@@ -73,7 +72,6 @@ class RepublishLost(Duty[RepublishPlan]):
     unfinished = "what it published is in the ledger of decisions, and the next run goes on"
 
     def locks(self, request: RunRequest) -> tuple[str, ...]:
-        """The lock of the queue's audits."""
         return (lock_name(request.queue),)
 
     def plan(self, run: Run) -> RepublishPlan:
@@ -83,9 +81,9 @@ class RepublishLost(Duty[RepublishPlan]):
         skipped: Counter[str] = Counter()
         unknown: list[str] = []
 
-        def on_skip(enqueue_id: str, why: Skipped) -> None:
+        def on_skip(enqueue_id: str, why: SkipReason) -> None:
             skipped[why.value] += 1
-            if why is Skipped.OUTCOME_UNKNOWN and len(unknown) < MAX_NAMED:
+            if why is SkipReason.OUTCOME_UNKNOWN and len(unknown) < MAX_NAMED:
                 unknown.append(enqueue_id)
 
         prover = Prover(run, on_skip)
@@ -119,22 +117,12 @@ class RepublishLost(Duty[RepublishPlan]):
         """Judges the plan's mails by the audit's own files, and the audit as it is now."""
         audit = audit_of(run.stores, run.queue, plan.audit)
         yield _planned_mails(run, plan, audit)
-        yield Frame.facts(
+        same = "The audit is the very one that the plan was made from."
+        census = "The audit took a census: without one nothing is proved lost."
+        yield Frame.zeros(
             "audit",
-            (
-                int(audit.digest != plan.audit_digest),
-                Expectation.equal(
-                    "other_audit", 0, "The audit is the very one that the plan was made from."
-                ),
-            ),
-            (
-                int(not audit.census),
-                Expectation.equal(
-                    "audit_without_census",
-                    0,
-                    "The audit took a census: without one nothing is proved lost.",
-                ),
-            ),
+            other_audit=(int(audit.digest != plan.audit_digest), same),
+            audit_without_census=(int(not audit.census), census),
         )
 
     def apply(self, run: Run, plan: RepublishPlan, progress: Progress) -> None:
@@ -156,34 +144,21 @@ class RepublishLost(Duty[RepublishPlan]):
             for enqueue_id, decision in decisions.items()
             if (decision.run, decision.state) == (plan.run, PublishState.PUBLISHED)
         }
-        yield Frame.facts(
+        recorded = (
+            "Every mail that was published is in the ledger of decisions as published by this run."
+        )
+        present = "Every published mail has its row, or was done and has its deleted mark."
+        yield Frame.zeros(
             "after",
-            (
-                max(0, result.applied - len(published)),
-                Expectation.equal(
-                    "unrecorded",
-                    0,
-                    "Every mail that was published is in the ledger of decisions as published by "
-                    "this run.",
-                ),
-            ),
-            (
-                _vanished(run, published),
-                Expectation.equal(
-                    "vanished",
-                    0,
-                    "Every published mail has its row, or was done and has its deleted mark.",
-                ),
-            ),
+            unrecorded=(max(0, result.applied - len(published)), recorded),
+            vanished=(_vanished(run, published), present),
         )
 
     def describe(self, steps: Summaries) -> str:
-        """How many mails were published, and why others were not."""
         applied = steps.result.applied
         return "; ".join([f"{applied} mails published", *self._rest(steps)]) if applied else ""
 
     def nothing(self, steps: Summaries) -> str:
-        """That no mail was published, and why."""
         audit = steps.plan["audit"]["run"]
         words = f"nothing to do: audit {audit} leaves no mail to publish"
         return "; ".join([words, *self._rest(steps)])
@@ -205,7 +180,6 @@ class RepublishLost(Duty[RepublishPlan]):
         }
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        """Reports what was asked for."""
         del steps
         params = run.params(Params)
         older = None if params.older_than is None else format_duration(params.older_than)
@@ -249,15 +223,14 @@ def _audit(run: Run) -> AuditPlan:
 
 
 def _message(planned: int, audit: AuditPlan, skipped: Counter[str]) -> str:
-    """What the plan comes to, in words."""
     words = [f"{planned} mails that audit {audit.run} proved lost can be published"]
     words += [f"{count} skipped: {reason}" for reason, count in sorted(skipped.items())]
-    if skipped[Skipped.OUTCOME_UNKNOWN]:
+    if skipped[SkipReason.OUTCOME_UNKNOWN]:
         words.append(
             "an earlier publish of some was never confirmed: look whether they were delivered, "
             "then decide by --repeat-unknown"
         )
-    if skipped[Skipped.DOUBTFUL]:
+    if skipped[SkipReason.DOUBTFUL]:
         words.append(
             "James may have delivered those that are lost or ghost: --accept-duplicates publishes "
             "them, too"
@@ -300,11 +273,8 @@ def _vanished(run: Run, published: dict[EnqueueId, MailVerdict]) -> int:
             for enqueue_id, mail in published.items()
             if QueueTable(mail.table) is view.table
         ]
-        existing |= (
-            {row.enqueue_id for row in view.some(queue, ids_by_partition)}
-            if ids_by_partition
-            else set()
-        )
+        if ids_by_partition:
+            existing |= {row.enqueue_id for row in view.some(queue, ids_by_partition)}
     missing = published.keys() - existing
     if not missing:
         return 0

@@ -30,7 +30,7 @@ from mailslice.view.configuration import view_shape
 _BATCH = 100
 
 
-class Skipped(StrEnum):
+class SkipReason(StrEnum):
     """Why a mail is not published."""
 
     DOUBTFUL = Verdict.LOST_OR_GHOST.value
@@ -52,8 +52,8 @@ class Skipped(StrEnum):
     """An earlier publish was not confirmed; only with repeat_unknown."""
 
 
-_PUBLISHED = (Skipped.ALREADY, Skipped.BY_THIS_RUN)
-OnSkip = Callable[[str, Skipped], None]
+_PUBLISHED = (SkipReason.ALREADY, SkipReason.BY_THIS_RUN)
+OnSkip = Callable[[str, SkipReason], None]
 """Called with the enqueue id of each mail that is not published, and why."""
 
 
@@ -97,15 +97,14 @@ class Prover:
             yield self._prove(batch)
 
     def is_live(self, proved: Proved) -> bool:
-        """Whether a proved mail still has its row, and no mark."""
         return bool(self._live_rows({proved.row.enqueue_id: proved.mail}))
 
-    def earlier_decision(self, decision: Republished) -> Skipped | None:
+    def earlier_decision(self, decision: Republished) -> SkipReason | None:
         """What a decision that the audit did not know of says; None: it may be repeated."""
         if decision.state is PublishState.PUBLISHED:
             by_this_run = decision.run == self._run.request.run
-            return Skipped.BY_THIS_RUN if by_this_run else Skipped.ALREADY
-        return None if self._params.repeat_unknown else Skipped.OUTCOME_UNKNOWN
+            return SkipReason.BY_THIS_RUN if by_this_run else SkipReason.ALREADY
+        return None if self._params.repeat_unknown else SkipReason.OUTCOME_UNKNOWN
 
     def _prove(self, mails: Sequence[MailVerdict]) -> list[Proved]:
         queue, stores = self._run.queue, self._run.stores
@@ -130,22 +129,24 @@ class Prover:
                 proved.append(Proved(mail, row, when))
         return proved
 
-    def _skips(self, mail: MailVerdict, why: Skipped | None) -> bool:
+    def _skips(self, mail: MailVerdict, why: SkipReason | None) -> bool:
         if why is not None:
             self._on_skip(mail.enqueue_id, why)
         return why is not None
 
-    def _by_audit(self, mail: MailVerdict) -> Skipped | None:
+    def _by_audit(self, mail: MailVerdict) -> SkipReason | None:
         """On a queue that James shares now lost is `lost or ghost`, whatever it was then."""
         if mail.verdict == Verdict.BARE:
-            return Skipped.BARE
+            return SkipReason.BARE
         older_than = self._params.older_than
         if older_than is not None and instant(mail.enqueued_ms) > self._run.clock() - older_than:
-            return Skipped.YOUNGER
+            return SkipReason.YOUNGER
         doubtful = mail.verdict == Verdict.LOST_OR_GHOST or self._run.settings.queue.shared
-        return Skipped.DOUBTFUL if doubtful and not self._params.accept_duplicates else None
+        return SkipReason.DOUBTFUL if doubtful and not self._params.accept_duplicates else None
 
-    def _unknown_to_audit(self, mail: MailVerdict, decision: Republished | None) -> Skipped | None:
+    def _unknown_to_audit(
+        self, mail: MailVerdict, decision: Republished | None
+    ) -> SkipReason | None:
         """A decision that the audit knew of does not count: its census did not find the mail."""
         if decision is None or decision.decision == mail.decision:
             return None
@@ -171,16 +172,15 @@ class Prover:
         *,
         ghost: bool,
         bare: bool,
-    ) -> Skipped | None:
-        """By what is known of the mail now."""
+    ) -> SkipReason | None:
         delayed = due is not None and not is_overdue(due, self._run.clock(), self.in_delay_queues)
         reasons = (
-            (row is None, Skipped.DONE),
-            (enqueue_id in self._quarantined, Skipped.HELD),
-            (enqueue_id in self._in_flight, Skipped.IN_FLIGHT),
-            (enqueue_id in self._dead_letters, Skipped.DEAD_LETTERED),
-            (delayed, Skipped.DELAYED),
-            (ghost, Skipped.GHOST),
-            (bare, Skipped.BARE),
+            (row is None, SkipReason.DONE),
+            (enqueue_id in self._quarantined, SkipReason.HELD),
+            (enqueue_id in self._in_flight, SkipReason.IN_FLIGHT),
+            (enqueue_id in self._dead_letters, SkipReason.DEAD_LETTERED),
+            (delayed, SkipReason.DELAYED),
+            (ghost, SkipReason.GHOST),
+            (bare, SkipReason.BARE),
         )
         return next((reason for applies, reason in reasons if applies), None)

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from mailslice.codec import message
 from mailslice.codec.headers import headers_of
-from mailslice.duties.republish_lost.proof import Proved, Prover, Skipped
+from mailslice.duties.republish_lost.proof import Proved, Prover, SkipReason
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -60,11 +60,11 @@ class Publication:
                 return
             yield mail
 
-    def _skip(self, enqueue_id: str, why: Skipped) -> None:
-        if why is Skipped.BY_THIS_RUN:
+    def _skip(self, enqueue_id: str, why: SkipReason) -> None:
+        if why is SkipReason.BY_THIS_RUN:
             self.progress.done()
             return
-        if why is Skipped.OUTCOME_UNKNOWN:
+        if why is SkipReason.OUTCOME_UNKNOWN:
             self._name_unknown(enqueue_id)
         self.progress.skip(why.value)
 
@@ -95,14 +95,14 @@ class Publication:
             self.progress.fail(enqueue_id, str(error))
             return
         decision = await asyncio.to_thread(self._claim, proved)
-        if isinstance(decision, Skipped):
+        if isinstance(decision, SkipReason):
             self._skip(enqueue_id, decision)
             return
         crash.point("apply:claimed")
         # Last: a mail that is deleted from now on has its mark when the message is delivered. The
         # row counts, too: a cleanup may have dropped both since the mail was proved.
         if not await asyncio.to_thread(self.prover.is_live, proved):
-            self._skip(enqueue_id, Skipped.DONE)
+            self._skip(enqueue_id, SkipReason.DONE)
             return
         exchange = RabbitNames(queue).exchange
         try:
@@ -122,7 +122,7 @@ class Publication:
         if proved.due is not None:
             await asyncio.to_thread(self._close_delay, proved)
 
-    def _claim(self, proved: Proved) -> Republished | Skipped:
+    def _claim(self, proved: Proved) -> Republished | SkipReason:
         """The decision to publish it, written before; why not, where an earlier one stands."""
         run, table = self.run, self.run.stores.own.republished_mails
         claim = Republished(
@@ -141,7 +141,7 @@ class Publication:
         if why is not None:
             return why
         repeated = table.claim(run.queue, claim, current.decision, retention)
-        return claim if repeated.decision == claim.decision else Skipped.OUTCOME_UNKNOWN
+        return claim if repeated.decision == claim.decision else SkipReason.OUTCOME_UNKNOWN
 
     def _settle(self, decision: Republished, state: PublishState) -> None:
         run = self.run

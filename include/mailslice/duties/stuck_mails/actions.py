@@ -18,8 +18,14 @@ from mailslice.admin.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.bounce import send_bounce
 from mailslice.duties.stuck_mails.liveness import Stuck
-from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
-from mailslice.duties.stuck_mails.verdicts import Action, is_superseded, item_of, stages_of
+from mailslice.duties.stuck_mails.mails import (
+    Action,
+    PlannedMail,
+    StuckPlan,
+    is_superseded,
+    item_of,
+    stages_of,
+)
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -36,7 +42,7 @@ _SECOND = timedelta(seconds=1)
 _STAYS = {State.KEPT, State.RELEASING, State.RELEASED}
 
 
-class Skipped(Exception):
+class LeftAlone(Exception):
     """The mail is left alone; why."""
 
 
@@ -50,11 +56,9 @@ class StuckMail:
 
     @property
     def enqueue_id(self) -> EnqueueId:
-        """Of the mail."""
         return self.item.enqueue_id
 
     def to(self, recipients: tuple[str, ...]) -> StuckMail:
-        """The same for some of its recipients."""
         mail = replace(self.item.mail, recipients=recipients)
         return replace(self, item=replace(self.item, mail=mail))
 
@@ -98,12 +102,12 @@ class StuckMailActions:
         """The decision, as the report shows it. Raises Skipped when the mail needs none now."""
         stores, queue = self.run.stores, self.run.queue
         if stores.tables.deleted.is_marked(queue, planned.enqueue_id):
-            raise Skipped("marked meanwhile")
+            raise LeftAlone("marked meanwhile")
         if is_superseded(stores, queue, stuck):
-            raise Skipped("it has another holder")
+            raise LeftAlone("it has another holder")
         item = item_of(stores, queue, stuck)
         if item is None:
-            raise Skipped("its metadata is not known")
+            raise LeftAlone("its metadata is not known")
         record, mail = stuck.record, stuck.mail
         holder = Holder(record.worker, mail.stage, planned.since, stuck.age, mail.attempt)
         stuck_mail = StuckMail(item, holder, mail.partition)
@@ -153,11 +157,11 @@ class StuckMailActions:
         quarantined = self.quarantine.keep(stuck_mail.item, stuck_mail.holder, decided)
         crash.point("apply:kept")
         if quarantined.state not in {State.CLOSING, State.KEPT}:
-            raise Skipped(f"it is {quarantined.state} in quarantine")
+            raise LeftAlone(f"it is {quarantined.state} in quarantine")
         if deleted.is_marked(queue, stuck_mail.enqueue_id):
             if quarantined.state is State.CLOSING:  # else it has recipients in doubt of its holder
                 self.quarantine.withdraw(quarantined)
-            raise Skipped("completed meanwhile")
+            raise LeftAlone("completed meanwhile")
         quarantined = self._named(quarantined, stuck_mail, decided, take=True)
         self._save(stuck_mail, decided, Action.CLOSED, quarantined.decided)
         crash.point("apply:decided")
@@ -167,7 +171,7 @@ class StuckMailActions:
         self.run.require_lock()
         renewed = self.quarantine.renew(quarantined)
         if renewed is None:
-            raise Skipped("withdrawn from quarantine meanwhile")
+            raise LeftAlone("withdrawn from quarantine meanwhile")
         crash.point("apply:renewed")
         deleted.mark_many(queue, [stuck_mail.enqueue_id])
         crash.point("apply:marked")
@@ -199,7 +203,7 @@ class StuckMailActions:
                 return self._fail(stuck_mail, decision)
             case DeliveryVerdict.COMPLETE:
                 return self._complete(stuck_mail, decision)
-        raise Skipped("its stage leaves it to its holder")
+        raise LeftAlone("its stage leaves it to its holder")
 
     def _release(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         decided = self._decided(Action.RELEASED, stuck_mail)
@@ -269,7 +273,7 @@ class StuckMailActions:
                 tables, queue, quarantined.enqueue_id
             ):
                 return quarantined
-        raise Skipped(f"it is {quarantined.state} in quarantine, as {quarantined.action}")
+        raise LeftAlone(f"it is {quarantined.state} in quarantine, as {quarantined.action}")
 
     def _named(
         self, quarantined: QuarantinedMail, stuck_mail: StuckMail, decided: Decided, *, take: bool
@@ -282,7 +286,7 @@ class StuckMailActions:
             return quarantined
         named = self.quarantine.name(quarantined, stuck_mail.item, decided, take=take)
         if named is None:
-            raise Skipped("its row in quarantine was changed meanwhile")
+            raise LeftAlone("its row in quarantine was changed meanwhile")
         return named
 
     def _withdraw(self, quarantined: QuarantinedMail) -> None:
@@ -303,7 +307,7 @@ class StuckMailActions:
         now = stages.read(queue, decision.record.enqueue_id)
         if quarantined is not None and (now is None or now.owner != self.plan.run):
             self._withdraw(quarantined)
-        raise Skipped("its holder went on meanwhile")
+        raise LeftAlone("its holder went on meanwhile")
 
     def _publish(self, stuck_mail: StuckMail) -> None:
         """To those that were not begun, as a new attempt: the old holder is refused."""
@@ -321,7 +325,6 @@ class StuckMailActions:
         return Decided(action, why, self.run.request.who, self.plan.run)
 
     def _save(self, stuck_mail: StuckMail, decided: Decided, action: Action, at: datetime) -> None:
-        """The decision, in its table."""
         holder = stuck_mail.holder
         row = DecisionRow(
             enqueue_id=stuck_mail.enqueue_id,

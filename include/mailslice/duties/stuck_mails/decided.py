@@ -9,8 +9,7 @@ from datetime import timedelta
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine import Quarantine
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.stuck_mails.mails import StuckPlan
-from mailslice.duties.stuck_mails.verdicts import Action
+from mailslice.duties.stuck_mails.mails import Action, StuckPlan
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import ContentMissing
 from mailslice.model.mail import EnqueueId
@@ -73,7 +72,6 @@ class DecidedMails:
         )
 
     def frame(self) -> Frame:
-        """One row a mail."""
         rows = [
             {
                 "enqueue_id": str(one),

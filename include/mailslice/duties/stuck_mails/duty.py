@@ -13,16 +13,22 @@ from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails.decided import DecidedMails
 from mailslice.duties.stuck_mails.liveness import (
     P99,
-    Liveness,
     Sleep,
     Stuck,
+    WorkerLiveness,
     lock_timeout,
     observe,
     stuck_mails,
 )
-from mailslice.duties.stuck_mails.mails import DeadRecord, PlannedMail, StuckPlan
+from mailslice.duties.stuck_mails.mails import (
+    Action,
+    DeadRecord,
+    PlannedMail,
+    StuckPlan,
+    action_for,
+    is_superseded,
+)
 from mailslice.duties.stuck_mails.params import Params
-from mailslice.duties.stuck_mails.verdicts import Action, action_for, is_superseded
 from mailslice.duties.stuck_mails.work import GAVE_UP, KINDS, NOTED, StuckMailWork
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.progress import Progress
@@ -102,7 +108,6 @@ class StuckMails(Duty[StuckPlan]):
         StuckMailWork(run, plan, progress, self._sleep).perform_all()
 
     def verify(self, run: Run, plan: StuckPlan, result: Result) -> Iterable[Frame]:
-        """Whether what was decided is so, mail by mail."""
         quarantine = Quarantine(run.stores, run.queue, run.clock)
         run.report(quarantined=sum(1 for _ in quarantine.waiting()))
         shadow = plan.mode is StuckMode.SHADOW
@@ -113,7 +118,6 @@ class StuckMails(Duty[StuckPlan]):
             yield decided.frame()
 
     def describe(self, steps: Summaries) -> str:
-        """What was decided of how many mails."""
         figures = steps.plan["message"]
         if steps.result.skipped.get(NOTED):
             return f"shadow mode, nothing was changed: {figures}"
@@ -124,11 +128,9 @@ class StuckMails(Duty[StuckPlan]):
         return f"{figures}: {', '.join(words)}{_remaining_note(steps)}" if words else ""
 
     def nothing(self, steps: Summaries) -> str:
-        """What was in flight."""
         return f"{steps.plan['message']}: nothing to do{_remaining_note(steps)}"
 
     def problem(self, steps: Summaries) -> str | None:
-        """Mails that could not be acted on, and alarms."""
         errors = _errors(steps)
         if not errors:
             return None
@@ -160,7 +162,6 @@ class StuckMails(Duty[StuckPlan]):
         }
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        """Says where unusually many mails are stuck."""
         unusual, planned = run.settings.duty.stuck_alert_from, steps.result.planned
         run.report(
             alert=f"unusual: {planned} mails are stuck in one run, {unusual} are "
@@ -190,7 +191,7 @@ def _mode(run: Run) -> StuckMode:
     return mode
 
 
-def _lock_timeout(run: Run, liveness: Liveness) -> timedelta:
+def _lock_timeout(run: Run, liveness: WorkerLiveness) -> timedelta:
     """As the run's params say, else by the queue's own times; in whole milliseconds."""
     timeout, duty = run.params(Params).lock_timeout, run.settings.duty
     if timeout is None:
@@ -215,8 +216,7 @@ def _planned(run: Run, stuck: Stuck, mode: StuckMode, now: datetime) -> PlannedM
     )
 
 
-def _figures(run: Run, liveness: Liveness, timeout: timedelta) -> dict[str, Any]:
-    """What was seen, for plan.json and the report."""
+def _figures(run: Run, liveness: WorkerLiveness, timeout: timedelta) -> dict[str, Any]:
     duty, in_flight, p99 = run.settings.duty, liveness.in_flight, liveness.times.quantile(P99)
     ages = (record.age(mail) for record in liveness.alive for mail in record.in_flight)
     return {
@@ -247,7 +247,6 @@ def _message(figures: dict[str, Any], planned: int) -> str:
 
 
 def _planned_mails(plan: StuckPlan, mails: Sequence[PlannedMail], workers: set[str]) -> Frame:
-    """One row a mail of the plan's file."""
     rows = [
         {
             "enqueue_id": str(mail.enqueue_id),

@@ -24,7 +24,7 @@ P99 = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Liveness:
+class WorkerLiveness:
     """The records of a queue's workers; those without a mail are in `all` only.
 
     `alive` have proved it, `dead` have been silent for too long, of `silent` nothing is known.
@@ -59,11 +59,12 @@ class Stuck:
 
     @property
     def age(self) -> timedelta:
-        """How long it has been held."""
         return self.record.age(self.mail)
 
 
-def observe(read: Callable[[], Sequence[WorkerRecord]], sleep: Sleep = time.sleep) -> Liveness:
+def observe(
+    read: Callable[[], Sequence[WorkerRecord]], sleep: Sleep = time.sleep
+) -> WorkerLiveness:
     """The records that `read` gives, once it is known who lives."""
     records = {record.worker: record for record in read()}
     before = {worker: record.beat for worker, record in records.items()}
@@ -78,7 +79,7 @@ def observe(read: Callable[[], Sequence[WorkerRecord]], sleep: Sleep = time.slee
     mute = [record for record in holding if record.beat <= before[record.worker]]
     dead = tuple(record for record in mute if not record.is_alive)
     silent = tuple(record for record in mute if record.is_alive)
-    return Liveness(tuple(alive), dead, silent, tuple(records.values()))
+    return WorkerLiveness(tuple(alive), dead, silent, tuple(records.values()))
 
 
 def _in_doubt(record: WorkerRecord, before: Mapping[str, int]) -> bool:
@@ -91,7 +92,7 @@ def lock_timeout(times: ProcessingTimes, *, factor: float, at_least: timedelta) 
     return at_least if p99 is None else max(at_least, timedelta(seconds=p99) * factor)
 
 
-def stuck_mails(liveness: Liveness, timeout: timedelta) -> list[Stuck]:
+def stuck_mails(liveness: WorkerLiveness, timeout: timedelta) -> list[Stuck]:
     """Mails that a handler has had for longer than `timeout`, the oldest first.
 
     Of several holders the newest counts. A mail that waits for a handler is not stuck: nothing was

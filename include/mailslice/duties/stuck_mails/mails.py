@@ -1,16 +1,25 @@
-"""What a plan holds: stuck mails with their holders, records of dead workers; no address."""
+"""What a plan holds, and what is to be done with a stuck mail: by the mode, or by its stage marks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic.alias_generators import to_camel
+
+from mailslice.codec import message as codec
+from mailslice.duties.stuck_mails.liveness import Stuck
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.row_file import RowFile
-from mailslice.model.mail import EnqueueId
+from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
+from mailslice.model.stages import Decision, DeliveryVerdict, decide
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +36,8 @@ class PlannedMail:
     action: str
 
     def as_json(self) -> dict[str, Any]:
-        """As the report shows it."""
-        return {
-            "enqueueId": str(self.enqueue_id),
-            "name": self.name,
-            "worker": self.worker,
-            "stage": self.stage,
-            "attempt": self.attempt,
-            "since": iso(self.since),
-            "ageSeconds": self.age_seconds,
-            "action": self.action,
-        }
+        values = {to_camel(one.name): getattr(self, one.name) for one in fields(self)}
+        return {**values, "enqueueId": str(self.enqueue_id), "since": iso(self.since)}
 
 
 class DeadRecord(NamedTuple):
@@ -59,10 +59,79 @@ class StuckPlan(QueuePlan):
 
     @property
     def planned(self) -> int:
-        """Mails to decide about."""
         return self.mails.rows
 
     @property
     def has_work(self) -> bool:
         """Every run finishes what killed runs left."""
         return True
+
+
+class Action(StrEnum):
+    """What was done with a mail."""
+
+    CLOSED = "closed"
+    RELEASED = "released"
+    FAILED = "failed"
+    COMPLETED = "completed"
+
+    @property
+    def would(self) -> str:
+        return _WORDS[self][0]
+
+    @property
+    def verdict(self) -> str:
+        return _WORDS[self][1]
+
+
+_WORDS = {
+    Action.CLOSED: ("would close", "stuck"),
+    Action.RELEASED: ("would release", "stuck before sending"),
+    Action.FAILED: ("would fail", "stuck while sending"),
+    Action.COMPLETED: ("would complete", "stuck after it was sent"),
+}
+_ACTIONS = {
+    DeliveryVerdict.HANDLE: Action.RELEASED,
+    DeliveryVerdict.FAIL: Action.FAILED,
+    DeliveryVerdict.COMPLETE: Action.COMPLETED,
+}
+
+
+def action_for(
+    stores: Stores, queue: QueueName, stuck: Stuck, mode: StuckMode, *, by: str, now: datetime
+) -> Action:
+    """As the plan shows it. Shadow mode recovers where the queue's workers write stage marks."""
+    by_stage = mode is StuckMode.RECOVER or (
+        mode is StuckMode.SHADOW and queue in stores.settings.queue.stage_marks
+    )
+    item = item_of(stores, queue, stuck) if by_stage and stuck.record.stage_marks else None
+    if item is None:
+        return Action.CLOSED
+    return _ACTIONS[stages_of(stores, queue, item, by=by, now=now).verdict]
+
+
+def is_superseded(stores: Stores, queue: QueueName, stuck: Stuck) -> bool:
+    """Whether another attempt has the mail by now: marks of its old holder are refused."""
+    if not stuck.record.stage_marks:
+        return False
+    stage = stores.own.mail_stages.read(queue, stuck.mail.enqueue_id)
+    return stage is not None and stage.attempt > stuck.mail.attempt
+
+
+def stages_of(
+    stores: Stores, queue: QueueName, item: QueuedMail, *, by: str, now: datetime
+) -> Decision:
+    """What the stage marks say of a mail whose holder hangs."""
+    stage = stores.own.mail_stages.read(queue, item.enqueue_id)
+    return decide(stage, item.enqueue_id, item.mail.recipients, by=by, now=now)
+
+
+def item_of(stores: Stores, queue: QueueName, stuck: Stuck) -> QueuedMail | None:
+    """The mail, by the message in the worker's record, else by its row; None without both."""
+    mail = stuck.mail
+    if mail.message is not None:
+        return codec.decode(mail.message)
+    if mail.partition is None:
+        return None
+    rows = (table.read(queue, mail.partition, mail.enqueue_id) for table in stores.tables.existing)
+    return next((row.item for row in rows if row is not None), None)

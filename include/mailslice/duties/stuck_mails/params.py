@@ -40,5 +40,4 @@ class Params(DutyParams):
         return value
 
     def mode_or(self, default: StuckMode) -> StuckMode:
-        """The mode of the run."""
         return default if self.mode is None else self.mode

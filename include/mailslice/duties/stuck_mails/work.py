@@ -1,20 +1,143 @@
-"""One apply: what killed runs left, then each planned mail whose holder lives now and holds it."""
+"""One apply: finishes what killed runs left, then acts on each planned mail that is still held.
+
+What a killed run left is finished first, under the duty's lock: nobody else works on it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from mailslice.admin.quarantine import Quarantine
-from mailslice.duties.stuck_mails.actions import Skipped, StuckMailActions
-from mailslice.duties.stuck_mails.liveness import Liveness, Sleep, Stuck, observe, stuck_mails
-from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
-from mailslice.duties.stuck_mails.noted import noted_before
-from mailslice.duties.stuck_mails.recovery import finish, forget_notes, sweep
-from mailslice.duties.stuck_mails.verdicts import Action
+from mailslice.admin.enqueue import publish
+from mailslice.admin.evidence import is_over
+from mailslice.admin.quarantine import OVER, Quarantine
+from mailslice.codec import message as codec
+from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions
+from mailslice.duties.stuck_mails.bounce import send_bounce
+from mailslice.duties.stuck_mails.liveness import Sleep, Stuck, WorkerLiveness, observe, stuck_mails
+from mailslice.duties.stuck_mails.mails import Action, PlannedMail, StuckPlan
+from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
-from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import StuckMode
+from mailslice.stores.cassandra.own import QuarantinedMail
+from mailslice.stores.cassandra.own.quarantine import State
+
+if TYPE_CHECKING:
+    from mailslice.maintenance.run import Run
+    from mailslice.stores import Stores
+
+_NEWEST = 20
+
+
+def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
+    """The mails of the newest report whose run came to act, when it was in shadow mode.
+
+    With `run` and `who` of that report. `decided` is when a mail was found so first.
+    """
+    reports = Ledger(stores, stores.settings).list("stuck_mails", queue, _NEWEST)
+    last = next((report for report in reports if "noted" in report), None)
+    if last is None or last["mode"] != StuckMode.SHADOW:
+        return []
+    common = {"run": last["run"], "who": last["who"], "decided": last["finished"]}
+    return [{**common, **mail} for mail in last["mails"]]
+
+
+def noted_before(run: Run) -> Mapping[str, datetime]:
+    """Enqueue id -> since when an earlier run in shadow mode says so."""
+    return {
+        mail["enqueueId"]: datetime.fromisoformat(mail["decided"])
+        for mail in noted(run.stores, run.queue)
+        if mail["run"] != run.request.run
+    }
+
+
+log = logging.getLogger(__name__)
+
+_GOING = {State.DISCARDING, State.RELEASED}
+
+
+def finish(run: Run, quarantine: Quarantine, planned: Collection[EnqueueId]) -> dict[str, int]:
+    """What was finished, by what became of it; but what is being closed of this run's plan.
+
+    Also remembered: which closed mails their workers completed after all, so that nobody releases
+    those without knowing it.
+    """
+    records = run.stores.own.worker_records.list(run.queue)
+    done = {enqueue_id for record in records for enqueue_id in record.done}
+    finished: Counter[str] = Counter()
+    for mail in quarantine.mails(serial=True):
+        # A mail whose recipients in doubt failed goes on with the others: its end says nothing of
+        # these.
+        if mail.action == Action.CLOSED and mail.state is State.KEPT and mail.enqueue_id in done:
+            if mail.finished is None:
+                quarantine.finished(mail, run.clock())
+                finished["completed by its worker after all"] += 1
+        elif mail.state is State.RECOVERING:
+            finished[_recover(run, quarantine, mail)] += 1
+        # What was on its way out is so for every plan: nothing can be kept beside it.
+        elif (mail.state in _GOING or mail.enqueue_id not in planned) and _tidied(quarantine, mail):
+            finished[f"was {mail.state}"] += 1
+    return dict(finished)
+
+
+def forget_notes(quarantine: Quarantine) -> None:
+    """What earlier versions noted in shadow mode goes: the report says the same."""
+    for mail in quarantine.mails(serial=True):
+        if mail.state is State.NOTED:
+            quarantine.tidy(mail)
+
+
+def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
+    """Whether it was finished. While a replica is away nobody knows that a mail has no mark."""
+    try:
+        return quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER)
+    except StoreUnavailable as error:
+        log.warning("%s stays in quarantine as %s: %s", mail.enqueue_id, mail.state, error)
+        return False
+
+
+def sweep(quarantine: Quarantine) -> tuple[dict[str, int], str | None]:
+    """Copies without a row that were removed; why they were left, where they may be another's."""
+    try:
+        orphans = quarantine.sweep()
+    except Refused as error:
+        return {}, str(error)
+    return ({"content without a row": orphans} if orphans else {}), None
+
+
+def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
+    """The mail was being taken from its holder.
+
+    Not taken: it is the next plan's. Taken: published again, which the stage marks make safe.
+    """
+    stores, queue, failed = run.stores, run.queue, mail.action == Action.FAILED
+    stage = stores.own.mail_stages.read(queue, mail.enqueue_id)
+    if stage is None or stage.attempt <= mail.attempt:
+        quarantine.withdraw(mail)
+        return "not taken from its holder"
+    item = codec.decode(mail.message)
+    if failed:
+        send_bounce(stores, item, run.clock)
+    # A James that took what was published says nothing to the record.
+    if stage.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
+        if stage.remaining:
+            remaining_item = replace(item, mail=replace(item.mail, recipients=stage.remaining))
+            publish(stores, queue, remaining_item, None, run.clock())
+        else:
+            stores.tables.deleted.mark_many(queue, [mail.enqueue_id])
+    if failed:
+        quarantine.settle(mail)
+        return "failed"
+    quarantine.withdraw(mail)
+    return "released"
+
 
 NOTED = "noted"
 """Why a mail is left alone in shadow mode."""
@@ -66,14 +189,14 @@ class StuckMailWork:
         swept, unswept = sweep(self.quarantine)
         self.run.report(finishedOfEarlierRuns=finished | swept, unswept=unswept)
 
-    def _observe(self) -> Liveness:
+    def _observe(self) -> WorkerLiveness:
         """Who lives now, by records that are written from now on: not by one since the plan."""
         if not self.mails and not self.plan.dead:
-            return Liveness()
+            return WorkerLiveness()
         table = self.run.stores.own.worker_records
         return observe(lambda: table.list(self.run.queue), self._sleep)
 
-    def _perform(self, planned: PlannedMail, liveness: Liveness, stuck: Stuck | None) -> None:
+    def _perform(self, planned: PlannedMail, liveness: WorkerLiveness, stuck: Stuck | None) -> None:
         """One mail. A mail that cannot be acted on stops no other."""
         self.run.require_lock()
         if stuck is None or stuck.record.worker != planned.worker:
@@ -82,7 +205,7 @@ class StuckMailWork:
         self.throttle.take()
         try:
             self._done(self.actions.act(planned, stuck))
-        except Skipped as skipped:
+        except LeftAlone as skipped:
             self.progress.skip(str(skipped))
         except TryAgain:
             raise
@@ -96,7 +219,7 @@ class StuckMailWork:
         else:
             self.progress.done(KINDS[Action(decision["action"])])
 
-    def _discard_records(self, liveness: Liveness) -> None:
+    def _discard_records(self, liveness: WorkerLiveness) -> None:
         """Those of the planned dead, where they have not been written since."""
         table, discarded = self.run.stores.own.worker_records, 0
         records = {record.worker: record for record in (*liveness.dead, *liveness.silent)}
@@ -109,8 +232,7 @@ class StuckMailWork:
         self.run.report(discardedRecords=discarded)
 
 
-def _why_not(planned: PlannedMail, liveness: Liveness) -> str:
-    """Why a planned mail is not stuck with its holder any more."""
+def _why_not(planned: PlannedMail, liveness: WorkerLiveness) -> str:
     record = next((one for one in liveness.alive if one.worker == planned.worker), None)
     if record is None:
         mute = {one.worker for one in (*liveness.dead, *liveness.silent)}

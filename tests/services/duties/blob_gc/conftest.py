@@ -5,39 +5,36 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from mailslice.checks import gate
-from mailslice.engine import worker_stores
-from mailslice.engine.frames import InProcess
-from mailslice.maintenance.artifacts import RunFolder, artifacts
-from mailslice.maintenance.context import StepContext
-from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
-from mailslice.maintenance.runner import run_all, run_step
-from mailslice.model.clock import Clock, system_clock
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
+from mailslice.duties.blob_gc.duty import BlobGc
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.runner import Tools
+from mailslice.model.mail import BlobId, QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
+from tests.services.duties.world import World, ahead, in_process, queued_mail
 
 OLD = timedelta(hours=1)
 """How far ahead the clock of runs is: blobs that were just put are older than the grace by then."""
 
 
 @dataclass
-class Heap:
-    """One deployment. Blobs are put now; runs are made by a clock that is ahead, so that nothing has to be waited for."""
+class Heap(World):
+    """One deployment. Blobs are put now; runs have a clock that is ahead, so nothing has to wait."""
 
-    settings: Settings
-    stores: Stores
+    duty = "blob_gc"
+    locks = ("blob_gc",)
     params: dict[str, object] = field(
         default_factory=lambda: {"grace": "10m", "delete_after": "1h", "max_share": 1}
     )
-
     used: set[str] = field(default_factory=set)
     """James' tables that are to be emptied: each costs a tenth of a second."""
 
@@ -54,17 +51,10 @@ class Heap:
 
     def row(self, header: str, body: str) -> None:
         """A mail of the queue view refers to both."""
-        item = QueuedMail(
-            EnqueueId(uuid.uuid4()),
-            Mail("mail", "a@b.example", ("c@d.example",)),
-            BlobId(header),
-            BlobId(body),
-        )
         start = datetime(2026, 11, 1, tzinfo=UTC)
         self.used.add("enqueuedmailsv4")
-        self.stores.tables.v4.insert_future(
-            ViewRow(QueueName("spool"), Partition(start, 0), start, item)
-        ).result()
+        item = queued_mail(blobs=(header, body))
+        replace(self, queue=QueueName("spool")).insert_row(item, start, start)
 
     def message(self, header: str, body: str) -> uuid.UUID:
         message_id = uuid.uuid1()
@@ -81,17 +71,11 @@ class Heap:
         self.stores.cassandra.execute(statement.format(self.settings.cassandra.keyspace), values)
 
     def request(self, run: str = "", **params: object) -> RunRequest:
-        return RunRequest(
-            "blob_gc",
-            NO_QUEUE,
-            run or f"r-{uuid.uuid4().hex[:8]}",
-            who="tester",
-            params={**self.params, **params},
-        )
+        return super().request(run, **{**self.params, **params})
 
     def collect(self, at: timedelta = timedelta(0), **params: object) -> dict:
         """A whole run, as if made `at` after the first; its report."""
-        return run_all(self.request(**params), self.settings, clock=self.clock(at))
+        return self.run(clock=ahead(OLD + at), **params)
 
     def twice(self, **params: object) -> dict:
         """Both phases; the report of the second."""
@@ -100,16 +84,11 @@ class Heap:
         return self.collect(timedelta(hours=2), **params)
 
     def steps(self, request: RunRequest, *steps: str, at: timedelta = timedelta(0)) -> dict:
-        summary: dict = {}
-        for step in steps:
-            summary = run_step(step, request, self.settings, clock=self.clock(at))
-        return summary
+        return super().steps(request, *steps, clock=ahead(OLD + at))
 
-    def clock(self, at: timedelta) -> Clock:
-        return lambda: system_clock() + OLD + at
-
-    def folder(self, request: RunRequest) -> RunFolder:
-        return RunFolder(artifacts(self.settings), request.duty, request.queue, request.run)
+    def using(self, **parts: Any) -> Heap:
+        """The same, with other parts of the duty."""
+        return replace(self, tools=replace(self.tools, logic=BlobGc(**parts)))
 
 
 JAMES = (
@@ -121,24 +100,9 @@ JAMES = (
 
 
 @pytest.fixture(autouse=True)
-def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interleavings are about stores: here the workers' code runs in this process and Data Docs are not rendered. `with_spark` has both."""
+def _clocks_that_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(S3BlobStore, "now_skew", lambda *_: timedelta(0))
     monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(0))
-    if "with_spark" not in request.fixturenames:
-        monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
-        monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _close_what_in_process_workers_opened() -> Iterator[None]:
-    yield
-    worker_stores.close_all()
-
-
-@pytest.fixture
-def with_spark() -> None:
-    """Real Spark jobs and rendered Data Docs, as in production."""
 
 
 @pytest.fixture(scope="module")
@@ -154,12 +118,17 @@ def _partition(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture
-def heap(_partition: tuple[Settings, Stores], monkeypatch: pytest.MonkeyPatch) -> Iterator[Heap]:
+def heap(
+    _partition: tuple[Settings, Stores],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Heap]:
     """An empty deployment; what the test puts into it is removed."""
     settings, stores = _partition
     for bucket in (stores.blobs, stores.own_blobs):
         bucket.ensure_bucket()
-    heap = Heap(settings, stores)
+    tools = Tools() if "with_spark" in request.fixturenames else in_process()
+    heap = Heap(settings, stores, tools=tools)
     yield heap
     monkeypatch.undo()  # a patched delete would leave its blobs to the next test
     for name in heap.used:

@@ -1,11 +1,9 @@
 """A copy of a deleted blob that is referred to is never forgotten before its blob is there, however long its time is over."""
 
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.blob_gc import apply
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed
 from mailslice.stores.blobs.s3_store import S3BlobStore
@@ -117,7 +115,7 @@ def test_a_run_that_deleted_waits_for_inserts_under_way_and_no_longer_than_its_g
 ):
     heap.params["grace"] = grace
     slept = []
-    monkeypatch.setattr(apply, "time", SimpleNamespace(sleep=slept.append))
+    heap = heap.using(sleep=slept.append)
     monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(seconds=70))
     heap.blob()
     heap.collect()
@@ -127,7 +125,7 @@ def test_a_run_that_deleted_waits_for_inserts_under_way_and_no_longer_than_its_g
 
 def test_a_run_whose_blobs_are_all_referred_to_by_now_does_not_wait(heap, monkeypatch):
     slept = []
-    monkeypatch.setattr(apply, "time", SimpleNamespace(sleep=slept.append))
+    heap = heap.using(sleep=slept.append)
     monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(seconds=70))
     key = heap.blob()
     heap.collect()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mailslice.duties.blob_gc import check
+from mailslice.duties.blob_gc import gates
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
 from mailslice.model.errors import BadInput, BadSetting, ClockSkew, GateFailed, PlanRefused, Refused
@@ -187,7 +187,7 @@ def test_a_share_of_the_bucket_that_is_too_large_is_not_deleted(heap):
 
 
 def test_far_more_than_the_last_runs_deleted_needs_a_reason(heap, monkeypatch):
-    monkeypatch.setattr(check, "MANY", 5)
+    monkeypatch.setattr(gates, "MANY", 5)
     report = {"duty": "blob_gc", "queue": None, "status": "done", "applied": 1, "finished": None}
     report |= {"dagRun": None, "who": "x", "reason": None, "planDigest": None}
     for number in range(3):

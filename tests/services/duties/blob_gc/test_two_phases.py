@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from mailslice.codec import message
+from mailslice.duties.blob_gc import orphans
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own import DelayedMail
@@ -299,7 +300,6 @@ def test_metadata_that_james_keeps_with_an_object_comes_back_with_it(heap):
 
 
 def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeypatch):
-    from mailslice.duties.blob_gc import blob_files
     from mailslice.maintenance.context import StepContext
     from mailslice.stores.blobs.s3_store import S3BlobStore
 
@@ -308,7 +308,7 @@ def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeyp
     monkeypatch.setattr(
         S3BlobStore, "delete", lambda self, keys: delete(self, [*(sizes.append(len(keys)) or keys)])
     )
-    monkeypatch.setitem(blob_files.GROUP_ROWS, "delete", 2)
+    monkeypatch.setitem(orphans.GROUP_ROWS, "delete", 2)
     for _ in range(5):
         heap.blob()
     heap.collect()

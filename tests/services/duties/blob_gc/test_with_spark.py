@@ -3,25 +3,27 @@
 import json
 import uuid
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from mailslice.cli.main import run as command_line
-from mailslice.duties.blob_gc import bucket_listing
+from mailslice.duties.blob_gc.listing import key_ranges
 from mailslice.stores.blobs.s3_store import S3BlobStore
-from tests.services.duties.blob_gc.test_kill import environment
+from tests.services.duties.world import environment
 
 HOURS = timedelta(hours=1)
 
 
 @pytest.fixture
-def small_pages(monkeypatch):
-    """The driver asks for pages of two keys, so that it cuts the bucket into ranges."""
+def small_pages(heap, monkeypatch):
+    """The driver asks for pages of two keys, and cuts the bucket into ranges of half a key."""
     monkeypatch.setattr(S3BlobStore, "page_size", 2)
-    monkeypatch.setattr(bucket_listing, "_KEYS_A_RANGE", 0.5)
+    return heap.using(key_ranges=partial(key_ranges, keys_a_range=0.5))
 
 
-def test_two_phases_with_spark_delete_what_they_do_without(heap, with_spark, small_pages):
+def test_two_phases_with_spark_delete_what_they_do_without(with_spark, small_pages):
+    heap = small_pages
     orphans = {
         heap.blob(f"1_{600 + number % 3}_{uuid.uuid4()}" if number % 2 else "")
         for number in range(12)

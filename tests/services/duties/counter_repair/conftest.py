@@ -1,43 +1,17 @@
-"""Mailboxes for counter_repair: a real Cassandra with James' tables, and the duty's steps over it, in this process with one Spark session."""
+"""Mailboxes for counter_repair: a real Cassandra with James' tables, and the duty's steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from mailslice.duties.counter_repair import decide
-from mailslice.engine import worker_stores
+from mailslice.maintenance.runner import Tools
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
-from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
-
-
-@pytest.fixture(autouse=True)
-def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interleavings are about stores. `with_spark` has Spark and Data Docs, as in production."""
-    if "with_spark" not in request.fixturenames:
-        without_spark(monkeypatch)
-
-
-@pytest.fixture
-def with_spark() -> None:
-    """Real Spark jobs and rendered Data Docs."""
-
-
-@pytest.fixture(scope="module")
-def module_without_spark() -> Iterator[None]:
-    """For what a module's tests share."""
-    with pytest.MonkeyPatch.context() as patch:
-        without_spark(patch)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _close_what_in_process_workers_opened() -> Iterator[None]:
-    yield
-    worker_stores.close_all()
 
 
 @pytest.fixture(scope="session")
@@ -55,9 +29,10 @@ def shared_james(_partition: tuple[Settings, Stores]) -> Mailboxes:
 
 
 @pytest.fixture
-def james(shared_james: Mailboxes) -> Mailboxes:
+def james(shared_james: Mailboxes, request: pytest.FixtureRequest) -> Mailboxes:
     """As `shared_james`."""
-    return shared_james
+    with_spark = "with_spark" in request.fixturenames
+    return replace(shared_james, tools=Tools()) if with_spark else shared_james
 
 
 @pytest.fixture

@@ -9,20 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from datetime import timedelta
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
 import pyarrow as pa
-import pytest
 
-from mailslice.checks import gate
 from mailslice.duties.counter_repair import differences as differing
-from mailslice.duties.counter_repair import planned, planning, reading, scan
+from mailslice.duties.counter_repair import planned, reading, survey
+from mailslice.duties.counter_repair.duty import CounterRepair
 from mailslice.duties.counter_repair.planned import Difference, Drift
 from mailslice.duties.counter_repair.reading import Key, ScanSpec
-from mailslice.duties.counter_repair.scan import RangeRead, Totals
-from mailslice.engine.frames import InProcess
-from mailslice.maintenance.context import StepContext
+from mailslice.duties.counter_repair.survey import RangeRead, Totals
 from mailslice.maintenance.row_file import RowFile
 
 ABSENT = (None, None, None)
@@ -42,7 +40,7 @@ class PlainScanned:
     ) -> None:
         self._side = "projected" if trust_projection else "truth"
         rows = []
-        for part in scan.modseq_keys_first(keys):
+        for part in survey.modseq_keys_first(keys):
             rows += [row for batch in reading.read(what, iter([part])) for row in batch.to_pylist()]
             pause()
         world = itemgetter("kind", "key")
@@ -79,7 +77,7 @@ class PlainScanned:
 
     def wrong(self) -> Iterator[Drift]:
         for row in self._mailboxes:
-            drift = scan.drift_of(row, self._side)
+            drift = survey.drift_of(row, self._side)
             if row["mailboxes"] and drift.stored != drift.computed:
                 yield drift
 
@@ -87,7 +85,7 @@ class PlainScanned:
         differ = [
             row
             for row in self._mailboxes
-            if scan.drift_of(row, "truth").digest != scan.drift_of(row, "projected").digest
+            if survey.drift_of(row, "truth").digest != survey.drift_of(row, "projected").digest
             or row["projected_without_id"]
             or (not row["mailboxes"] and row["truth_count"])
         ]
@@ -151,10 +149,8 @@ def _kind(message: bytes | None, truth: tuple, projected: tuple, *, gone: bool) 
     return planned.MODSEQ_DIFFERS if truth[0] != projected[0] else None
 
 
-def without_spark(patch: pytest.MonkeyPatch) -> None:
-    """Plans in this process, and no pages of gates: seconds a run."""
-    patch.setattr(StepContext, "spark", lambda _: InProcess())
-    patch.setattr(planning, "Scanned", PlainScanned)
-    patch.setattr(planning, "differences", plain_differences)
-    patch.setattr(planning, "_OPERATION", timedelta(0))
-    patch.setattr(gate, "_publish", lambda *_: "not rendered")
+plain_survey = partial(
+    survey.survey, scan=PlainScanned, compare=plain_differences, operation=timedelta(0)
+)
+PLAIN = CounterRepair(survey=plain_survey)
+"""The duty, whose plan is made in this process."""

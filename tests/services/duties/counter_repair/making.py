@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
-from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
-from mailslice.maintenance.runner import run_all, run_step
-from mailslice.model.clock import Clock, system_clock
-from mailslice.model.settings import Settings
+from mailslice.duties.counter_repair.duty import CounterRepair
 from mailslice.stores import Stores
+from tests.services.duties.counter_repair.in_process import plain_survey
+from tests.services.duties.world import World, in_process
 
 _FLAGS = (
     "flaganswered",
@@ -49,11 +49,12 @@ def timeuuid() -> UUID:
 
 
 @dataclass
-class Mailboxes:
+class Mailboxes(World):
     """A keyspace with James' mailbox tables."""
 
-    settings: Settings
-    stores: Stores
+    duty = "counter_repair"
+    defaults = {"settle": "1ms"}  # noqa: RUF012
+    locks = ("counter_repair/-",)
 
     def execute(self, cql: str, *params: object) -> list:
         return self.stores.cassandra.execute(
@@ -165,22 +166,7 @@ class Mailboxes:
         )
         return {row[0]: (row[1], row[2], row[3], set(row[4] or ())) for row in rows}
 
-    def request(self, run: str = "", **params: object) -> RunRequest:
-        return RunRequest(
-            "counter_repair",
-            NO_QUEUE,
-            run or f"r-{uuid.uuid4().hex[:8]}",
-            who="tester",
-            params={"settle": "1ms", **params},
-        )
-
-    def repair(self, clock: Clock = system_clock, **params: object) -> dict:
-        """A whole run; its report."""
-        return run_all(self.request(**params), self.settings, clock=clock)
-
-    def steps(self, request: RunRequest, *steps: str, clock: Clock = system_clock) -> dict:
-        """Some steps of a run; the summary of the last."""
-        summary: dict = {}
-        for step in steps:
-            summary = run_step(step, request, self.settings, clock=clock)
-        return summary
+    def using(self, **parts: Any) -> Mailboxes:
+        """The same, with other parts of the duty."""
+        duty = CounterRepair(**{"survey": plain_survey, **parts})
+        return replace(self, tools=in_process(logic=duty))

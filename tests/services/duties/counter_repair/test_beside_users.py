@@ -7,10 +7,10 @@ import random
 import threading
 import uuid
 from datetime import timedelta
+from functools import partial
 
-from mailslice.duties.counter_repair import planning
-from mailslice.duties.counter_repair.duty import DUTY
 from mailslice.stores.cassandra.mailboxes import Counters
+from tests.services.duties.counter_repair.in_process import plain_survey
 
 
 class User(threading.Thread):
@@ -95,23 +95,23 @@ def drift(james, mailbox):
     return Counters(stored.count - len(seen), stored.unseen - sum(not each for each in seen))
 
 
-def test_while_users_work_every_counter_ends_right_or_as_wrong_as_it_was(james, monkeypatch):
+def test_while_users_work_every_counter_ends_right_or_as_wrong_as_it_was(james):
     planted = [(2, 1), (-1, 0), (0, 3), (5, -2)]
     busy = [james.mailbox(messages=3, seen=1, add=each) for each in planted * 2]
     quiet = [james.mailbox(messages=3, seen=1, add=each) for each in planted]
     users = [User(james, busy[at::3], seed) for at, seed in enumerate((uuid.uuid4().int, 2, 3))]
-    monkeypatch.setattr(planning, "_OPERATION", timedelta(seconds=1))
 
     def wait(_):
         for user in users:
             user.wait_for_the_end_of_what_began()
 
-    monkeypatch.setattr(DUTY, "_sleep", wait)
+    slow = partial(plain_survey, operation=timedelta(seconds=1))
+    james = james.using(sleep=wait, survey=slow)
     for user in users:
         user.start()
     try:
         reports = [
-            james.repair(mailboxes=[str(each) for each in [*busy, *quiet]], settle="1h")
+            james.run(mailboxes=[str(each) for each in [*busy, *quiet]], settle="1h")
             for _ in range(3)
         ]
     finally:
@@ -126,7 +126,7 @@ def test_while_users_work_every_counter_ends_right_or_as_wrong_as_it_was(james, 
         for mailbox, each in zip(busy, planted * 2, strict=True)
     ), wrong
     assert reports[0]["applied"] >= 4
-    last = james.repair(mailboxes=[str(each) for each in [*busy, *quiet]], settle="1ms")
+    last = james.run(mailboxes=[str(each) for each in [*busy, *quiet]], settle="1ms")
     assert (last["wrong"], last["applied"]) == (
         sum(each != Counters(0, 0) for each in wrong.values()),
     ) * 2

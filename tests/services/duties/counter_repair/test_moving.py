@@ -3,12 +3,12 @@
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.counter_repair import decide, second_read
-from mailslice.duties.counter_repair.duty import DUTY
+from mailslice.duties.counter_repair import corrections, decide
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.lock import Lock, LockLost
 from mailslice.model.clock import system_clock
@@ -16,6 +16,7 @@ from mailslice.model.errors import BadSetting, GateFailed, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters, MailboxTables
 from mailslice.stores.cassandra.own import CounterClaim
 from tests.acceptance.proxy import Proxy
+from tests.services.duties.world import raising
 
 
 def drifted(james, count=1):
@@ -38,7 +39,7 @@ def outcomes(james, request):
 
 
 @pytest.fixture(scope="module")
-def moved(shared_james, module_without_spark):
+def moved(shared_james):
     """Mailboxes by what happened between the reads."""
     james = shared_james
     names = (
@@ -131,11 +132,11 @@ def test_the_report_counts_what_was_skipped_by_reason(moved):
     }
 
 
-def test_the_second_read_waits_for_settle_and_only_for_drifted_mailboxes(james, monkeypatch):
+def test_the_second_read_waits_for_settle_and_only_for_drifted_mailboxes(james):
     slept = []
     first = planned(james, drifted(james), settle="7m")
     nothing = planned(james, [james.mailbox(messages=1)], settle="7m")
-    monkeypatch.setattr(DUTY, "_sleep", slept.append)
+    james = james.using(sleep=slept.append)
     james.steps(first, "apply")
     assert len(slept) == 1
     assert 410 < slept[0] <= 420
@@ -243,10 +244,10 @@ def test_the_next_run_waits_until_nothing_of_an_unknown_update_can_come(james, m
         patch.setattr(
             MailboxTables,
             "counters_of_all_replicas",
-            lambda *_: (_ for _ in ()).throw(StoreUnavailable("one is down")),
+            raising(StoreUnavailable("one is down")),
         )
         assert james.steps(request, "apply")["skippedBy"] == {decide.EARLIER_OPEN: 1}
-    report = james.repair(mailboxes=[str(mailbox)])
+    report = james.run(mailboxes=[str(mailbox)])
     assert (report["wrong"], report["applied"]) == ((0, 0) if done else (1, 1))
     assert james.counters(mailbox) == (5, 3)
     if not done:
@@ -277,41 +278,30 @@ def test_a_counter_that_moves_between_claim_and_update_is_left_alone(james, monk
 def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some(
     james, monkeypatch
 ):
-    from mailslice.duties.counter_repair import repairing, work
-
     mailboxes = drifted(james, 4)
     request = planned(james, mailboxes)
-    monkeypatch.setattr(work, "_THREADS", 1)
-    monkeypatch.setattr(work, "_MOST_FAILURES", 2)
-    monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
-    monkeypatch.setattr(
-        repairing,
-        "reread_mailbox",
-        lambda *_, **__: (_ for _ in ()).throw(StoreUnavailable("Cassandra at x does not answer")),
-    )
-    applied = james.steps(request, "apply")
+    with monkeypatch.context() as patch:
+        away = raising(StoreUnavailable("Cassandra at x does not answer"))
+        patch.setattr(corrections, "reread_mailbox", away)
+        applied = one_at_a_time(james, max_failures=2).steps(request, "apply")
     assert (applied["failed"], applied["unknown"], applied["left"], applied["applied"]) == (
         2,
         0,
         2,
         0,
     )
-    monkeypatch.setattr(repairing, "reread_mailbox", second_read.reread_mailbox)
     assert james.steps(request, "apply")["applied"] == 4
     assert [james.counters(mailbox) for mailbox in mailboxes] == [(5, 3)] * 4
 
 
-def one_at_a_time(monkeypatch):
-    from mailslice.duties.counter_repair import work
-
-    monkeypatch.setattr(work, "_THREADS", 1)
-    monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
+def one_at_a_time(james, **limits):
+    return james.using(work=partial(corrections.CounterWork, threads=1, **limits))
 
 
 def test_a_lock_that_is_lost_in_the_middle_leaves_what_was_done_in_the_report(james, monkeypatch):
     mailboxes = drifted(james, 3)
     request = planned(james, mailboxes)
-    one_at_a_time(monkeypatch)
+    james = one_at_a_time(james)
     checks = []
 
     def check(_):
@@ -336,18 +326,16 @@ def test_a_lock_that_is_lost_in_the_middle_leaves_what_was_done_in_the_report(ja
 
 
 def test_what_cassandra_does_not_take_fails_its_mailbox_alone(james, monkeypatch):
-    from mailslice.duties.counter_repair import repairing
-
     mailboxes = drifted(james, 3)
     request = planned(james, mailboxes)
-    refused = mailboxes[1]
+    refused, reread = mailboxes[1], corrections.reread_mailbox
 
     def reread_mailbox(stores, mailbox, *given, **how):
         if mailbox == refused:
             raise BadSetting("Cassandra at x: InvalidRequest")
-        return second_read.reread_mailbox(stores, mailbox, *given, **how)
+        return reread(stores, mailbox, *given, **how)
 
-    monkeypatch.setattr(repairing, "reread_mailbox", reread_mailbox)
+    monkeypatch.setattr(corrections, "reread_mailbox", reread_mailbox)
     applied = james.steps(request, "apply")
     assert (applied["applied"], applied["failed"], applied["failures"]) == (
         2,
@@ -359,7 +347,7 @@ def test_what_cassandra_does_not_take_fails_its_mailbox_alone(james, monkeypatch
 def test_flags_of_a_deleted_message_do_not_stop_the_second_read(james):
     mailbox = james.mailbox(messages=2, add=(1, 1))
     james.late_flags(mailbox, 9)
-    report = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
+    report = james.run(mailboxes=[str(mailbox)], repair_projection=True)
     assert (
         report["applied"],
         report["failedMailboxes"],
@@ -386,13 +374,13 @@ def test_what_the_time_limit_leaves_the_next_run_does(james):
     request = planned(james, mailboxes, time_limit="1ms")
     report = james.steps(request, "apply", "verify", "report")
     assert (report["status"], report["applied"], report["left"]) == ("done", 0, 2)
-    assert james.repair(mailboxes=[str(each) for each in mailboxes])["applied"] == 2
+    assert james.run(mailboxes=[str(each) for each in mailboxes])["applied"] == 2
 
 
 def test_a_message_in_the_truth_alone_counts_in_both_reads(james):
     mailbox = james.mailbox(messages=3)
     james.message(mailbox, 8, tables=("imapuidtable",))
-    report = james.repair(mailboxes=[str(mailbox)])
+    report = james.run(mailboxes=[str(mailbox)])
     assert (report["applied"], report["inconsistencies"]["onlyInImapUidTable"]) == (1, 1)
     assert james.counters(mailbox) == (4, 4)
 
@@ -400,7 +388,7 @@ def test_a_message_in_the_truth_alone_counts_in_both_reads(james):
 def test_a_message_that_is_twice_in_a_mailbox_counts_twice(james):
     mailbox = james.mailbox(messages=1, add=(1, 0))
     james.message(mailbox, 7, message=next(iter(james.projection(mailbox).values()))[0], seen=True)
-    report = james.repair(mailboxes=[str(mailbox)])
+    report = james.run(mailboxes=[str(mailbox)])
     assert (report["wrong"], report["inconsistencies"]["onlyInImapUidTable"]) == (0, 0)
 
 
@@ -426,7 +414,7 @@ def test_a_mailbox_of_which_a_replica_is_away_is_left_for_it_may_bring_what_jame
     assert james.counters(mailbox) == (7, 4)
     report = james.steps(request, "report")
     assert (report["status"], report["skippedBy"]) == ("done", {"a replica is away": 1})
-    assert james.repair(mailboxes=[str(mailbox)])["applied"] == 1
+    assert james.run(mailboxes=[str(mailbox)])["applied"] == 1
     assert james.counters(mailbox) == (5, 3)
 
 

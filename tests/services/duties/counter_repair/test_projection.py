@@ -1,18 +1,19 @@
 """`repair_projection`: rows of messageIdTable are rewritten from the truth, those that the plan lists, each looked at again."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.counter_repair import planning, projection
-from mailslice.duties.counter_repair.duty import DUTY
+from mailslice.duties.counter_repair import projection
 from mailslice.model.errors import BadSetting
 from mailslice.stores.cassandra.mailboxes import MailboxTables
+from tests.services.duties.counter_repair.in_process import plain_differences, plain_survey
 
 
 @pytest.fixture(scope="module")
-def repaired(shared_james, module_without_spark):
+def repaired(shared_james):
     """One mailbox with a row of every kind; some are moved between plan and apply."""
     james = shared_james
     mailbox = james.mailbox(messages=3, seen=1)
@@ -87,7 +88,7 @@ def repaired(shared_james, module_without_spark):
     james.steps(request, "apply", "verify")
     report = james.steps(request, "report")
     rows = james.projection(mailbox)
-    again = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
+    again = james.run(mailboxes=[str(mailbox)], repair_projection=True)
     return SimpleNamespace(
         plan=plan,
         report=report,
@@ -190,7 +191,7 @@ def test_a_mailbox_that_is_gone_by_then_is_left_alone(james):
 def test_without_it_nothing_of_the_projection_is_written(james):
     mailbox = james.mailbox(messages=1)
     james.message(mailbox, 8, tables=("imapuidtable",))
-    report = james.repair(mailboxes=[str(mailbox)])
+    report = james.run(mailboxes=[str(mailbox)])
     assert report["projection"] is None
     assert set(james.projection(mailbox)) == {1}
 
@@ -206,36 +207,35 @@ def only_truth(james, uid=8):
 
 def test_a_projection_that_was_deleted_alone_is_written_and_the_next_run_finds_nothing(james):
     mailbox, message = only_truth(james)
-    report = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
+    report = james.run(mailboxes=[str(mailbox)], repair_projection=True)
     assert (report["projection"]["written"], report["projection"]["skipped"]) == (1, 0)
     assert james.projection(mailbox)[8] == (message, False, 8, set())
-    again = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
+    again = james.run(mailboxes=[str(mailbox)], repair_projection=True)
     assert (again["status"], sum(again["inconsistencies"].values())) == ("nothing to do", 0)
 
 
 def test_what_james_deletes_after_the_row_was_written_stays_deleted(james):
     mailbox, message = only_truth(james)
-    james.repair(mailboxes=[str(mailbox)], repair_projection=True)
+    james.run(mailboxes=[str(mailbox)], repair_projection=True)
     james.remove(mailbox, 8, message)
     assert set(james.projection(mailbox)) == {1}
 
 
-def test_what_differs_is_told_of_the_very_truth_that_was_counted(james, monkeypatch):
+def test_what_differs_is_told_of_the_very_truth_that_was_counted(james):
     mailbox, message = only_truth(james)
-    compare = planning.differences
 
     def later(*args):
         james.remove(mailbox, 8, message, tables=("imapuidtable",))
-        return compare(*args)
+        return plain_differences(*args)
 
-    monkeypatch.setattr(planning, "differences", later)
+    james = james.using(survey=partial(plain_survey, compare=later))
     plan = james.steps(james.request(mailboxes=[str(mailbox)], repair_projection=True), "plan")
     assert (plan["wrong"], plan["inconsistencies"]["onlyInImapUidTable"]) == (0, 1)
 
 
-def test_it_waits_for_settle_after_the_plan_although_no_counter_drifted(james, monkeypatch):
+def test_it_waits_for_settle_after_the_plan_although_no_counter_drifted(james):
     slept = []
-    monkeypatch.setattr(DUTY, "_sleep", lambda seconds: slept.append(seconds) if seconds else None)
+    james = james.using(sleep=lambda seconds: slept.append(seconds) if seconds else None)
     mailbox, _ = only_truth(james)
     request = james.request(mailboxes=[str(mailbox)], repair_projection=True, settle="7m")
     james.steps(request, "plan", "check", "apply")
@@ -258,7 +258,7 @@ def test_a_row_that_cassandra_does_not_take_is_said_and_the_rest_goes_on(james, 
         return truth(self, message, *world)
 
     monkeypatch.setattr(MailboxTables, "truth", refused)
-    done = james.repair(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
+    done = james.run(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
     assert (done["planned"], done["written"], done["failed"], done["skippedBy"]) == (2, 1, 1, {})
 
 
@@ -270,13 +270,13 @@ def test_cells_of_a_collection_that_are_newer_than_the_row_are_said_and_not_call
         f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + {{'late'}} WHERE mailboxid = %s AND uid = 1",
         mailbox,
     )
-    done = james.repair(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
+    done = james.run(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
     assert (done["planned"], done["written"], done["skippedBy"]) == (1, 0, {projection.NEWER: 1})
     message = james.message(mailbox, 7, tables=("messageidtable",))
     james.execute(
         f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + {{'late'}} WHERE mailboxid = %s AND uid = 7",
         mailbox,
     )
-    done = james.repair(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
+    done = james.run(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
     assert (done["planned"], done["deleted"], done["skippedBy"]) == (2, 0, {projection.NEWER: 2})
     assert message not in {row[0] for row in james.projection(mailbox).values()}

@@ -5,11 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from mailslice.duties.counter_repair import frames, planning
-from mailslice.duties.counter_repair.duty import DUTY
+from mailslice.duties.counter_repair import gates, survey
+from mailslice.duties.counter_repair.duty import CounterRepair
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.lock import LockHeld
-from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused, Refused, StoreUnavailable
 from mailslice.stores import open_stores
@@ -19,7 +18,7 @@ from tests.services.duties.counter_repair.making import Mailboxes, create_mailbo
 
 
 @pytest.fixture(scope="module")
-def drifted(shared_james, module_without_spark):
+def drifted(shared_james):
     """A planned and checked run with one drifted mailbox, and its folder: tests spoil copies of it."""
     mailbox = shared_james.mailbox(messages=2, add=(1, 0))
     request = shared_james.request(mailboxes=[str(mailbox)])
@@ -38,9 +37,9 @@ def test_without_james_tables_it_refuses_by_name(make_fresh):
         with pytest.raises(
             Refused, match="no table imapuidtable, mailbox, mailboxcounters, messageidtable"
         ):
-            run_all(james.request(), settings)
+            james.run()
         with pytest.raises(Refused, match="no table mailbox, mailboxcounters, messageidtable"):
-            run_all(james.request(trust_projection=True), settings)
+            james.run(trust_projection=True)
         for table in ("mailbox", "mailboxcounters", "messageidtable", "imapuidtable"):
             stores.cassandra.execute(
                 f"CREATE TABLE {settings.cassandra.keyspace}.{table} (id timeuuid PRIMARY KEY, mailboxid timeuuid, uid bigint)"
@@ -48,7 +47,7 @@ def test_without_james_tables_it_refuses_by_name(make_fresh):
         with pytest.raises(
             Refused, match="messageidtable has no column messageid, modseq, flagseen"
         ):
-            run_all(james.request(), settings)
+            james.run()
 
 
 @pytest.mark.parametrize("file", ["plan.json", "drifts"])
@@ -104,7 +103,7 @@ def test_a_plan_of_yesterday_or_one_that_passed_no_gate_is_refused(james, drifte
 def test_a_second_run_is_refused_while_the_first_works(james, drifted, monkeypatch):
     from mailslice.maintenance import lock
 
-    monkeypatch.setattr(DUTY, "lock_patience", timedelta(0))
+    monkeypatch.setattr(CounterRepair, "lock_patience", timedelta(0))
     with (
         lock.locked(james.stores.own.locks, "counter_repair/-", "another"),
         pytest.raises(LockHeld, match="is locked by run another"),
@@ -116,7 +115,7 @@ def test_a_second_run_is_refused_while_the_first_works(james, drifted, monkeypat
 def test_a_range_that_was_not_read_stops_at_the_gate(james, monkeypatch):
     mailbox = james.mailbox(messages=2, add=(1, 0))
     request = james.request(mailboxes=[str(mailbox)])
-    monkeypatch.setattr(planning, "token_ranges", lambda *_: [(LOWEST, 0), (5, HIGHEST)])
+    monkeypatch.setattr(survey, "token_ranges", lambda *_: [(LOWEST, 0), (5, HIGHEST)])
     james.steps(request, "plan")
     with pytest.raises(GateFailed, match="tile the ring"):
         james.steps(request, "check")
@@ -151,18 +150,18 @@ def test_mailboxes_and_users_hold_a_run_to_these(james):
         james.mailbox(name, messages=1, add=(1, 0)),
         james.mailbox("bob@example.com", messages=1, add=(1, 0)),
     )
-    report = james.repair(users=[name.upper()])
+    report = james.run(users=[name.upper()])
     assert (report["processedMailboxes"], report["wrong"], report["applied"]) == (1, 1, 1)
     assert (james.counters(ours), james.counters(theirs)) == ((1, 1), (2, 1))
-    report = james.repair(users=[name], mailboxes=f"{theirs},{timeuuid()}")
+    report = james.run(users=[name], mailboxes=f"{theirs},{timeuuid()}")
     assert (report["processedMailboxes"], report["wrong"], report["applied"]) == (2, 1, 1)
-    assert james.repair(users=["nobody@example.com"])["processedMailboxes"] == 0
+    assert james.run(users=["nobody@example.com"])["processedMailboxes"] == 0
 
 
 def test_trust_projection_counts_the_projection_and_reads_no_truth(james):
     mailbox = james.mailbox(messages=2, add=(3, 3))
     james.message(mailbox, 8, tables=("messageidtable",))
-    report = james.repair(mailboxes=[str(mailbox)], trust_projection=True)
+    report = james.run(mailboxes=[str(mailbox)], trust_projection=True)
     assert (report["applied"], report["inconsistencies"]) == (
         1,
         {"withoutMessageId": 0, "mailboxGone": 0, "counterOfGoneMailbox": 0},
@@ -172,11 +171,9 @@ def test_trust_projection_counts_the_projection_and_reads_no_truth(james):
 
 def test_trust_projection_counts_no_row_without_a_message_id(james):
     mailbox = james.mailbox(messages=2, add=(1, 1))
-    messages = james.repair(mailboxes=[str(mailbox)], trust_projection=True, dry_run=True)[
-        "messages"
-    ]
+    messages = james.run(mailboxes=[str(mailbox)], trust_projection=True, dry_run=True)["messages"]
     james.late_flags(mailbox, 9)
-    report = james.repair(mailboxes=[str(mailbox)], trust_projection=True)
+    report = james.run(mailboxes=[str(mailbox)], trust_projection=True)
     assert report["messages"] == messages
     assert (report["wrong"], report["applied"], report["failedMailboxes"]) == (1, 1, 0)
     assert report["inconsistencies"] == {
@@ -212,10 +209,10 @@ def test_a_share_of_all_counters_that_is_too_large_is_not_corrected(make_fresh):
         james = Mailboxes(settings, stores)
         wrong = [james.mailbox(messages=1, add=(1, 0)) for _ in range(21)]
         with pytest.raises(GateFailed, match=r"At most 0\.2 of all mailboxes"):
-            james.repair()
+            james.run()
         assert {james.counters(each) for each in wrong} == {(2, 1)}
-        assert james.repair(mailboxes=[str(each) for each in wrong], dry_run=True)["wrong"] == 21
-        assert james.repair(max_share=1)["applied"] == 21
+        assert james.run(mailboxes=[str(each) for each in wrong], dry_run=True)["wrong"] == 21
+        assert james.run(max_share=1)["applied"] == 21
 
 
 def test_a_plan_that_is_no_json_any_more_is_refused_by_its_name(james, drifted):
@@ -231,21 +228,21 @@ def test_a_plan_that_is_no_json_any_more_is_refused_by_its_name(james, drifted):
 
 
 def test_far_more_mailboxes_than_usual_wait_for_a_person(make_fresh, monkeypatch):
-    monkeypatch.setattr(frames, "MANY", 1)
+    monkeypatch.setattr(gates, "MANY", 1)
     settings = make_fresh().settings
     with open_stores(settings) as stores:
         create_mailbox_tables(stores)
         james = Mailboxes(settings, stores)
         for _ in range(3):
-            assert james.repair(mailboxes=[str(james.mailbox(add=(1, 1)))])["applied"] == 1
+            assert james.run(mailboxes=[str(james.mailbox(add=(1, 1)))])["applied"] == 1
         mailboxes = [james.mailbox(add=(1, 1)) for _ in range(11)]
         named = {"mailboxes": [str(mailbox) for mailbox in mailboxes]}
         with pytest.raises(GateFailed, match="at most 10 times what the last runs did"):
-            james.repair(**named)
+            james.run(**named)
         assert {james.counters(mailbox) for mailbox in mailboxes} == {(1, 1)}
         with pytest.raises(BadInput, match="unusual needs a reason"):
-            james.repair(**named, unusual=True)
-        report = james.repair(**named, unusual=True, reason="a counter table was restored")
+            james.run(**named, unusual=True)
+        report = james.run(**named, unusual=True, reason="a counter table was restored")
         assert (report["status"], report["applied"]) == ("done", 11)
         assert {james.counters(mailbox) for mailbox in mailboxes} == {(0, 0)}
 
@@ -266,4 +263,4 @@ def test_far_more_mailboxes_than_usual_wait_for_a_person(make_fresh, monkeypatch
 )
 def test_params_that_make_no_sense_are_refused_by_name(james, params, message):
     with pytest.raises(BadInput, match=message):
-        run_all(james.request(**params), james.settings)
+        james.run(**params)

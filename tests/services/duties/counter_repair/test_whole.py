@@ -1,6 +1,7 @@
 """A keyspace with one mailbox of every kind: what a run finds, what it corrects, what it leaves, and that the next one finds nothing."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +10,8 @@ from mailslice.duties.counter_repair.planned import CounterPlan, Difference
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.row_file import read_rows
+from mailslice.maintenance.runner import Tools
 from mailslice.stores import open_stores
-from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables, timeuuid
 
 WRONG = {
@@ -92,19 +93,16 @@ def planted(james):
 @pytest.fixture(scope="module")
 def whole(make_fresh):
     settings = make_fresh().but(MAILSLICE_DUTY_SPARK_MASTER="local[2]").settings
-    with open_stores(settings) as stores, pytest.MonkeyPatch.context() as patch:
+    with open_stores(settings) as stores:
         create_mailbox_tables(stores)
         james = Mailboxes(settings, stores)
         boxes = planted(james)
         before = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
-        with pytest.MonkeyPatch.context() as plain:
-            without_spark(plain)
-            dry = james.repair(dry_run=True)
+        dry = james.run(dry_run=True)
         untouched = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
-        report = james.repair(reason="a test")
+        report = replace(james, tools=Tools()).run(reason="a test")
         after = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
-        without_spark(patch)
-        second = james.repair()
+        second = james.run()
         yield SimpleNamespace(
             james=james,
             boxes=boxes,

@@ -3,6 +3,7 @@
 import json
 
 from tests.acceptance.command import Cli
+from tests.services.duties.world import environment
 
 FIELDS = {
     "position",
@@ -20,7 +21,11 @@ FIELDS = {
 
 def cli_of(letters):
     return Cli(
-        {name: value for name, value in letters.environ.items() if name.startswith("MAILSLICE_")}
+        {
+            name: value
+            for name, value in environment(letters.settings).items()
+            if name.startswith("MAILSLICE_")
+        }
     ).inside()
 
 

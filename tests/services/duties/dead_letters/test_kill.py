@@ -39,7 +39,7 @@ def test_the_run_after_a_kill_leaves_nothing_behind_and_loses_nothing(letters, p
     request = letters.request(redrive=True)
     letters.steps(request, "plan", "check")
     letters.kill("apply", request, point)
-    letters.let_the_lock_run_out()
+    letters.let_the_locks_run_out()
     report = letters.run(redrive=True)
     assert report["status"] in {"done", "nothing to do"}
     assert letters.dead() == []
@@ -63,7 +63,7 @@ def test_the_same_plan_applied_again_after_a_kill_ends_with_the_same_numbers(let
     request = letters.request(redrive=True)
     letters.steps(request, "plan", "check")
     letters.kill("apply", request, "apply:after-ack")
-    letters.let_the_lock_run_out()
+    letters.let_the_locks_run_out()
     letters.steps(request, "apply", "verify")
     report = letters.steps(request, "report")
     assert (
@@ -93,7 +93,7 @@ def test_rounds_that_a_crash_cut_short_count(letters):
         request = letters.request(redrive=True, most_redrives=2)
         letters.steps(request, "plan", "check")
         letters.kill("apply", request, "apply:after-count")
-        letters.let_the_lock_run_out()
+        letters.let_the_locks_run_out()
     assert letters.run(redrive=True, most_redrives=2)["keptBy"] == {"redriven often enough": 1}
     assert letters.dead_names() == ["first"]
 
@@ -105,7 +105,7 @@ async def test_of_a_letter_and_its_copy_one_is_handled(letters):
     request = letters.request(redrive=True)
     await asyncio.to_thread(letters.steps, request, "plan", "check")
     await asyncio.to_thread(letters.kill, "apply", request, "apply:after-publish")
-    letters.let_the_lock_run_out()
+    letters.let_the_locks_run_out()
     assert (await asyncio.to_thread(letters.run, redrive=True))["redriven"] == 1
     handled = []
     async with (

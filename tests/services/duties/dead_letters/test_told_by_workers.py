@@ -5,10 +5,12 @@ from contextlib import aclosing
 from typing import Any
 
 from mailslice.admin import queues
+from mailslice.maintenance.runner import Tools
 from mailslice.model.mail import Mail
 from mailslice.stores import open_stores
 from mailslice.worker import open_worker
 from tests.services.duties.dead_letters.conftest import Letters
+from tests.services.duties.world import without_pages
 
 CONTENT = b"A: b\r\n\r\nc"
 
@@ -19,7 +21,7 @@ async def dead_lettered(letters: Letters) -> None:
         await worker.enqueue(Mail("rejected", "a@b.example", ("c@d.example",)), CONTENT)
         bare = await worker.enqueue(Mail("bare", "a@b.example", ("c@d.example",)), CONTENT)
         await asyncio.to_thread(letters.stores.blobs.delete_many, [bare.header_blob_id])
-        await asyncio.to_thread(letters.publish, letters.names.exchange, b"no mail", {})
+        await asyncio.to_thread(letters.publish, letters.names.exchange, b"no mail")
         async with aclosing(worker.deliveries(4)) as deliveries:
             await (await anext(deliveries)).reject("no such user")
             while await asyncio.to_thread(lambda: len(letters.dead())) < 3:  # noqa: ASYNC110 - the broker tells nobody
@@ -65,7 +67,7 @@ async def test_letters_of_a_queue_of_james_3_5_have_their_reason_in_a_header_and
     with open_stores(settings) as stores:
         stores.tables.create()
         queues.require(stores, "spool")
-        letters = Letters(settings, stores, "spool", fresh.environ)  # type: ignore[arg-type]
+        letters = Letters(settings, stores, "spool", Tools(without_pages))  # type: ignore[arg-type]
         await dead_lettered(letters)
         report = await asyncio.to_thread(letters.run, redrive=True)
         assert report["causes"] == {"rejected by a handler": 1, "missing blob": 1, "bad JSON": 1}

@@ -18,7 +18,6 @@ from mailslice.engine import worker_stores
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
-from mailslice.maintenance.runner import run_all, run_step
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
@@ -27,16 +26,14 @@ from mailslice.stores import open_stores
 from mailslice.stores.cassandra.nodes import Compacting, Nodes
 from mailslice.stores.cassandra.repairs import repaired
 from tests.services.cassandra.recorded_repairs import record
-from tests.services.duties.running import without_docs, without_spark
+from tests.services.duties.world import run_all_in_process, run_step_in_process
 
 WINDOW = timedelta(seconds=10)
 ROWS, SLICES = 6000, 12
 
 
 @pytest.fixture(autouse=True)
-def _without_spark(monkeypatch):
-    without_spark(monkeypatch)
-    without_docs(monkeypatch)
+def _close_workers_stores():
     yield
     worker_stores.close_all()
 
@@ -77,7 +74,7 @@ def request(**params):
 
 
 def reclaim(settings, **params):
-    return run_all(request(**params), settings)
+    return run_all_in_process(request(**params), settings)
 
 
 def files_mib(stores, keyspace):
@@ -104,7 +101,7 @@ def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(world):
     reclaim(settings, force=True)
     full = files_mib(stores, keyspace)
     assert full > 5
-    cleaned = run_all(
+    cleaned = run_all_in_process(
         RunRequest("queue_cleanup", queue, "cleaned", params={"grace": "1s"}), settings
     )
     assert cleaned["applied"] == ROWS - ROWS // SLICES
@@ -166,7 +163,7 @@ def test_a_run_that_was_killed_is_taken_up_by_the_next(world, point):
     fresh, stores, _ = world
     asked = request(force=True)
     for step in ("plan", "check"):
-        run_step(step, asked, fresh.settings)
+        run_step_in_process(step, asked, fresh.settings)
     environ = {**fresh.environ, crash.VARIABLE: point}
     script = (
         "import sys; from mailslice.maintenance.spark_job import main; "
@@ -185,8 +182,8 @@ def test_a_run_that_was_killed_is_taken_up_by_the_next(world, point):
     assert holder.startswith(asked.run)
     stores.own.locks.release("reclaim", holder)  # what 60 s would do
     for step in ("apply", "verify"):
-        run_step(step, asked, fresh.settings)
-    assert run_step("report", asked, fresh.settings)["applied"] == 1
+        run_step_in_process(step, asked, fresh.settings)
+    assert run_step_in_process("report", asked, fresh.settings)["applied"] == 1
 
 
 def test_a_command_that_fails_fails_the_run_and_says_why(world):
@@ -203,14 +200,14 @@ def test_a_command_that_fails_fails_the_run_and_says_why(world):
 def test_a_plan_that_was_edited_is_refused(world):
     fresh, _, _ = world
     asked = request(force=True)
-    run_step("plan", asked, fresh.settings)
+    run_step_in_process("plan", asked, fresh.settings)
     folder = RunFolder(artifacts(fresh.settings), asked.duty, asked.queue, asked.run)
     written = folder.read_json("plan.json")
     written["decided"]["keyspace"] = "system"
     folder.write_json("plan.json", written)
     for step in ("check", "apply"):
         with pytest.raises(PlanRefused):
-            run_step(step, asked, fresh.settings)
+            run_step_in_process(step, asked, fresh.settings)
 
 
 def test_a_cluster_with_a_node_down_stops_at_the_gate(world, monkeypatch):
@@ -238,32 +235,32 @@ def test_a_node_that_goes_away_after_the_plan_stops_at_the_gate(
 ):
     settings = world[0].but(MAILSLICE_NODETOOL="true {host}").settings
     asked = request(force=True)
-    run_step("plan", asked, settings)
+    run_step_in_process("plan", asked, settings)
     if planned_node_is_away:
         monkeypatch.setattr(Nodes, "all", lambda _: ())
     else:
         another_node(monkeypatch, up=False)
     with pytest.raises(GateFailed, match="Every node is up"):
-        run_step("check", asked, settings)
+        run_step_in_process("check", asked, settings)
 
 
 def test_a_command_that_names_no_host_stops_at_the_gate_where_there_are_several(world, monkeypatch):
     settings = world[0].but(MAILSLICE_NODETOOL="true").settings
     asked = request(force=True)
-    run_step("plan", asked, settings)
+    run_step_in_process("plan", asked, settings)
     another_node(monkeypatch, up=True)
     with pytest.raises(GateFailed, match=r"MAILSLICE_NODETOOL names \{host\}"):
-        run_step("check", asked, settings)
+        run_step_in_process("check", asked, settings)
 
 
 def test_a_node_that_still_collects_after_apply_fails(world, monkeypatch):
     settings, asked = world[0].settings, request(force=True)
     for step in ("plan", "check", "apply"):
-        run_step(step, asked, settings)
+        run_step_in_process(step, asked, settings)
     working = Compacting(pending=1, collecting=True)
     monkeypatch.setattr(Nodes, "compacting", lambda *_: working)
     with pytest.raises(GateFailed, match="No reclaimed node is still collecting"):
-        run_step("verify", asked, settings)
+        run_step_in_process("verify", asked, settings)
 
 
 @pytest.fixture
@@ -285,7 +282,7 @@ def test_tables_that_no_repair_within_gc_grace_covers_are_refused(world, several
     record(stores.cassandra, keyspace=keyspace, tables=tables, began=old)
     asked = request(force=True, dry_run=True)
     with pytest.raises(GateFailed, match="repaired within gc_grace"):
-        run_all(asked, fresh.settings)
+        run_all_in_process(asked, fresh.settings)
     said = RunFolder(artifacts(fresh.settings), "reclaim", NO_QUEUE, asked.run).read_json(
         "plan.json"
     )
@@ -364,4 +361,4 @@ def test_a_command_that_does_nothing_is_not_believed(world):
     settings = world[0].but(MAILSLICE_NODETOOL="true {host}").settings
     later = datetime.now(UTC) + timedelta(hours=1)  # what the node did before does not count
     with pytest.raises(GateFailed, match="rewrote its tables"):
-        run_all(request(force=True), settings, clock=lambda: later)
+        run_all_in_process(request(force=True), settings, clock=lambda: later)

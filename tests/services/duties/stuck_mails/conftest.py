@@ -14,19 +14,18 @@ import pytest
 
 from mailslice.admin import queues
 from mailslice.admin.quarantine import Quarantine
-from mailslice.checks import gate
 from mailslice.codec import message
-from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.runner import run_all, run_step
+from mailslice.maintenance.runner import Tools
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import Partition, QueuedMail, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
-from tests.services.duties import running
+from tests.services.duties.running import judged_plainly
+from tests.services.duties.world import World, queued_mail, without_pages
 
 HEADER, BODY = b"Subject: x\r\n\r\n", b"body \xff"
 TIMEOUT = "1m"
@@ -36,7 +35,7 @@ DAY = timedelta(days=1)
 class Speaker:
     """A worker, as its record shows it: it speaks ten times a second until it is silenced."""
 
-    def __init__(self, world: Place4Stuck, *mails: InFlightMail, **changes: Any) -> None:
+    def __init__(self, world: StuckQueue, *mails: InFlightMail, **changes: Any) -> None:
         self.partition = world
         self.began = datetime.now(UTC)
         self.record = replace(
@@ -77,29 +76,20 @@ class Speaker:
 
 
 @dataclass
-class Place4Stuck:
+class StuckQueue(World):
     """A queue, and what a test looks at."""
 
-    settings: Settings
-    stores: Stores
-    queue: QueueName
+    duty = "stuck_mails"
+    defaults = {"lock_timeout": TIMEOUT}  # noqa: RUF012
     speakers: list[Speaker] = field(default_factory=list)
 
     def mail(self, name: str = "m", recipients: tuple[str, ...] = ("c@d.example",)) -> QueuedMail:
         """Blobs and row, as an enqueue leaves them."""
-        item = QueuedMail(
-            EnqueueId(uuid.uuid4()),
-            Mail(name, "a@b.example", recipients),
-            BlobId(str(uuid.uuid4())),
-            BlobId(str(uuid.uuid4())),
-        )
-        self.stores.blobs.put(item.header_blob_id, HEADER)
-        self.stores.blobs.put(item.body_blob_id, BODY)
-        self.stores.tables.written.insert_many(
-            [ViewRow(self.queue, self.where, system_clock(), item)]
-        )
-        self.stores.tables.content_starts.insert_first(self.queue, self.where.slice_start)
-        self.stores.tables.browse_starts.insert_first(self.queue, self.where.slice_start)
+        item = queued_mail(name, recipients=recipients)
+        self.put_content(item, HEADER, BODY)
+        row = ViewRow(self.queue, self.where, system_clock(), item)
+        self.stores.tables.written.insert_many([row])
+        self.start_at(self.where.slice_start)
         return item
 
     @property
@@ -124,28 +114,6 @@ class Place4Stuck:
         self.speakers.append(Speaker(self, *mails, **changes))
         return self.speakers[-1]
 
-    def request(self, **params: Any) -> RunRequest:
-        return RunRequest(
-            "stuck_mails",
-            self.queue,
-            f"r-{uuid.uuid4().hex[:8]}",
-            who="tester",
-            params={"lock_timeout": TIMEOUT, **params},
-        )
-
-    def run(self, **params: Any) -> dict[str, Any]:
-        """A whole run; its report."""
-        return run_all(self.request(**params), self.settings)
-
-    def steps(self, request: RunRequest, *steps: str) -> dict[str, Any]:
-        summary: dict[str, Any] = {}
-        for step in steps:
-            summary = run_step(step, request, self.settings)
-        return summary
-
-    def is_marked(self, item: QueuedMail) -> bool:
-        return self.stores.tables.deleted.is_marked(self.queue, item.enqueue_id)
-
     @property
     def quarantine(self) -> Quarantine:
         return Quarantine(self.stores, self.queue, system_clock, sleep=lambda _: None)
@@ -156,14 +124,6 @@ class Place4Stuck:
     def decisions(self) -> list[DecisionRow]:
         now = system_clock()
         return list(self.stores.own.decisions.list(self.queue, now - DAY, now + DAY))
-
-
-@pytest.fixture(autouse=True)
-def _quick_gate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same rules by plain Python: a second less a gate. `real_gate` is Great Expectations, without rendering."""
-    running.without_docs(monkeypatch)
-    if "real_gate" not in request.fixturenames:
-        monkeypatch.setattr(gate, "judge", running.judged_plainly)
 
 
 @pytest.fixture
@@ -181,9 +141,12 @@ def _opened(make_fresh: Any) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture
-def world(_opened: tuple[Settings, Stores]) -> Iterator[Place4Stuck]:
+def world(_opened: tuple[Settings, Stores], request: pytest.FixtureRequest) -> Iterator[StuckQueue]:
+    """Its gates are evaluated by plain Python: a second less a gate, unless `real_gate`."""
     settings, stores = _opened
-    made = Place4Stuck(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
-    yield made
-    for speaker in made.speakers:
+    tools = Tools(without_pages if "real_gate" in request.fixturenames else judged_plainly)
+    queue = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
+    stuck_queue = StuckQueue(settings, stores, queue, tools)
+    yield stuck_queue
+    for speaker in stuck_queue.speakers:
         speaker.fall_silent()

@@ -14,9 +14,8 @@ from mailslice.model.clock import system_clock
 from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from tests.services.duties import running
-from tests.services.duties.running import environment, let_run_out
 from tests.services.duties.stuck_mails.conftest import BODY, HEADER
+from tests.services.duties.world import environment, let_run_out
 
 SOAK = pytest.mark.soak
 POINTS = [
@@ -38,8 +37,8 @@ MAILSLICE = str(Path(sys.executable).with_name("mailslice"))
 
 def kill(world, request, point):
     """Apply, in a process that dies at `point`; its lock is let go at once, as 60 s would do."""
-    running.kill("apply", request, environment(world.settings), point)
-    let_run_out(world.stores, f"stuck_mails/{world.queue}")
+    world.kill("apply", request, point)
+    world.let_the_locks_run_out()
 
 
 def own_keys(world):

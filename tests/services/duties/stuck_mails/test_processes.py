@@ -11,8 +11,8 @@ import pytest
 from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from tests.services.duties.running import environment
 from tests.services.duties.stuck_mails.test_kill import MAILSLICE
+from tests.services.duties.world import environment
 
 HANDLER = """
 import pathlib, time

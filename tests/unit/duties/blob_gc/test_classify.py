@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailslice.codec.blob_ids import BlobIds, is_blob_id
-from mailslice.duties.blob_gc import classify
-from mailslice.duties.blob_gc.classify import Rules, Tally, modified_seconds
-from mailslice.duties.blob_gc.scans import ALIKE
+from mailslice.duties.blob_gc import orphans
+from mailslice.duties.blob_gc.orphans import Rules, Tally, modified_seconds
+from mailslice.duties.blob_gc.scans import BLOB_ID_SPELLINGS
 from mailslice.model.settings import BlobIdKind, BlobSettings, BlobStrategy, HashEncoding
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -62,7 +62,7 @@ def test_every_id_that_mailslice_makes_is_a_blob_id(setting, content):
     ],
 )
 def test_ids_of_all_forms_are_blob_ids(key):
-    assert RULES.kind(key, OLD, doubtful=False) == classify.ORPHAN
+    assert RULES.kind(key, OLD, doubtful=False) == orphans.ORPHAN
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_ids_of_all_forms_are_blob_ids(key):
     ],
 )
 def test_what_is_no_blob_id_is_unknown_however_old(key):
-    assert RULES.kind(key, 0, doubtful=False) == classify.UNKNOWN
+    assert RULES.kind(key, 0, doubtful=False) == orphans.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_blob_within_the_grace_is_young_and_whole_seconds_count_for_it(age, ki
 
 
 def test_a_blob_that_a_reference_may_mean_is_left():
-    assert RULES.kind(HASH, OLD, doubtful=True) == classify.DOUBTFUL
+    assert RULES.kind(HASH, OLD, doubtful=True) == orphans.DOUBTFUL
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,16 @@ def test_a_candidate_is_due_when_it_has_waited_long_enough(since, due):
 
 def test_spellings_of_one_id_are_alike_and_different_ids_are_not():
     url, minio = HASH.replace("+", "-").replace("/", "_"), f"1/692/{HASH[0]}/{HASH[1:3]}/{HASH[3:]}"
-    assert ALIKE.text(HASH) == ALIKE.text(url)
-    assert ALIKE.text(f"1_692_{HASH}") == ALIKE.text(minio) == ALIKE.text(f"1_692_{url}")
+    assert BLOB_ID_SPELLINGS.text(HASH) == BLOB_ID_SPELLINGS.text(url)
+    assert (
+        BLOB_ID_SPELLINGS.text(f"1_692_{HASH}")
+        == BLOB_ID_SPELLINGS.text(minio)
+        == BLOB_ID_SPELLINGS.text(f"1_692_{url}")
+    )
     assert (
         len(
             {
-                ALIKE.text(key)
+                BLOB_ID_SPELLINGS.text(key)
                 for key in (HASH, f"1_692_{HASH}", f"1_691_{HASH}", UUID_TEXT, HASH.swapcase())
             }
         )

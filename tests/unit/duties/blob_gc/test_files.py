@@ -12,12 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.duties.blob_gc import candidates, inventory
-from mailslice.duties.blob_gc.blob_files import BlobWriter, PlannedBlob, blobs_of
-from mailslice.duties.blob_gc.candidates import CandidateRecord
-from mailslice.duties.blob_gc.check import lost_share
 from mailslice.duties.blob_gc.duty import DUTY
-from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
+from mailslice.duties.blob_gc.gates import lost_share
+from mailslice.duties.blob_gc.listing import find_inventory, read_inventory
+from mailslice.duties.blob_gc.orphans import BlobWriter, PlannedBlob, blobs_of
+from mailslice.duties.blob_gc.plan import (
+    CandidateRecord,
+    GcPlan,
+    Listing,
+    SourceScan,
+    record_candidates,
+    recorded_candidates,
+)
 from mailslice.duties.blob_gc.trash import TRASH_PREFIX, Kept, KeptBlobs
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.artifacts import Artifacts
@@ -155,26 +161,26 @@ def noted(run_name="r-1"):
 
 
 def test_a_note_on_candidates_comes_back_and_an_edit_is_seen(place):
-    assert candidates.recorded(place) is None
-    candidates.record(place, noted())
-    assert candidates.recorded(place) == noted()
+    assert recorded_candidates(place) is None
+    record_candidates(place, noted())
+    assert recorded_candidates(place) == noted()
     (file,) = place.files("runs")
     value = json.loads(place.read(file))
     for edited in ({**value, "recorded": "2026-01-01T00:00:00Z"}, {**value, "spared": []}):
         place.write(file, json.dumps(edited).encode())
-        found = candidates.recorded(place)
+        found = recorded_candidates(place)
         assert ("was changed" in found.forgotten, found.groups) == (True, ())
         assert found.sources == {"s": 2}
     for broken in (b'{"run": "x"', b'{"run": "x"}', b"[]", b"7"):
         place.write(file, broken)
-        assert candidates.recorded(place) is None
+        assert recorded_candidates(place) is None
 
 
 def test_a_run_that_is_planned_again_retains_what_it_has_recorded_itself(run):
     assert not DUTY.retained(run)
-    candidates.record(run.folder.artifacts, noted("another"))
+    record_candidates(run.folder.artifacts, noted("another"))
     assert not DUTY.retained(run)
-    candidates.record(run.folder.artifacts, noted())
+    record_candidates(run.folder.artifacts, noted())
     assert DUTY.retained(run) == {"plan/candidate-x.parquet"}
 
 
@@ -221,9 +227,7 @@ WANTED = [("1_2_a/b+", 10, 1795168800), ("plain key", 20, 1795168801)]
 
 
 def read(where):
-    with inventory.read_inventory(
-        InProcess(), Settings(), inventory.find(Settings(), str(where))
-    ) as found:
+    with read_inventory(InProcess(), Settings(), find_inventory(Settings(), str(where))) as found:
         assert sum(each["blobs"] for each in found.summaries) == len(found.rows)
         return sorted((row["key"], row["size"], row["modified_s"]) for row in found.rows)
 
@@ -340,7 +344,7 @@ def test_to_find_an_inventory_reads_its_manifest_alone(tmp_path, monkeypatch):
         )
     )
     assert [
-        inventory.find(Settings(), str(tmp_path / name)).files
+        find_inventory(Settings(), str(tmp_path / name)).files
         for name in ("part.csv.gz", "manifest.json")
     ] == [("part.csv.gz",)] * 2
     assert opened == ["manifest.json"]

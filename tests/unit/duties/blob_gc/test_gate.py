@@ -5,19 +5,16 @@ from uuid import uuid4
 
 import pytest
 
-from mailslice.checks import gate
-from mailslice.duties.blob_gc.blob_files import BlobWriter, PlannedBlob
-from mailslice.duties.blob_gc.check import deletes, sources, totals
-from mailslice.duties.blob_gc.classify import DELETE
+from mailslice.duties.blob_gc.gates import deletes, sources, totals
+from mailslice.duties.blob_gc.orphans import DELETE, BlobWriter, PlannedBlob
 from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
-from mailslice.engine.frames import InProcess
 from mailslice.maintenance.gates import judged
 from mailslice.maintenance.row_file import RowFile
-from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
-from tests.unit.duties.judging import run_of
+from tests.services.duties.world import without_pages
+from tests.unit.duties.judging import IN_PROCESS, run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 GRACE, DELETE_AFTER = timedelta(hours=1), timedelta(days=1)
@@ -35,11 +32,9 @@ LISTING = {"inventory": None, "wanted": 3, "read": 3, "twice": 0, "holes": 0}
 
 
 @pytest.fixture
-def context(tmp_path, monkeypatch):
+def context(tmp_path):
     """What a check needs of its run: a folder, and the engine of this process."""
-    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
-    monkeypatch.setattr(Run, "spark", lambda _: InProcess())
-    return run_of(tmp_path, "blob_gc", queue=NO_QUEUE)
+    return run_of(tmp_path, "blob_gc", queue=NO_QUEUE, engine=IN_PROCESS, evaluator=without_pages)
 
 
 def orphan(**changes):

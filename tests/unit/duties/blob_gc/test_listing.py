@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailslice.duties.blob_gc import bucket_listing
+from mailslice.duties.blob_gc.listing import key_ranges
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.key_ranges import behind, inside, prefix_of, uncovered
 from mailslice.stores.blobs.s3_store import S3BlobStore
@@ -90,7 +90,7 @@ def listed(blobs, ranges):
 )
 def test_every_key_is_in_exactly_one_range(names):
     blobs = bucket(names)
-    ranges = bucket_listing.key_ranges(blobs)
+    ranges = key_ranges(blobs)
     assert uncovered(ranges) == 0
     assert listed(blobs, ranges) == sorted(names)
 
@@ -146,7 +146,7 @@ def test_many_keys_are_cut_so_that_a_server_that_walks_looks_into_few_objects(na
         for name in names
     ]
     blobs = bucket(names, 1000)
-    ranges = bucket_listing.key_ranges(blobs)
+    ranges = key_ranges(blobs)
     assert len(ranges) < most * 1.5
     blobs.client.looks.clear()
     assert listed(blobs, ranges) == sorted(names)
@@ -170,7 +170,7 @@ def test_numbers_between_generations_and_keys_that_only_look_like_them_hide_none
         *generations(12, 30),
     ]
     blobs = bucket(names, 10)
-    ranges = bucket_listing.key_ranges(blobs)
+    ranges = key_ranges(blobs)
     assert listed(blobs, ranges) == sorted(names)
     assert {low for low, _ in ranges} >= {"1_600", "1_601", "1_610", "1_611", "1_612"}
 

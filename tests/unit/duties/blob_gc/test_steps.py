@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.blob_gc import apply, blob_files, deletes, planning
+from mailslice.duties.blob_gc import apply, planning
 from mailslice.duties.blob_gc.duty import DUTY
+from mailslice.duties.blob_gc.orphans import GROUP_ROWS
 from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.trash import Kept
-from mailslice.engine.frames import InProcess
-from mailslice.maintenance import gates, progress, runner
+from mailslice.maintenance import runner
 from mailslice.maintenance.context import FILES, StepContext
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run_request import NO_QUEUE
@@ -23,8 +23,7 @@ from mailslice.model.errors import ClockSkew, GateFailed
 from mailslice.model.settings import Settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.blobs.store import StoredBlob
-from tests.services.duties.running import judged_plainly
-from tests.unit.duties.judging import NOW, Locks, run_of
+from tests.unit.duties.judging import IN_PROCESS, NOW, Locks, refused_plainly, run_of
 
 HOURS = timedelta(hours=1)
 ALL = ("plan", "check", "apply", "verify", "report")
@@ -118,6 +117,8 @@ class Heap:
                 settings=self.settings,
                 stores=self.stores,
                 name=name,
+                engine=IN_PROCESS,
+                evaluator=refused_plainly,
             )
             summary = runner.step_of(DUTY, step)(run)
             run.folder.write_json(FILES[step], summary)
@@ -135,23 +136,13 @@ def heap(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "sources_of", lambda _: ([heap.source], ["enqueuedMailsV3"]))
     monkeypatch.setattr(planning, "unread_columns", lambda *_: ["avatars.blobid"])
     monkeypatch.setattr(planning, "with_rows", lambda *_: [])
-    monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
-
-    def gate(name, frames, docs):
-        result = judged_plainly(name, frames, docs)
-        for one in result.findings:
-            if not one.success:
-                raise GateFailed(f"{one.column}: {one.observed}")
-        return result
-
-    monkeypatch.setattr(gates, "run_gate", gate)
     return heap
 
 
 @pytest.fixture
 def due(heap, monkeypatch):
     """(heap, three orphans that may go in r-2, which is planned and checked), two a request."""
-    monkeypatch.setitem(blob_files.GROUP_ROWS, "delete", 2)
+    monkeypatch.setitem(GROUP_ROWS, "delete", 2)
     orphans = sorted(heap.blob() for _ in range(3))
     heap.take(*ALL)
     heap.take("plan", "check", at=2 * HOURS, name="r-2")
@@ -274,17 +265,23 @@ def test_deletes_that_fail_are_named_and_the_run_has_failed(due, monkeypatch):
     assert heap.keys() == set(orphans)
 
 
-def test_failures_that_are_not_named_are_counted(due, monkeypatch):
-    heap, _ = due
-    monkeypatch.setattr(deletes, "_NAMED", 1)
+def many_due(heap, count):
+    """As many orphans in one group; they may go in r-2, which is planned and checked."""
+    for _ in range(count):
+        heap.blob()
+    heap.take(*ALL)
+    heap.take("plan", "check", at=2 * HOURS, name="r-2")
+
+
+def test_failures_that_are_not_named_are_counted(heap, monkeypatch):
+    many_due(heap, 25)
     monkeypatch.setattr(S3BlobStore, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
-    assert (report["failed"], report["left"], len(report["failures"])) == (3, 0, 2)
+    assert (report["failed"], report["left"], len(report["failures"])) == (25, 0, 20)
 
 
-def test_a_count_is_never_saved_without_its_group(due, monkeypatch):
-    heap, _ = due
-    monkeypatch.setattr(progress, "_SAVED_EACH", 1)
+def test_a_count_is_never_saved_without_its_group(heap, monkeypatch):
+    many_due(heap, 120)  # progress is saved every hundred
     done = Progress.done
 
     def die_after(self, *given, count=1):
@@ -296,7 +293,7 @@ def test_a_count_is_never_saved_without_its_group(due, monkeypatch):
     with pytest.raises(Died):
         heap.take("apply", at=2 * HOURS, name="r-2")
     died = heap.file("progress.json", "r-2")
-    assert (died["applied"], sum(one["deleted"] for one in died["groups"].values())) == (2, 2)
+    assert (died["applied"], sum(one["deleted"] for one in died["groups"].values())) == (120, 120)
 
 
 def test_a_blob_that_is_there_although_it_was_deleted_fails_verify(due, monkeypatch):

@@ -4,28 +4,28 @@ import threading
 import uuid
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from mailslice.checks import gate
 from mailslice.checks.expectations import Frame
-from mailslice.duties.counter_repair import differences, planned, work
+from mailslice.duties.counter_repair import differences, planned
+from mailslice.duties.counter_repair.corrections import (
+    DONE,
+    FAILED,
+    NOT_REACHED,
+    SKIPPED,
+    THREADS,
+    UNKNOWN,
+    CounterWork,
+    MailboxOutcome,
+)
 from mailslice.duties.counter_repair.differences import ComparisonSpec
 from mailslice.duties.counter_repair.duty import DUTY, CounterRepair
 from mailslice.duties.counter_repair.fingerprints import MessageDigest
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Difference, Drift, ScanFacts
-from mailslice.duties.counter_repair.repairing import (
-    DONE,
-    FAILED,
-    SKIPPED,
-    UNKNOWN,
-    MailboxOutcome,
-)
-from mailslice.duties.counter_repair.scan import drift_of
-from mailslice.engine.frames import InProcess
+from mailslice.duties.counter_repair.survey import drift_of
 from mailslice.maintenance import runner
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Summaries
@@ -33,7 +33,8 @@ from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.stores.cassandra.mailboxes import Counters
-from tests.unit.duties.judging import run_of
+from tests.services.duties.world import without_pages
+from tests.unit.duties.judging import IN_PROCESS, run_of
 
 AN_ID = "5f1c0e50-c6f9-11f0-8de9-0242ac120002"
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -44,10 +45,11 @@ DRIFT = Drift.of(uuid.UUID(AN_ID), Counters(1, 1), MessageDigest(2, 1))
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A step over files in a folder: no stores, no Spark, no pages."""
-    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
     monkeypatch.setattr("mailslice.maintenance.usual.usual", lambda _: None)
-    engine = SimpleNamespace(session=InProcess)
-    return run_of(tmp_path, "counter_repair", Params.parse({}), NO_QUEUE, engine=engine)
+    params = Params.parse({})
+    return run_of(
+        tmp_path, "counter_repair", params, NO_QUEUE, engine=IN_PROCESS, evaluator=without_pages
+    )
 
 
 def difference(kind="flagsDiffer", mailbox=AN_ID, uid=1, message=None):
@@ -241,14 +243,14 @@ class Repairs:
         return outcome
 
 
-def corrected(run, plan, outcomes, monkeypatch):
-    """Progress after a work with these outcomes, mailbox by mailbox."""
-    monkeypatch.setattr(work, "_THREADS", 1)
-    monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
+def corrected(run, plan, outcomes):
+    """Progress after a work with these outcomes, mailbox by mailbox; three failures in a row end it."""
     repairs = Repairs(outcomes)
-    monkeypatch.setattr(work, "MailboxCorrector", lambda *_: repairs)
     with Progress(run, plan) as progress:
-        work.CounterWork(run, plan, progress).correct_all(plan.read_drifts(run))
+        work = CounterWork(
+            run, plan, progress, corrector=lambda *_: repairs, threads=1, max_failures=3
+        )
+        work.correct_all(plan.read_drifts(run))
     return progress.result(), repairs
 
 
@@ -257,7 +259,7 @@ def drifts_of(count):
     return [drift((1000 - at, 0), (0, 0)) for at in range(count)]
 
 
-def test_every_outcome_is_counted_once_and_said(run, monkeypatch):
+def test_every_outcome_is_counted_once_and_said(run):
     drifts = drifts_of(5)
     verdicts = [
         MailboxOutcome(DONE),
@@ -268,7 +270,7 @@ def test_every_outcome_is_counted_once_and_said(run, monkeypatch):
     ]
     plan = plan_of(run, drifts, [])
     mailboxes = [one.mailbox for one in drifts]
-    result, _ = corrected(run, plan, dict(zip(mailboxes, verdicts, strict=True)), monkeypatch)
+    result, _ = corrected(run, plan, dict(zip(mailboxes, verdicts, strict=True)))
     assert (result.planned, result.applied, result.failed, result.remaining) == (5, 2, 2, 0)
     assert result.skipped == {"moved": 1}
     assert result.failures == {str(mailboxes[2]): "away", str(mailboxes[3]): "nobody knows"}
@@ -278,18 +280,17 @@ def test_every_outcome_is_counted_once_and_said(run, monkeypatch):
     }
 
 
-def test_after_some_failures_in_a_row_the_rest_is_left(run, monkeypatch):
-    monkeypatch.setattr(work, "_MOST_FAILURES", 2)
-    drifts = drifts_of(5)
+def test_after_some_failures_in_a_row_the_rest_is_left(run):
+    drifts = drifts_of(6)
     outcomes = {one.mailbox: MailboxOutcome(FAILED, "away") for one in drifts}
     outcomes[drifts[1].mailbox] = MailboxOutcome(SKIPPED, "moved")
-    result, repairs = corrected(run, plan_of(run, drifts, []), outcomes, monkeypatch)
-    assert (result.failed, result.remaining, len(repairs.asked)) == (3, 1, 4)
-    last = result.fields["outcomes"][str(drifts[4].mailbox)]
-    assert last == ["left", "2 mailboxes before it failed"]
+    result, repairs = corrected(run, plan_of(run, drifts, []), outcomes)
+    assert (result.failed, result.remaining, len(repairs.asked)) == (4, 1, 5)
+    last = result.fields["outcomes"][str(drifts[5].mailbox)]
+    assert last == ["left", "3 mailboxes before it failed"]
 
 
-def test_an_error_leaves_what_was_done_and_what_was_not_in_progress(run, monkeypatch):
+def test_an_error_leaves_what_was_done_and_what_was_not_in_progress(run):
     drifts = drifts_of(3)
     plan = plan_of(run, drifts, [])
     outcomes = {
@@ -298,40 +299,39 @@ def test_an_error_leaves_what_was_done_and_what_was_not_in_progress(run, monkeyp
         drifts[2].mailbox: MailboxOutcome(DONE),
     }
     with pytest.raises(RuntimeError, match="lost"):
-        corrected(run, plan, outcomes, monkeypatch)
+        corrected(run, plan, outcomes)
     steps = Summaries.read(run.folder, ())
     assert (steps.result.applied, steps.result.remaining) == (1, 2)
-    assert steps.result.fields["outcomes"][str(drifts[1].mailbox)] == ["left", work.NOT_REACHED]
+    assert steps.result.fields["outcomes"][str(drifts[1].mailbox)] == ["left", NOT_REACHED]
 
 
-def test_threads_beside_each_other_count_every_mailbox(run, monkeypatch):
+def test_threads_beside_each_other_count_every_mailbox(run):
     drifts = drifts_of(600)
     plan = plan_of(run, drifts, [])
-    barrier = threading.Barrier(work._THREADS)
+    barrier = threading.Barrier(THREADS)
 
     class Together:
         def mailbox(self, *_):
             barrier.wait(20)
             return MailboxOutcome(DONE)
 
-    monkeypatch.setattr(work, "MailboxCorrector", lambda *_: Together())
     with Progress(run, plan) as progress:
-        work.CounterWork(run, plan, progress).correct_all(drifts)
+        CounterWork(run, plan, progress, corrector=lambda *_: Together()).correct_all(drifts)
     assert (progress.result().applied, progress.result().remaining) == (600, 0)
 
 
-def test_the_messages_that_only_the_truth_has_go_with_their_mailbox(run, monkeypatch):
+def test_the_messages_that_only_the_truth_has_go_with_their_mailbox(run):
     message = uuid.uuid4()
     rows = [difference(planned.ONLY_TRUTH, message=str(message))]
     plan = plan_of(run, [DRIFT], rows)
-    _, repairs = corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(DONE)}, monkeypatch)
+    _, repairs = corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(DONE)})
     assert repairs.asked == [(DRIFT.mailbox, [message.bytes])]
 
 
-def test_a_second_try_says_nothing_of_the_outcomes_of_the_first(run, monkeypatch):
+def test_a_second_try_says_nothing_of_the_outcomes_of_the_first(run):
     plan = plan_of(run, [DRIFT], [])
-    corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(UNKNOWN, "nobody knows")}, monkeypatch)
-    result, _ = corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(DONE)}, monkeypatch)
+    corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(UNKNOWN, "nobody knows")})
+    result, _ = corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(DONE)})
     assert (result.applied, result.failed, result.fields["unknown"]) == (1, 0, 0)
     assert result.fields["outcomes"] == {AN_ID: ["applied", ""]}
 

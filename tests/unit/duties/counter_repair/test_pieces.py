@@ -1,7 +1,6 @@
 """Params, token ranges, the plot, the one update, items beside each other."""
 
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -10,7 +9,6 @@ from cassandra.policies import FallthroughRetryPolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.duties.counter_repair.parallel import map_concurrently
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.plot import LABELS, drifts_svg, histogram
 from mailslice.model.errors import BadInput, Refused
@@ -142,20 +140,3 @@ def test_the_same_drifts_give_the_same_picture():
 def test_zero_is_no_time_between_two_reads():
     with pytest.raises(BadInput, match="settle='0s': allowed: more than 0s"):
         Params.parse({"settle": "0s"})
-
-
-def test_items_beside_each_other_come_in_order_and_an_error_ends_them():
-    begun = []
-
-    def work(item):
-        begun.append(item)
-        if item == 40:
-            raise ValueError("no")
-        return item
-
-    with ThreadPoolExecutor(4) as pool:
-        found = map_concurrently(pool, work, iter(range(10_000)))
-        assert [next(found) for _ in range(40)] == list(range(40))
-        with pytest.raises(ValueError, match="no"):
-            next(found)
-    assert max(begun) < 200

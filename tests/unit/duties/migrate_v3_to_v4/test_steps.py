@@ -92,7 +92,7 @@ def tables(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(MemoryEnqueuedMails, "written_ids_of", written, raising=False)
 
-    def gate(name, frames, docs):
+    def gate(name, frames, docs, *_):
         result = judged_plainly(name, frames, docs)
         failed = [one.column for one in result.findings if not one.success]
         if failed:

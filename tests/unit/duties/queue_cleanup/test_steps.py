@@ -19,7 +19,7 @@ from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import Candidates
 from mailslice.duties.queue_cleanup.reads import SecondRead
-from mailslice.engine import id_arrays, partition_scan, plan_comparison, unmarked_rows
+from mailslice.engine import id_arrays, partition_scan, plan_comparison
 from mailslice.engine import mark_deletion as spark_marks
 from mailslice.engine.frames import InProcess
 from mailslice.engine.mark_deletion import MarkFile
@@ -110,9 +110,9 @@ def _written_ids(pages):
 @pytest.fixture
 def view(tmp_path, monkeypatch):
     view = View(tmp_path)
-    for module in (partition_scan, plan_comparison, unmarked_rows, spark_marks):
+    for module in (partition_scan, plan_comparison, spark_marks):
         monkeypatch.setattr(module, "stores_of", lambda _: view.stores)
-    for module in (partition_scan, unmarked_rows):
+    for module in (partition_scan, plan_comparison):
         monkeypatch.setattr(module, "written_ids", _written_ids)
     read = vars(MemoryEnqueuedMails)["written_rows_of"]
     monkeypatch.setattr(MemoryEnqueuedMails, "packed_written_ids_of", read, raising=False)
@@ -126,7 +126,7 @@ def view(tmp_path, monkeypatch):
     monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
     monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
 
-    def gate(name, frames, docs):
+    def gate(name, frames, docs, *_):
         result = judged_plainly(name, frames, docs)
         for one in result.findings:
             if not one.success:

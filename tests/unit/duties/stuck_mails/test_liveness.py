@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from mailslice.duties.stuck_mails.liveness import Liveness, lock_timeout, observe, stuck_mails
+from mailslice.duties.stuck_mails.liveness import WorkerLiveness, lock_timeout, observe, stuck_mails
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
 
@@ -110,34 +110,39 @@ def test_a_beat_before_this_look_proves_nothing_however_young_it_is():
 def test_only_what_a_handler_has_for_too_long_is_stuck():
     hung = held(601)
     mails = [hung, held(599), held(9999, begun=False, stage="received"), held(9999, returned=True)]
-    found = Liveness((worker("w", *mails),), (), (), ())
+    found = WorkerLiveness((worker("w", *mails),), (), (), ())
     assert [each.mail for each in stuck_mails(found, 600 * SECOND)] == [hung]
     assert len(found.in_flight) == 3
 
 
 def test_the_silence_since_the_record_counts():
     mail = held(599)
-    assert stuck_mails(Liveness((worker("w", mail, silent=2),), (), (), ()), 600 * SECOND)
+    assert stuck_mails(WorkerLiveness((worker("w", mail, silent=2),), (), (), ()), 600 * SECOND)
 
 
 def test_of_two_holders_the_newest_counts():
     """The first one's connection was cut without its knowing; another has the mail, and is at it."""
     old, new = held(9999, enqueue_id=ID), held(5, enqueue_id=ID)
-    found = Liveness((worker("a", old), worker("b", new)), (), (), ())
+    found = WorkerLiveness((worker("a", old), worker("b", new)), (), (), ())
     assert stuck_mails(found, MINUTE) == []
-    found = Liveness((worker("a", old), worker("b", replace(new, held=90 * SECOND))), (), (), ())
+    found = WorkerLiveness(
+        (worker("a", old), worker("b", replace(new, held=90 * SECOND))), (), (), ()
+    )
     assert [each.record.worker for each in stuck_mails(found, MINUTE)] == ["b"]
 
 
 def test_a_mail_that_waits_elsewhere_again_is_not_stuck():
     old, waits = held(9999, enqueue_id=ID), held(5, enqueue_id=ID, begun=False)
-    assert stuck_mails(Liveness((worker("a", old), worker("b", waits)), (), (), ()), MINUTE) == []
+    assert (
+        stuck_mails(WorkerLiveness((worker("a", old), worker("b", waits)), (), (), ()), MINUTE)
+        == []
+    )
 
 
 def test_the_oldest_comes_first():
     first, second, third = held(700), held(900), held(800)
     found = stuck_mails(
-        Liveness((worker("a", first, second), worker("b", third)), (), (), ()), 600 * SECOND
+        WorkerLiveness((worker("a", first, second), worker("b", third)), (), (), ()), 600 * SECOND
     )
     assert [each.mail for each in found] == [second, third, first]
 
@@ -157,7 +162,7 @@ def test_the_lock_timeout_is_ten_times_the_p99_and_at_least_ten_minutes(seconds,
 
 def test_times_of_all_workers_are_one():
     slow, quick = ProcessingTimes({10: 1}), ProcessingTimes({1: 99})
-    found = Liveness(
+    found = WorkerLiveness(
         (), (), (), (worker("a", times=slow), worker("b", times=quick), worker("c", times=None))
     )
     assert (found.times.total, dict(found.times.counts)) == (100, {10: 1, 1: 99})

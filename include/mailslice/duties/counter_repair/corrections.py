@@ -1,24 +1,88 @@
-"""Correct the counters of one mailbox: second read, claim, last look at all replicas, one update.
+"""Correct counters: second read, claim, last look at all replicas, one update for each mailbox.
 
-Whatever is not known is said, and never tried again by this run. What James added on a replica that
-is away comes with it: the last look asks all replicas, and a mailbox of which one is away is left.
-All of it runs in the process of the apply step: Spark could run it a second time.
+An outcome that is not known is reported as unknown, and this run never tries it again. The last
+look asks all replicas: an update of James on a replica that is away would be missed, so that
+mailbox is skipped. All of it runs in the process of the apply step: Spark could run it twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain, islice
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
 
 from mailslice.duties.counter_repair import decide
+from mailslice.duties.counter_repair.fingerprints import (
+    MessageDigest,
+    layout_of,
+    message_digest,
+    messages_of,
+)
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
-from mailslice.duties.counter_repair.second_read import reread_mailbox
+from mailslice.duties.counter_repair.reading import ids_of
+from mailslice.engine.page_decoder import decode
+from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+T = TypeVar("T")
+_IDS_A_READ = 100
+_READS_IN_FLIGHT = 8
+
+
+def reread_mailbox(
+    stores: Stores, mailbox: UUID, also: Sequence[bytes], *, trust_projection: bool
+) -> MessageDigest:
+    """The mailbox's messages now, in the truth or (`trust_projection`) in the projection.
+
+    imapUidTable has no index by mailbox. So the truth is read of the messages in the projection,
+    and of `also`: those that the plan found in the truth alone. A message that came since the first
+    read and is not projected yet is not seen here; its counters are not either, for whoever adds it
+    adds it to both.
+    """
+    tables = stores.mailboxes
+    layout = layout_of(tables.message_columns)
+    pages = (
+        decode(page, layout) for _, page in stores.packed.pages(tables.of_mailbox, [[mailbox]], 1)
+    )
+    if trust_projection:
+        return sum((message_digest(columns, tables.flags) for columns in pages), MessageDigest())
+    projected = chain.from_iterable(ids_of(messages_of(page), "messageid") for page in pages)
+    requested = (
+        [[UUID(bytes=one) for one in ids], mailbox]
+        for ids in chunks(_unique(chain(projected, also)), _IDS_A_READ)
+    )
+    digests = (
+        message_digest(decode(page, layout), tables.flags)
+        for _, page in stores.packed.pages(tables.of_messages, requested, _READS_IN_FLIGHT)
+    )
+    return sum(digests, MessageDigest())
+
+
+def _unique(ids: Iterable[bytes]) -> Iterator[bytes]:
+    """Each id once, also where a message has two rows."""
+    requested: set[bytes] = set()
+    for one in ids:
+        if one not in requested:
+            requested.add(one)
+            yield one
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    remaining = iter(items)
+    while chunk := list(islice(remaining, size)):
+        yield chunk
+
 
 DONE, SKIPPED, FAILED, UNKNOWN, REMAINING = "applied", "skipped", "failed", "unknown", "left"
 
@@ -149,3 +213,86 @@ class MailboxCorrector:
         outcome = decide.APPLIED if decide.was_done(claim, everywhere) else decide.OVER
         self._claims.settle(drift.mailbox, claim.run, outcome, self._ttl)
         return True
+
+
+_AT_ONCE = 1_000
+THREADS = 8
+NOT_REACHED = "the step ended before it"
+_MAX_FAILURES = 20
+"""So many mailboxes one after the other: the store is away, and the rest is left."""
+
+
+class CounterWork:
+    """Corrects the mailboxes of one plan."""
+
+    def __init__(
+        self,
+        run: Run,
+        plan: CounterPlan,
+        progress: Progress,
+        *,
+        corrector: Callable[[Run, CounterPlan], MailboxCorrector] = MailboxCorrector,
+        threads: int = THREADS,
+        max_failures: int = _MAX_FAILURES,
+    ) -> None:
+        self._run, self._plan, self._progress = run, plan, progress
+        self._corrector = corrector(run, plan)
+        self._threads, self._max_failures = threads, max_failures
+        self._outcomes: dict[UUID, MailboxOutcome] = {}
+        self._unknown = self._failures = 0
+        self._counting = Lock()
+        self._ended = False
+
+    def correct_all(self, drifts: Sequence[Drift]) -> None:
+        """Reports `unknown` and the outcome of each, whatever ends it."""
+        # What an earlier try reported is found out again.
+        self._run.report(unknown=0, outcomes={})
+        try:
+            with ThreadPoolExecutor(self._threads) as pool:
+                for chunk in chunks(drifts, _AT_ONCE):
+                    unprojected = self._plan.unprojected(self._run, [d.mailbox for d in chunk])
+                    list(pool.map(partial(self._correct, unprojected), chunk))
+        finally:
+            not_reached = MailboxOutcome(REMAINING, NOT_REACHED)
+            outcomes = {
+                str(drift.mailbox): list(self._outcomes.get(drift.mailbox, not_reached))
+                for drift in drifts
+            }
+            self._run.report(outcomes=outcomes)
+
+    def _correct(self, unprojected: Mapping[UUID, Sequence[bytes]], drift: Drift) -> None:
+        """One mailbox, unless it is too late for a new one. On any thread."""
+        if self._ended:
+            return
+        try:
+            outcome = self._too_late() or self._corrector.mailbox(
+                drift, unprojected.get(drift.mailbox, ())
+            )
+        except BaseException:
+            self._ended = True
+            raise
+        with self._counting:
+            self._count(drift.mailbox, outcome)
+
+    def _too_late(self) -> MailboxOutcome | None:
+        if self._run.out_of_time():
+            return MailboxOutcome(REMAINING, decide.TIME_OVER)
+        if self._failures >= self._max_failures:
+            return MailboxOutcome(REMAINING, f"{self._failures} mailboxes before it failed")
+        return None
+
+    def _count(self, mailbox: UUID, outcome: MailboxOutcome) -> None:
+        self._outcomes[mailbox] = outcome
+        if outcome.verdict == REMAINING:
+            return
+        failed = outcome.verdict in {FAILED, UNKNOWN}
+        self._failures = self._failures + 1 if failed else 0
+        if outcome.verdict == UNKNOWN:
+            self._unknown += 1
+            self._run.report(unknown=self._unknown)
+        if failed:
+            self._progress.fail(str(mailbox), outcome.why)
+        elif outcome.verdict == SKIPPED:
+            self._progress.skip(outcome.why)
+        elif outcome.verdict == DONE:
+            self._progress.done()

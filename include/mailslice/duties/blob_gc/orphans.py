@@ -1,13 +1,27 @@
-"""Classifies unreferenced blobs by key and age. Pure."""
+"""Classifies unreferenced blobs by key and age, and writes the files of a plan.
+
+The files: blobs to delete, 1,000 to a row group (one request to S3), and candidates.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from mailslice.codec.blob_ids import is_active, is_blob_id, parse
+from mailslice.engine.dataset import Summary, give
+from mailslice.engine.frames import Session
+from mailslice.engine.row_files import Location
+from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.row_file import RowGroup, RowWriter, schema_of
+from mailslice.model.mail import BlobId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN = "unknown", "doubtful", "active", "young", "orphan"
 KINDS = (UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN)
@@ -40,7 +54,6 @@ class Rules:
     generation: int
 
     def kind(self, key: str, modified_s: int, *, doubtful: bool) -> str:
-        """One of KINDS."""
         if not is_blob_id(key):
             return UNKNOWN
         if doubtful:
@@ -85,7 +98,6 @@ class Tally:
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, kind: str, key: str, size: int, modified_s: int, rules: Rules) -> None:
-        """Count one blob."""
         self.blobs[kind] += 1
         self.size[kind] += size
         if kind == ORPHAN:
@@ -93,17 +105,14 @@ class Tally:
             _count(self.ages, rules.age(modified_s), 1, size)
 
     def planned(self, kind: str, size: int) -> None:
-        """Count the bytes of what is planned."""
         self.size[kind] += size
 
     def show(self, kind: str, **entry: Any) -> None:
-        """Keep one of a sample."""
         entries = self.samples.setdefault(kind, [])
         if len(entries) < SAMPLE:
             entries.append(entry)
 
     def report(self) -> dict[str, Any]:
-        """The report's fields."""
         return {
             "orphans": self.blobs[ORPHAN],
             "orphanBytes": self.size[ORPHAN],
@@ -115,11 +124,9 @@ class Tally:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as `merge` reads it."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def merge(self, part: dict[str, Any]) -> None:
-        """Add another part's `as_json`."""
         self.blobs.update(part["blobs"])
         self.size.update(part["size"])
         for totals, counts in ((self.generations, part["generations"]), (self.ages, part["ages"])):
@@ -146,3 +153,102 @@ def _count(into: dict[str, list[int]], name: str, blobs: int, size: int) -> None
 def modified_seconds(modified: datetime) -> int:
     """Whole seconds since the epoch: what listing, HEAD and inventory agree on."""
     return int(modified.timestamp() // 1)
+
+
+GROUP_ROWS = {DELETE: 1000, CANDIDATE: 20_000}
+"""A group of deletes is one request to S3."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlob:
+    """One blob as it was listed.
+
+    `since_ms`: when it was first recorded as a candidate; None: by this run.
+    """
+
+    key: BlobId
+    size: int
+    modified_s: int
+    since_ms: int | None
+
+
+def blobs_of(rows: pa.Table) -> list[PlannedBlob]:
+    return [PlannedBlob(**row) for row in rows.to_pylist()]
+
+
+class BlobWriter:
+    """Writes one file of one kind, in full row groups."""
+
+    def __init__(self, location: Location, folder: str, kind: str) -> None:
+        file = f"{PLAN_FOLDER}/{kind}-{uuid4()}.parquet"
+        self._writer = RowWriter(location, folder, file)
+        self._group_rows = GROUP_ROWS[kind]
+        self._rows: list[PlannedBlob] = []
+
+    def add(self, blob: PlannedBlob) -> None:
+        self._rows.append(blob)
+        if len(self._rows) >= self._group_rows:
+            self._flush()
+
+    def close(self) -> list[RowGroup]:
+        self._flush()
+        self._writer.close()
+        return self._writer.groups
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        rows, self._rows = self._rows, []
+        names = [field.name for field in fields(PlannedBlob)]
+        columns = {name: [getattr(blob, name) for blob in rows] for name in names}
+        table = pa.Table.from_pydict(columns, schema=schema_of(PlannedBlob))
+        self._writer.add(table, self._group_rows)
+
+
+def write_orphans(
+    spark: Session,
+    blobs: Any,
+    location: Location,
+    folder: str,
+    rules: Rules,
+    *,
+    rereferenced: frozenset[str],
+) -> tuple[Tally, list[RowGroup]]:
+    """Write the orphans among unreferenced blobs: a tally of all kinds, and the row groups.
+
+    `blobs` has the columns key, size, modified_s, doubtful and since_ms. A candidate whose key is
+    in `rereferenced` was referred to meanwhile: it waits anew.
+    """
+
+    def work(batches: Iterator[pa.Table]) -> Iterator[Summary]:
+        tally = Tally()
+        writers = {kind: BlobWriter(location, folder, kind) for kind in GROUP_ROWS}
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            since = None if row["key"] in rereferenced else row["since_ms"]
+            blob = PlannedBlob(row["key"], row["size"], row["modified_s"], since)
+            kind = rules.kind(blob.key, blob.modified_s, doubtful=bool(row["doubtful"]))
+            tally.add(kind, blob.key, blob.size, blob.modified_s, rules)
+            if kind == ORPHAN:
+                due = DELETE if rules.due(blob.since_ms) else CANDIDATE
+                writers[due].add(blob)
+                tally.show("planned" if due == DELETE else "waiting", **_sample(blob, rules))
+                tally.planned(due, blob.size)
+            elif kind in {UNKNOWN, DOUBTFUL}:
+                tally.show(kind, **_sample(blob, rules))
+        groups = [asdict(group) for writer in writers.values() for group in writer.close()]
+        yield {"tally": tally.as_json(), "groups": groups}
+
+    tally, groups = Tally(), list[RowGroup]()
+    for summary in give(spark, blobs, work):
+        tally.merge(summary["tally"])
+        groups += [RowGroup(**group) for group in summary["groups"]]
+    return tally, sorted(groups, key=lambda group: (group.file, group.number))
+
+
+def _sample(blob: PlannedBlob, rules: Rules) -> dict[str, Any]:
+    return {
+        "key": blob.key,
+        "bytes": blob.size,
+        "generation": generation_of(blob.key),
+        "age": rules.age(blob.modified_s),
+    }

@@ -1,15 +1,26 @@
-"""The plan's gate: whether its scans were complete, and every blob to delete."""
+"""The gates: complete scans and every blob to delete; then whether S3 has what apply left.
+
+Concurrent writes of others are not checked.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
-from mailslice.duties.blob_gc.plan import GcPlan, SourceScan
+from mailslice.duties.blob_gc.apply import ALREADY_DELETED
+from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of, modified_seconds
+from mailslice.duties.blob_gc.plan import CopyToRestore, GcPlan, SourceScan
+from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
 from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.result import Result
+from mailslice.maintenance.row_file import read_groups
+from mailslice.maintenance.run import Run
+from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,32 +75,27 @@ def lost_share(scan: SourceScan) -> float:
 
 
 def totals(plan: GcPlan, max_share: float) -> Frame:
-    """One row: the plan as a whole."""
     listing, unread = plan.listing, ", ".join(plan.unread_columns) or "none"
     unread_columns = (
         "Every column that is named like a blob id is read (MAILSLICE_GC_SOURCES) or excused "
         f"(MAILSLICE_GC_UNREAD_COLUMNS); not: {unread}."
     )
-    zeros = {
-        "ranges_unread": (
-            listing.wanted - listing.read,
-            "Every range of keys was listed to its end.",
-        ),
-        "ranges_read_twice": (listing.twice, "No range of keys was listed twice."),
-        "ranges_holes": (listing.holes, "The ranges of keys cover every key there can be."),
-        "unread_columns": (len(plan.unread_columns), unread_columns),
-    }
     share = plan.planned / plan.blobs if plan.blobs else 0.0
     sentence = f"At most {max_share:g} of all blobs are to go (max_share)."
+    every = "Every range of keys was listed to its end."
+    once = "No range of keys was listed twice."
+    whole = "The ranges of keys cover every key there can be."
     return Frame.facts(
         "totals",
-        *((value, Expectation.equal(name, 0, why)) for name, (value, why) in zeros.items()),
+        (listing.wanted - listing.read, Expectation.equal("ranges_unread", 0, every)),
+        (listing.twice, Expectation.equal("ranges_read_twice", 0, once)),
+        (listing.holes, Expectation.equal("ranges_holes", 0, whole)),
+        (len(plan.unread_columns), Expectation.equal("unread_columns", 0, unread_columns)),
         (share, Expectation.between("planned_share", 0, max_share, sentence)),
     )
 
 
 def deletes(context: StepContext, plan: GcPlan) -> Frame:
-    """One row for each blob to delete."""
     import pyarrow as pa
 
     blob = context.settings.blob
@@ -131,3 +137,53 @@ class AddCollectable:
         ]
         columns = [*batch.columns, pa.array(collectable, pa.int64())]
         return pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "collectable"])
+
+
+_MOST, _GROUPS = 500, 10
+
+
+def after(run: Run, plan: GcPlan, result: Result) -> Frame:
+    """What S3 says of a sample of what was to be deleted, and of what was to be put back."""
+    sample, returned = _sample(run, plan), _returned(run, plan, result)
+    with KeptBlobs(run.settings) as trash:
+        stored = trash.james.heads([blob.key for blob in sample])
+        missing = [blob.key for blob in sample if stored[blob.key] is None]
+        # Apply began after the plan was made, so copies expire later than this.
+        copied = run.clock() < plan.made_at + plan.keep
+        copies = len(trash.of_keys(missing) if copied else missing)
+        still_lost = sum(blob is None for blob in trash.james.heads(returned).values())
+    as_planned = sum(
+        (now := stored[blob.key]) is not None
+        and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s)
+        for blob in sample
+    )
+    as_they_were = (
+        "No planned blob is there as it was, but those that were not tried, or were put back."
+    )
+    untried, unknown = result.not_done + result.fields["restored"], result.skipped
+    known = "Every deleted blob has its kept copy."
+    returned_all = "Every deleted blob that is referred to was put back."
+    return Frame.facts(
+        "after",
+        (as_planned, Expectation.between("planned_still_there", 0, untried, as_they_were)),
+        (
+            len(missing) - copies,
+            Expectation.between("deleted_without_copy", 0, unknown.get(ALREADY_DELETED, 0), known),
+        ),
+        (still_lost, Expectation.between("referred_to_and_missing", 0, 0, returned_all)),
+    )
+
+
+def _sample(run: Run, plan: GcPlan) -> list[PlannedBlob]:
+    groups = plan.deletes[:: max(1, len(plan.deletes) // _GROUPS)]
+    tables = read_groups(run.folder.artifacts, run.folder.name, groups)
+    most = max(1, _MOST // max(1, len(groups)))
+    return [blob for _, rows in islice(tables, _GROUPS) for blob in blobs_of(rows[:most])]
+
+
+def _returned(run: Run, plan: GcPlan, result: Result) -> list[BlobId]:
+    """A sample of the blobs that the plan puts back, and those that apply could not."""
+    rows = run.read_rows(plan.restores, CopyToRestore)[:: max(1, plan.restores.rows // _MOST)]
+    planned = [copy.key for row in rows if (copy := Kept.of(row.key, 0)) is not None]
+    failed = [BlobId(problem.partition(": ")[0]) for problem in result.fields["notRestored"]]
+    return list(dict.fromkeys([*planned, *failed]))

@@ -1,0 +1,217 @@
+"""What the gates judge: the scan, every drift, every row that differs; what apply corrected.
+
+After apply every planned mailbox is read again: what the store says counts, not what apply says
+(ADR 4). Users go on working: a mailbox that moved since the plan is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.duties.counter_repair import decide
+from mailslice.duties.counter_repair.corrections import (
+    DONE,
+    REMAINING,
+    THREADS,
+    chunks,
+    reread_mailbox,
+)
+from mailslice.duties.counter_repair.params import Params
+from mailslice.duties.counter_repair.planned import KINDS, CounterPlan, Drift
+from mailslice.maintenance.gates import planned_rows
+from mailslice.maintenance.run import Run
+from mailslice.stores.cassandra.mailboxes import Counters
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """A mailbox now: what is stored, what is there, and whether its messages moved since the plan.
+
+    `applied`: whether the update was done; None when it was sent and nobody knows.
+    """
+
+    drift: Drift
+    applied: bool | None
+    stored: Counters
+    computed: Counters
+    moved: bool
+
+    @property
+    def remaining_drift(self) -> Counters:
+        return Counters(
+            self.stored.count - self.computed.count, self.stored.unseen - self.computed.unseen
+        )
+
+    @property
+    def wrong(self) -> Counters:
+        """`remaining_drift`; zero where an update of unknown outcome left the planned counters."""
+        as_before = self.applied is None and self.stored == self.drift.stored
+        return Counters(0, 0) if as_before else self.remaining_drift
+
+
+def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]]) -> list[After]:
+    """Every planned mailbox, the largest drift first. `outcomes`: what apply says, by mailbox."""
+    drifts = plan.read_drifts(run)
+    unprojected = plan.unprojected(run, [drift.mailbox for drift in drifts])
+
+    def read(drift: Drift) -> After:
+        verdict, *_ = outcomes.get(str(drift.mailbox), (REMAINING,))
+        return _read(run, plan, drift, unprojected.get(drift.mailbox, ()), verdict)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [after for chunk in chunks(drifts, 1_000) for after in pool.map(read, chunk)]
+
+
+def _read(
+    run: Run, plan: CounterPlan, drift: Drift, unprojected: Sequence[bytes], verdict: str
+) -> After:
+    """The messages are not read where the counters suffice.
+
+    They do when what was to be stored is, and when the time limit left a mailbox as it was.
+    """
+    stored = run.stores.mailboxes.counters(drift.mailbox)
+    applied = verdict == DONE or _was_applied(run, drift.mailbox)
+    if applied is not False and stored == drift.computed:
+        return After(drift, applied, stored, stored, moved=False)
+    if applied is False and verdict == REMAINING and stored == drift.stored:
+        return After(drift, applied, stored, drift.computed, moved=False)
+    trust = plan.trust_projection
+    digest = reread_mailbox(run.stores, drift.mailbox, unprojected, trust_projection=trust)
+    return After(
+        drift, applied, stored, Counters(digest.count, digest.unseen), digest != drift.digest
+    )
+
+
+def _was_applied(run: Run, mailbox: UUID) -> bool | None:
+    """What the store says of the run's update.
+
+    None when it was sent, or may have been, and nobody wrote how it ended.
+    """
+    for claim in run.stores.own.counter_claims.list(mailbox):
+        if claim.run == run.request.run and claim.outcome != decide.WITHDRAWN:
+            return claim.outcome == decide.APPLIED or None
+    return False
+
+
+def as_report_entry(mailbox: UUID, stored: Counters, computed: Counters) -> dict[str, Any]:
+    """A drift as reports show it: ids of mailboxes only, nobody's name."""
+    return {
+        "mailbox": str(mailbox),
+        "stored": {"count": stored.count, "unseen": stored.unseen},
+        "computed": {"count": computed.count, "unseen": computed.unseen},
+        "drift": {
+            "count": stored.count - computed.count,
+            "unseen": stored.unseen - computed.unseen,
+        },
+    }
+
+
+MANY = 1_000
+"""From so many messages on, a truth with less than half of them counts as one that was lost."""
+_UNREAD = "Every token range of every table was read: an unread one is not an empty one."
+_ALWAYS_ALLOWED = 20
+"""So many mailboxes may be corrected whatever share of all they are."""
+
+
+def totals(run: Run, plan: CounterPlan) -> Frame:
+    scan, share = plan.scan, _most_share(run)
+    comparable = not plan.trust_projection and scan.projected >= MANY
+    half = (
+        "imapUidTable holds at least half as many messages as messageIdTable: less is a truth that "
+        "was lost."
+    )
+    most = (
+        f"At most {share:g} of all mailboxes are to be corrected (max_share): more is a truth that "
+        "was lost."
+    )
+    truth = scan.messages / scan.projected if comparable else 1.0
+    changed = plan.planned / max(1, scan.mailboxes) if plan.planned > _ALWAYS_ALLOWED else 0.0
+    return Frame.facts(
+        "totals",
+        (scan.ranges - scan.read, Expectation.equal("ranges_unread", 0, _UNREAD)),
+        (
+            scan.twice,
+            Expectation.equal("ranges_read_twice", 0, "No token range was counted twice."),
+        ),
+        (
+            scan.holes,
+            Expectation.equal("holes", 0, "The token ranges of each table tile the ring."),
+        ),
+        (truth, Expectation.between("truth_share", 0.5, None, half)),
+        (changed, Expectation.between("changed_share", 0, share, most)),
+    )
+
+
+def _most_share(run: Run) -> float:
+    """The share of all mailboxes that may be corrected; all of those that a person named."""
+    params = run.params(Params)
+    if params.max_share is not None:
+        return params.max_share
+    named = params.mailboxes or params.users
+    return 1.0 if named else run.settings.duty.max_counters_share
+
+
+def drifts(run: Run, plan: CounterPlan) -> Frame:
+    import pyarrow as pa
+
+    numbers = ("unseen", "seen", "drift")
+    schema = pa.schema([("mailbox", pa.string()), *((name, pa.int64()) for name in numbers)])
+    files = [plan.drifts.file] if plan.planned else []
+    expect = [
+        Expectation.unique("mailbox", "Every mailbox is listed once."),
+        Expectation.between("unseen", 0, None, "No mailbox has fewer than no unseen messages."),
+        Expectation.between("seen", 0, None, "No mailbox has more unseen messages than messages."),
+        Expectation.between("drift", 1, None, "Every mailbox that is listed has a drift."),
+    ]
+    rows = planned_rows(run, files, schema, _with_sums)
+    return Frame("drifts", rows, expect, may_be_empty=not files)
+
+
+def _with_sums(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of drifts with the number of seen messages, and by how much their counters are wrong."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    named = {name: batch.column(name) for name in ("mailbox", "count", "unseen")}
+    wrong = [
+        pc.abs(pc.subtract(batch.column(name), batch.column(f"stored_{name}")))
+        for name in ("count", "unseen")
+    ]
+    more = {"seen": pc.subtract(named["count"], named["unseen"]), "drift": pc.add(*wrong)}
+    return pa.RecordBatch.from_pydict({**named, **more})
+
+
+def differences(run: Run, plan: CounterPlan) -> Frame:
+    """The rows in which the two tables differ, those that may be rewritten among them."""
+    import pyarrow as pa
+
+    files = [file.file for file in plan.differences]
+    expect = [Expectation.one_of("kind", KINDS, "Every row that differs does so in a known way.")]
+    rows = planned_rows(run, files, pa.schema([("kind", pa.string())]))
+    return Frame("differences", rows, expect, may_be_empty=not files)
+
+
+def corrected(after: Iterable[After]) -> Frame:
+    """One row a mailbox that this run has sent an update to, and that did not move since."""
+    rows = [
+        {
+            "mailbox": str(one.drift.mailbox),
+            "left_count": one.wrong.count,
+            "left_unseen": one.wrong.unseen,
+        }
+        for one in after
+        if one.applied is not False and not one.moved
+    ]
+    sentence = "Every corrected mailbox that did not move since has the {} of its messages."
+    expect = [
+        Expectation.equal(f"left_{name}", 0, sentence.format(name)) for name in ("count", "unseen")
+    ]
+    return Frame("corrected", rows, expect, may_be_empty=True)

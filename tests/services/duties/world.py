@@ -1,0 +1,246 @@
+"""The test world of the duties: stores, a run's requests and steps, a step that is killed.
+
+Steps run in this process, without Spark and without pages of gates: these cost seconds, and the
+interleavings that tests make are about stores. A test that asks for `with_spark` has both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import pika
+
+from mailslice.checks.gate import Evaluator, evaluate
+from mailslice.codec import message
+from mailslice.engine.frames import InProcess
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.maintenance.runner import Tools, run_all, run_step
+from mailslice.model import crash
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import Settings, clone_root
+from mailslice.stores import Stores
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.services.duties.counter_repair.in_process import PLAIN
+
+without_pages: Evaluator = partial(evaluate, with_pages=False)
+"""Great Expectations, without Data Docs."""
+
+
+def in_process(duty: str = "", **more: Any) -> Tools:
+    """The workers' code of that duty runs in this process."""
+    logic = PLAIN if duty == "counter_repair" else None
+    return Tools(**{"evaluator": without_pages, "session": InProcess(), "logic": logic, **more})
+
+
+def run_all_in_process(request: RunRequest, settings: Settings, **more: Any) -> dict:
+    """A whole run; its report."""
+    return run_all(request, settings, tools=in_process(request.duty), **more)
+
+
+def run_step_in_process(step: str, request: RunRequest, settings: Settings) -> dict:
+    """One step; its summary."""
+    return run_step(step, request, settings, tools=in_process(request.duty))
+
+
+def as_set(stores: Stores) -> Settings:
+    """For `Tools.agree`: one deployment plays a queue of its own and a shared one in turn."""
+    return stores.settings
+
+
+@dataclass
+class World:
+    """One deployment, or one queue of it, and the steps of a duty over it."""
+
+    duty: ClassVar[str] = ""
+    defaults: ClassVar[Mapping[str, object]] = {}
+    """Params that its runs have unless a test says otherwise."""
+    locks: ClassVar[Sequence[str]] = ("{duty}/{queue}",)
+
+    settings: Settings
+    stores: Stores
+    queue: QueueName = NO_QUEUE
+    tools: Tools = None  # type: ignore[assignment]
+    """In this process, unless given."""
+
+    def __post_init__(self) -> None:
+        self.tools = self.tools or in_process(self.duty)
+
+    def request(self, run: str = "", *, duty: str = "", **params: object) -> RunRequest:
+        run = run or f"r-{uuid.uuid4().hex[:8]}"
+        params = {**self.defaults, **params}
+        return RunRequest(duty or self.duty, self.queue, run, who="tester", params=params)
+
+    def run(self, *, clock: Clock = system_clock, duty: str = "", **params: object) -> dict:
+        """A whole run; its report."""
+        request = self.request(duty=duty, **params)
+        return run_all(request, self.settings, clock=clock, tools=self.tools)
+
+    def steps(self, request: RunRequest, *steps: str, clock: Clock = system_clock) -> dict:
+        """Some steps of a run; the summary of the last."""
+        summary: dict = {}
+        for step in steps:
+            summary = run_step(step, request, self.settings, clock=clock, tools=self.tools)
+        return summary
+
+    def kill(
+        self, step: str, request: RunRequest, point: str, *, ahead: float = 0, **environ: str
+    ) -> None:
+        """The step, in a process that dies at `point`; its clock is so many hours `ahead`."""
+        kill(step, request, {**environment(self.settings), **environ}, point, ahead)
+
+    def let_the_locks_run_out(self) -> None:
+        """What 60 s would do to the locks of a process that was killed."""
+        names = [name.format(duty=self.duty, queue=self.queue) for name in self.locks]
+        let_run_out(self.stores, *names)
+
+    def folder(self, request: RunRequest) -> RunFolder:
+        return RunFolder(artifacts(self.settings), request.duty, request.queue, request.run)
+
+    def but(self, **changes: Any) -> Self:
+        """The same, with other settings of the queue."""
+        queue = self.settings.queue.model_copy(update=changes)
+        return replace(self, settings=self.settings.model_copy(update={"queue": queue}))
+
+    @property
+    def names(self) -> RabbitNames:
+        return RabbitNames(self.queue)
+
+    def insert_row(self, item: QueuedMail, at: datetime, start: datetime, bucket: int = 0) -> None:
+        row = ViewRow(self.queue, Partition(start, bucket), at, item)
+        self.stores.tables.v4.insert_many([row])
+
+    def start_at(self, browse: datetime, content: datetime | None = None) -> None:
+        """Write browseStart and contentStart."""
+        self.stores.tables.content_starts.insert_first(self.queue, content or browse)
+        self.stores.tables.browse_starts.insert_first(self.queue, browse)
+
+    def put_content(self, item: QueuedMail, header: bytes = b"x", body: bytes = b"x") -> None:
+        self.stores.blobs.put(item.header_blob_id, header)
+        self.stores.blobs.put(item.body_blob_id, body)
+
+    def mark(self, *mails: QueuedMail | ViewRow | EnqueueId) -> None:
+        self.stores.tables.deleted.mark_many(self.queue, [id_of(mail) for mail in mails])
+
+    def unmark(self, *mails: QueuedMail | EnqueueId) -> None:
+        self.stores.tables.deleted.drop_many(self.queue, [id_of(mail) for mail in mails])
+
+    def is_marked(self, mail: QueuedMail | EnqueueId) -> bool:
+        return self.stores.tables.deleted.is_marked(self.queue, id_of(mail))
+
+    def publish(self, exchange: str, body: QueuedMail | bytes, key: str = "", **more: Any) -> None:
+        """A persistent message, confirmed; `more`: its other properties."""
+        data = body if isinstance(body, bytes) else message.encode(body)
+        with blocking_connection(self.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            properties = pika.BasicProperties(delivery_mode=2, **more)
+            channel.basic_publish(exchange, key, data, properties, mandatory=True)
+
+    def messages(self, name: str = "", *, take: bool = False) -> list[tuple[Any, Any, bytes]]:
+        """(frame, properties, body) of a RabbitMQ queue's messages; all go back unless `take`."""
+        rows = []
+        with blocking_connection(self.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            read = partial(channel.basic_get, name or self.names.work_queue, auto_ack=take)
+            while (row := read())[0] is not None:
+                rows.append(row)
+        return rows
+
+
+def id_of(mail: QueuedMail | ViewRow | EnqueueId) -> EnqueueId:
+    return getattr(mail, "enqueue_id", mail)
+
+
+def queued_mail(
+    name: str = "m",
+    *,
+    sender: str | None = "a@b.example",
+    recipients: tuple[str, ...] = ("c@d.example",),
+    blobs: tuple[str, str] | None = None,
+    enqueue_id: EnqueueId | None = None,
+) -> QueuedMail:
+    """A mail of random blobs."""
+    header, body = blobs or (str(uuid.uuid4()), str(uuid.uuid4()))
+    mail = Mail(name, sender, recipients)
+    return QueuedMail(enqueue_id or EnqueueId(uuid.uuid4()), mail, BlobId(header), BlobId(body))
+
+
+def ahead(by: timedelta) -> Clock:
+    """A clock that is ahead."""
+    return lambda: system_clock() + by
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """This machine's, with MAILSLICE_* for a process of its own that works on the same stores."""
+    secret = settings.s3.secret_key
+    own = {
+        "MAILSLICE_CASSANDRA_CONTACT_POINTS": settings.cassandra.contact_points[0],
+        "MAILSLICE_CASSANDRA_PORT": str(settings.cassandra.port),
+        "MAILSLICE_CASSANDRA_KEYSPACE": settings.cassandra.keyspace,
+        "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
+        "MAILSLICE_OWN_BUCKET": settings.own.bucket,
+        "MAILSLICE_RABBITMQ_URL": settings.rabbitmq.url.get_secret_value(),
+        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
+        "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
+        "MAILSLICE_S3_BUCKET": settings.s3.bucket,
+        "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
+        "MAILSLICE_S3_SECRET_KEY": secret.get_secret_value() if secret else "",
+        "MAILSLICE_S3_REGION": settings.s3.region,
+        "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
+        "MAILSLICE_GC_ABSENT_SOURCES": ",".join(settings.gc.absent_sources),
+        "MAILSLICE_QUEUE_SLICE_WINDOW": f"{settings.queue.slice_window.total_seconds():.0f}s",
+        "MAILSLICE_QUEUE_SHARED": str(settings.queue.shared).lower(),
+        "MAILSLICE_QUEUE_BUCKET_COUNT": str(settings.queue.bucket_count),
+    }
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")},
+        **own,
+    }
+
+
+def kill(
+    step: str, request: RunRequest, environ: Mapping[str, str], point: str, ahead: float = 0
+) -> None:
+    """The step, in a process that dies at `point`; its clock is so many hours `ahead`."""
+    params = json.dumps(dict(request.params))
+    arguments = [request.duty, step, request.queue, request.run, params, str(ahead)]
+    command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
+    done = subprocess.run(
+        command,
+        env={**environ, crash.VARIABLE: point},
+        cwd=clone_root(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+
+def let_run_out(stores: Stores, *locks: str) -> None:
+    """What 60 s would do to the locks of a process that was killed."""
+    for name in locks:
+        if (holder := stores.own.locks.holder(name)) is not None:
+            stores.own.locks.release(name, holder)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    """A function that raises."""
+
+    def function(*_: object, **__: object) -> Any:
+        raise error
+
+    return function
