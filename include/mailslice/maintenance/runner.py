@@ -103,7 +103,11 @@ def run_all(
 
 
 def run_small(
-    request: RunRequest, settings: Settings, *, clock: Clock = system_clock
+    request: RunRequest,
+    settings: Settings,
+    *,
+    clock: Clock = system_clock,
+    tools: Tools | None = None,
 ) -> dict[str, Any]:
     """The plan, and, where it is small, all steps after it, in this process; the plan's summary.
 
@@ -114,7 +118,8 @@ def run_small(
     duty = load(request.duty)
     params = duty.params.parse(request.params)
     with open_stores(settings) as stores:
-        run = _Run(duty, request, params, settings, stores, clock, in_process=True)
+        tools = tools or Tools()
+        run = _Run(duty, request, params, settings, stores, clock, in_process=True, tools=tools)
         killed = run.folder.read_json(AHEAD) or {}
         goes_on = killed.get("ended") is False
         summary = (run.folder.read_json(FILES["plan"]) if goes_on else None) or _step(run, "plan")

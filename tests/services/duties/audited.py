@@ -12,37 +12,32 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pika
 import pytest
 
 from mailslice.admin import queues
-from mailslice.checks import gate
 from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
-from mailslice.engine import worker_stores
-from mailslice.maintenance import runner
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.audits import lock_name, newest_audit
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.runner import run_all, run_step
+from mailslice.maintenance.runner import Tools
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
-from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.model.verdicts import MailVerdict
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.checkout import Checkout
-from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.work_census import WorkHold
 from mailslice.worker import open_worker
-from tests.services.duties import running
-from tests.services.duties.running import environment, judged_plainly, let_run_out, without_spark
+from tests.services.duties.running import judged_plainly
+from tests.services.duties.world import World, as_set, in_process
 
 MINUTE = timedelta(minutes=1)
 AGE = 30 * MINUTE
@@ -50,19 +45,14 @@ WINDOW = 10 * MINUTE
 
 
 @dataclass
-class Spool:
+class Spool(World):
     """One queue.
 
     Mails are half an hour old when nothing else is said, and complete: row, content and message.
     """
 
-    settings: Settings
-    stores: Stores
-    queue: QueueName
-
-    @property
-    def names(self) -> RabbitNames:
-        return RabbitNames(self.queue)
+    locks = (lock_name(QueueName("{queue}")),)
+    tools: Tools = field(default_factory=lambda: PLAINLY)
 
     def put(
         self,
@@ -95,64 +85,34 @@ class Spool:
             self.publish(self.names.exchange if to is None else to, item)
         return item.enqueue_id
 
-    def publish(self, exchange: str, item: QueuedMail, routing_key: str = "") -> None:
-        with blocking_connection(self.settings.rabbitmq) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            channel.basic_publish(
-                exchange,
-                routing_key,
-                message.encode(item),
-                pika.BasicProperties(delivery_mode=2),
-                mandatory=True,
-            )
-
     def delay(self, enqueue_id: EnqueueId, due: datetime) -> None:
         self.stores.own.delayed_mails.write_future(
             self.queue, DelayedMail(enqueue_id, due, uuid.uuid4(), False, None, b"{}")
         ).result()
 
-    def mark(self, enqueue_id: EnqueueId) -> None:
-        self.stores.tables.deleted.mark_many(self.queue, [enqueue_id])
-
-    def unmark(self, enqueue_id: EnqueueId) -> None:
-        self.stores.tables.deleted.drop_many(self.queue, [enqueue_id])
-
     def row(self, enqueue_id: EnqueueId) -> ViewRow | None:
         table = self.stores.tables.v4
         return next(table.find(self.queue, list(table.partitions(self.queue)), enqueue_id), None)
 
-    def messages(
-        self, name: str | None = None
-    ) -> list[tuple[EnqueueId, pika.BasicProperties, bool]]:
-        """What the RabbitMQ queue gives, in its order, and gives back.
+    def messages(self, name: str = "") -> list[tuple[EnqueueId, pika.BasicProperties, bool]]:
+        """What the RabbitMQ queue gives, in its order, and gets back.
 
         (enqueue id, properties, redelivered).
         """
-        found = []
-        with blocking_connection(self.settings.rabbitmq) as connection:
-            channel = connection.channel()
-            while (got := channel.basic_get(name or self.names.work_queue))[0] is not None:
-                found.append((message.decode(got[2]).enqueue_id, got[1], got[0].redelivered))
-        return found
+        return [
+            (message.decode(body).enqueue_id, properties, frame.redelivered)
+            for frame, properties, body in self.read_messages(name)
+        ]
 
     def request(self, duty: str, run: str = "", **params: object) -> RunRequest:
-        return RunRequest(
-            duty, self.queue, run or f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params
-        )
+        return super().request(run, duty=duty, **params)
 
     def audit(self, *, clock: Clock = system_clock, **params: object) -> dict:
         """A whole run; its report."""
-        return run_all(self.request("queue_audit", **params), self.settings, clock=clock)
+        return self.run_request(self.request("queue_audit", **params), clock)
 
     def republish(self, *, clock: Clock = system_clock, **params: object) -> dict:
-        return run_all(self.request("republish_lost", **params), self.settings, clock=clock)
-
-    def steps(self, request: RunRequest, *steps: str) -> dict:
-        summary: dict = {}
-        for step in steps:
-            summary = run_step(step, request, self.settings)
-        return summary
+        return self.run_request(self.request("republish_lost", **params), clock)
 
     def judged(self) -> Iterator[MailVerdict]:
         """Of the last audit."""
@@ -167,12 +127,7 @@ class Spool:
 
     def shared(self, yes: bool = True) -> Spool:
         """The same queue, as one that James works on, or not."""
-        return replace(
-            self,
-            settings=self.settings.model_copy(
-                update={"queue": self.settings.queue.model_copy(update={"shared": yes})}
-            ),
-        )
+        return self.but(shared=yes)
 
 
 @contextmanager
@@ -206,25 +161,17 @@ def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
         thread.join(30)
 
 
-def in_this_process(patch: pytest.MonkeyPatch) -> None:
-    """The workers' code of Spark runs in this process, gates are plain.
-
-    What is waited for is as short as can be.
-    """
-    without_spark(patch)
-    # One deployment plays a queue of its own and a shared one in turn.
-    patch.setattr(runner, "agree", lambda stores: stores.settings)
-    patch.setattr(gate, "judge", judged_plainly)
-    patch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
-    patch.setattr(Checkout.messages, "__defaults__", (MAX_CHECKED_OUT, 0.1))
+PLAINLY = in_process(evaluator=judged_plainly, agree=as_set)
+"""Workers' code runs in this process, gates are plain; settings hold as they are."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly() -> Iterator[None]:
+    """What is waited for is as short as can be."""
     with pytest.MonkeyPatch.context() as patch:
-        in_this_process(patch)
+        patch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
+        patch.setattr(Checkout.messages, "__defaults__", (MAX_CHECKED_OUT, 0.1))
         yield
-    worker_stores.close_all()
 
 
 @pytest.fixture
@@ -263,13 +210,3 @@ def spool(one_place: tuple[Settings, Stores]) -> Spool:
 @pytest.fixture(scope="module")
 def make_spool(one_place: tuple[Settings, Stores]):
     return lambda: new_spool(*one_place)
-
-
-def kill(spool: Spool, step: str, request: RunRequest, point: str) -> None:
-    """The step, in a process that dies at `point`."""
-    running.kill(step, request, environment(spool.settings), point)
-
-
-def let_the_lock_run_out(spool: Spool) -> None:
-    """What 60 s would do."""
-    let_run_out(spool.stores, lock_name(spool.queue))

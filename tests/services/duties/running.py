@@ -1,39 +1,15 @@
-"""What tests of duties share: steps in this process, without what costs seconds; a step that is killed; a lock that runs out."""
+"""A gate that is evaluated by plain Python, in a thousandth of Great Expectations' time."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pytest
-
-from mailslice.checks import gate
 from mailslice.checks.gate import Expectation, Finding, Frame, GateResult
-from mailslice.engine.frames import InProcess
-from mailslice.maintenance.context import StepContext
-from mailslice.maintenance.run_request import RunRequest
-from mailslice.model import crash
-from mailslice.model.settings import Settings, clone_root
-from mailslice.stores import Stores
-
-
-def without_docs(patch: pytest.MonkeyPatch) -> None:
-    """Gates judge, and render no page."""
-    patch.setattr(gate, "_publish", lambda *_: "not rendered")
-
-
-def without_spark(patch: pytest.MonkeyPatch) -> None:
-    """What Spark's workers do is done in this process."""
-    patch.setattr(StepContext, "spark", lambda _: InProcess())
 
 
 def judged_plainly(name: str, frames: Sequence[Frame], docs: object, *_: object) -> GateResult:
-    """What Great Expectations would find, in a thousandth of its time; the gates' own tests and whole processes have the real one."""
+    """An evaluator: the findings of Great Expectations, which the gates' own tests have."""
     return GateResult(name, tuple(one for frame in frames for one in _findings(frame)), "no pages")
 
 
@@ -82,55 +58,3 @@ def _holds(rule: Expectation, value: Any, other: Any = None) -> bool:
     if rule.kind == "ExpectTableRowCountToEqual":
         return bool(value == rule.arguments["value"])
     raise NotImplementedError(rule.kind)
-
-
-def environment(settings: Settings) -> dict[str, str]:
-    """This machine's, with MAILSLICE_* for a process of its own that works on the same stores."""
-    own = {
-        "MAILSLICE_CASSANDRA_CONTACT_POINTS": settings.cassandra.contact_points[0],
-        "MAILSLICE_CASSANDRA_PORT": str(settings.cassandra.port),
-        "MAILSLICE_CASSANDRA_KEYSPACE": settings.cassandra.keyspace,
-        "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
-        "MAILSLICE_OWN_BUCKET": settings.own.bucket,
-        "MAILSLICE_RABBITMQ_URL": settings.rabbitmq.url.get_secret_value(),
-        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
-        "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
-        "MAILSLICE_S3_BUCKET": settings.s3.bucket,
-        "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
-        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value()
-        if settings.s3.secret_key
-        else "",
-        "MAILSLICE_S3_REGION": settings.s3.region,
-        "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
-        "MAILSLICE_QUEUE_SLICE_WINDOW": f"{settings.queue.slice_window.total_seconds():.0f}s",
-        "MAILSLICE_QUEUE_SHARED": str(settings.queue.shared).lower(),
-        "MAILSLICE_QUEUE_BUCKET_COUNT": str(settings.queue.bucket_count),
-    }
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")},
-        **own,
-    }
-
-
-def kill(step: str, request: RunRequest, environ: Mapping[str, str], point: str) -> None:
-    """The step, in a process that dies at `point`."""
-    arguments = [request.duty, step, request.queue, request.run, json.dumps(dict(request.params))]
-    command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
-    given = {**environ, crash.VARIABLE: point}
-    done = subprocess.run(
-        command,
-        env=given,
-        cwd=clone_root(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-
-
-def let_run_out(stores: Stores, *locks: str) -> None:
-    """What 60 s would do to the locks of a process that was killed."""
-    for name in locks:
-        if (holder := stores.own.locks.holder(name)) is not None:
-            stores.own.locks.release(name, holder)

@@ -45,9 +45,11 @@ def in_process(duty: str = "", **more: Any) -> Tools:
     return Tools(**{"evaluator": without_pages, "session": InProcess(), "logic": logic, **more})
 
 
-def run_all_in_process(request: RunRequest, settings: Settings, **more: Any) -> dict:
+def run_all_in_process(
+    request: RunRequest, settings: Settings, *, clock: Clock = system_clock, **tools: Any
+) -> dict:
     """A whole run; its report."""
-    return run_all(request, settings, tools=in_process(request.duty), **more)
+    return run_all(request, settings, clock=clock, tools=in_process(request.duty, **tools))
 
 
 def run_step_in_process(step: str, request: RunRequest, settings: Settings) -> dict:
@@ -85,7 +87,9 @@ class World:
 
     def run(self, *, clock: Clock = system_clock, duty: str = "", **params: object) -> dict:
         """A whole run; its report."""
-        request = self.request(duty=duty, **params)
+        return self.run_request(self.request(duty=duty, **params), clock)
+
+    def run_request(self, request: RunRequest, clock: Clock = system_clock) -> dict:
         return run_all(request, self.settings, clock=clock, tools=self.tools)
 
     def steps(self, request: RunRequest, *steps: str, clock: Clock = system_clock) -> dict:
@@ -149,7 +153,7 @@ class World:
             properties = pika.BasicProperties(delivery_mode=2, **more)
             channel.basic_publish(exchange, key, data, properties, mandatory=True)
 
-    def messages(self, name: str = "", *, take: bool = False) -> list[tuple[Any, Any, bytes]]:
+    def read_messages(self, name: str = "", *, take: bool = False) -> list[tuple[Any, Any, bytes]]:
         """(frame, properties, body) of a RabbitMQ queue's messages; all go back unless `take`."""
         rows = []
         with blocking_connection(self.settings.rabbitmq) as connection:

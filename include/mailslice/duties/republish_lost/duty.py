@@ -13,7 +13,7 @@ from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.republish_lost.params import Params
 from mailslice.duties.republish_lost.proof import Prover, SkipReason
-from mailslice.duties.republish_lost.publishing import MAX_NAMED, Publication
+from mailslice.duties.republish_lost.publishing import CONCURRENCY, MAX_NAMED, Publication
 from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.audits import (
@@ -70,6 +70,9 @@ class RepublishLost(Duty[RepublishPlan]):
     items = "mails"
     lock_patience = CENSUS_PATIENCE
     unfinished = "what it published is in the ledger of decisions, and the next run goes on"
+
+    def __init__(self, concurrency: int = CONCURRENCY) -> None:
+        self._concurrency = concurrency
 
     def locks(self, request: RunRequest) -> tuple[str, ...]:
         return (lock_name(request.queue),)
@@ -128,7 +131,9 @@ class RepublishLost(Duty[RepublishPlan]):
     def apply(self, run: Run, plan: RepublishPlan, progress: Progress) -> None:
         """Raises StoreUnavailable: run it again, it goes on."""
         require_clock(run)
-        Publication(run, progress).publish_all(run.stream_rows(plan.mails, MailVerdict))
+        Publication(run, progress, self._concurrency).publish_all(
+            run.stream_rows(plan.mails, MailVerdict)
+        )
 
     def verify(self, run: Run, plan: RepublishPlan, result: Result) -> Iterable[Frame]:
         """Holds what apply said against the ledger of decisions and the view as they are now."""

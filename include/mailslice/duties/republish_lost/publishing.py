@@ -23,14 +23,15 @@ from mailslice.model.verdicts import MailVerdict
 from mailslice.stores.cassandra.own import PublishState, Republished
 from mailslice.stores.rabbitmq.publisher import Publisher
 
-_CONCURRENCY = 16
+CONCURRENCY = 16
 MAX_NAMED = 100
 
 
 class Publication:
     """One apply. `outcome_unknown`: mails whose publish, now or earlier, nobody saw confirmed."""
 
-    def __init__(self, run: Run, progress: Progress) -> None:
+    def __init__(self, run: Run, progress: Progress, concurrency: int = CONCURRENCY) -> None:
+        self.concurrency = concurrency
         self.run, self.progress = run, progress
         self.prover = Prover(run, self._skip)
         self.unconfirmed = 0
@@ -44,10 +45,10 @@ class Publication:
         with asyncio.Runner() as runner:
             try:
                 for proved in self.prover.prove(self._in_time(mails)):
-                    for at in range(0, len(proved), _CONCURRENCY):
+                    for at in range(0, len(proved), self.concurrency):
                         if self.run.out_of_time():
                             return
-                        batch = proved[at : at + _CONCURRENCY]
+                        batch = proved[at : at + self.concurrency]
                         throttle.take(len(batch))
                         self.run.require_lock()
                         runner.run(self._publish_batch(publisher, batch))

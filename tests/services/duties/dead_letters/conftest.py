@@ -80,7 +80,7 @@ class Letters(World):
 
     def taken(self, name: str) -> list[tuple[Any, bytes]]:
         """Takes everything off a RabbitMQ queue: (properties, body)."""
-        return [(properties, body) for _, properties, body in self.messages(name, take=True)]
+        return [(properties, body) for _, properties, body in self.read_messages(name, take=True)]
 
     def work(self) -> list[str]:
         """The names of the mails on the work queue, which they leave."""
@@ -88,7 +88,7 @@ class Letters(World):
 
     def dead(self) -> list[bytes]:
         """The bodies on the dead letter queue, in order; they stay."""
-        return [body for _, _, body in self.messages(self.names.dead_letter_queue)]
+        return [body for _, _, body in self.read_messages(self.names.dead_letter_queue)]
 
     def dead_names(self) -> list[str]:
         return [message.decode(body).mail.name for body in self.dead()]

@@ -15,29 +15,26 @@ import pytest
 
 from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.engine import worker_stores
-from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.runner import run_all, run_step
+from mailslice.maintenance.runner import Tools
 from mailslice.model.clock import system_clock
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-from tests.services.duties import running
+from tests.services.duties.world import World, in_process
 
 HOUR = timedelta(hours=1)
 BUCKETS = 2
 
 
 @dataclass
-class OldView:
+class OldView(World):
     """One queue. Slice 0 is the one of an hour ago, -1 the one before it."""
 
-    settings: Settings
-    stores: Stores
-    queue: QueueName
+    duty = "migrate_v3_to_v4"
+    locks = ("{duty}/{queue}", "queue_cleanup/{queue}")
 
     def at(self, number: int) -> datetime:
         return slice_start(datetime.now(UTC), HOUR) + (number - 1) * HOUR
@@ -75,12 +72,8 @@ class OldView:
             self.mark(row)
         return row
 
-    def mark(self, *rows: ViewRow) -> None:
-        self.stores.tables.deleted.mark_many(self.queue, [row.enqueue_id for row in rows])
-
     def start_at(self, number: int) -> None:
-        for table in (self.stores.tables.browse_starts, self.stores.tables.content_starts):
-            table.insert_first(self.queue, self.at(number))
+        super().start_at(self.at(number))
 
     def of(self, table: EnqueuedMails) -> dict[EnqueueId, tuple[ViewRow, int | None]]:
         """Every row of the queue in a table, with its write time."""
@@ -101,51 +94,6 @@ class OldView:
     @property
     def mail_queue(self) -> MailQueue:
         return MailQueue(self.stores, self.queue, system_clock)
-
-    def request(self, **params: object) -> RunRequest:
-        return RunRequest(
-            "migrate_v3_to_v4", self.queue, f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params
-        )
-
-    def run(self, **params: object) -> dict[str, Any]:
-        """A whole run; its report."""
-        return run_all(self.request(**params), self.settings)
-
-    def steps(self, request: RunRequest, *steps: str) -> dict[str, Any]:
-        summary: dict[str, Any] = {}
-        for step in steps:
-            summary = run_step(step, request, self.settings)
-        return summary
-
-    def kill(self, step: str, request: RunRequest, point: str, environ: dict[str, str]) -> None:
-        """The step, in a process that dies at `point`."""
-        running.kill(
-            step, request, {**environ, "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS)}, point
-        )
-
-    def let_the_locks_run_out(self) -> None:
-        """What 60 s would do."""
-        running.let_run_out(
-            self.stores, f"migrate_v3_to_v4/{self.queue}", f"queue_cleanup/{self.queue}"
-        )
-
-
-@pytest.fixture(autouse=True)
-def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    running.without_docs(monkeypatch)
-    if "with_spark" not in request.fixturenames:
-        running.without_spark(monkeypatch)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _close_what_in_process_workers_opened() -> Iterator[None]:
-    yield
-    worker_stores.close_all()
-
-
-@pytest.fixture
-def with_spark() -> None:
-    """Real Spark jobs, as in production."""
 
 
 def settings_of(fresh: Any, **more: str) -> Settings:
@@ -171,7 +119,8 @@ def _partition(fresh_module: Any) -> Iterator[tuple[Settings, Stores]]:
 
 
 @pytest.fixture
-def old(_partition: tuple[Settings, Stores]) -> OldView:
+def old(_partition: tuple[Settings, Stores], request: pytest.FixtureRequest) -> OldView:
     """A fresh queue, where V3 and V4 both exist."""
     settings, stores = _partition
-    return OldView(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
+    tools = Tools() if "with_spark" in request.fixturenames else in_process()
+    return OldView(settings, stores, queues.create(stores, f"q-{uuid.uuid4().hex[:8]}"), tools)

@@ -28,14 +28,14 @@ SOAK = pytest.mark.soak
         ),
     ],
 )
-def test_the_run_after_a_kill_ends_in_the_same_state(old, fresh_module, point):
+def test_the_run_after_a_kill_ends_in_the_same_state(old, point):
     live = live_rows(old)
     before = old.v3
     request = old.request()
     step = point.partition(":")[0]
     if step == "apply":
         old.steps(request, "plan", "check")
-    old.kill(step, request, point, fresh_module.environ)
+    old.kill(step, request, point)
     assert set(old.v4) <= live
     assert old.mail_queue.size() == 4
     old.let_the_locks_run_out()
@@ -46,11 +46,11 @@ def test_the_run_after_a_kill_ends_in_the_same_state(old, fresh_module, point):
 
 
 @SOAK
-def test_the_same_plan_applied_again_after_a_kill_has_the_same_numbers(old, fresh_module):
+def test_the_same_plan_applied_again_after_a_kill_has_the_same_numbers(old):
     live = live_rows(old)
     request = old.request()
     old.steps(request, "plan", "check")
-    old.kill("apply", request, "apply:inside-copies", fresh_module.environ)
+    old.kill("apply", request, "apply:inside-copies")
     old.let_the_locks_run_out()
     report = old.steps(request, "apply", "verify", "report")
     assert (report["status"], report["copied"], report["skipped"], report["verified"]) == (

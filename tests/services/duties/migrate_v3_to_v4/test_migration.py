@@ -12,11 +12,11 @@ import pytest
 from mailslice.admin import queues
 from mailslice.maintenance.lock import LockHeld, locked
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.runner import run_all
 from mailslice.model.errors import GateFailed, PlanRefused, Refused, UnknownQueue
 from mailslice.model.mail import Partition, QueueName, RecipientHeader
 from mailslice.stores import open_stores
 from tests.services.duties.migrate_v3_to_v4.conftest import OldView, settings_of
+from tests.services.duties.world import run_all_in_process
 
 FULL = {
     "attributes": {"a": b'{"serializer":"StringSerializer","value":"x"}'},
@@ -70,7 +70,7 @@ def test_live_rows_and_they_alone_are_copied_whole_with_their_times_and_counted_
         row.enqueue_id for row in live
     )
     assert [(each.live, each.dead) for each in queue.slices()] == [(1, 1), (1, 0), (2, 1), (1, 0)]
-    size = run_all(
+    size = run_all_in_process(
         RunRequest("queue_size", old.queue, "size", params={"sample": False}), old.settings
     )
     assert (size["live"], size["dead"]) == (5, 2)
@@ -355,7 +355,7 @@ def test_a_cleanup_after_the_migration_empties_both_tables(old):
     rows = [old.insert(-3), old.insert(-3)]
     old.run()
     old.mark(*rows)
-    report = run_all(
+    report = run_all_in_process(
         RunRequest("queue_cleanup", old.queue, "clean", params={"grace": "15m"}), old.settings
     )
     assert report["applied"] == 4

@@ -27,7 +27,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.work_census import WorkHold
 from mailslice.worker import Deliveries, Delivery, open_worker
-from tests.services.duties.audited import MINUTE, Spool, kill, let_the_lock_run_out
+from tests.services.duties.audited import MINUTE, Spool
 from tests.services.rabbitmq.parked import figures
 from tests.services.rabbitmq.parked import parked as park
 
@@ -36,14 +36,14 @@ from tests.services.rabbitmq.parked import parked as park
 def test_killed_while_it_holds_everything_all_comes_back_in_order_and_the_same_run_goes_on(spool):
     mails = [spool.put(f"m-{number}") for number in range(20)]
     request = spool.request("queue_audit", census=True)
-    kill(spool, "plan", request, "plan:after-first-read")
-    kill(spool, "plan", request, "plan:census-held")
-    let_the_lock_run_out(spool)
+    spool.kill("plan", request, "plan:after-first-read")
+    spool.kill("plan", request, "plan:census-held")
+    spool.let_the_locks_run_out()
     found = spool.messages()
     assert [each for each, _, _ in found] == mails
     assert {redelivered for _, _, redelivered in found} == {True}
-    kill(spool, "plan", request, "plan:after-evidence")
-    let_the_lock_run_out(spool)
+    spool.kill("plan", request, "plan:after-evidence")
+    spool.let_the_locks_run_out()
     report = spool.steps(request, "plan", "check", "apply", "verify", "report")
     assert (report["status"], report["verdicts"]["waiting"], report["mails"]) == ("done", 20, 20)
     assert [each for each, _, _ in spool.messages()] == mails

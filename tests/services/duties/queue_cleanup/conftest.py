@@ -12,40 +12,34 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.admin import queues
-from mailslice.checks import gate
 from mailslice.duties.queue_cleanup import marks
-from mailslice.engine import worker_stores
-from mailslice.engine.frames import InProcess
-from mailslice.maintenance import runner
-from mailslice.maintenance.context import StepContext
-from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.runner import run_all, run_step, steps_of
+from mailslice.maintenance.run_request import STEPS, RunRequest
+from mailslice.maintenance.runner import Tools
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.configuration import ViewConfiguration
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.view.configuration import ConfigurationGuard
+from tests.services.duties.world import World, as_set, in_process
 
 WINDOW = timedelta(seconds=10)
 GRACE = "2s"
 
 
 @dataclass
-class View:
+class View(World):
     """One queue.
 
     Slices are numbered: `at(0)` is the newest slice that is surely closed, `at(-1)` the one before
     it, `at(10)` is open.
     """
 
-    settings: Settings
-    stores: Stores
-    queue: QueueName
-    base: datetime
+    duty = "queue_cleanup"
+    base: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     params: dict[str, object] = field(default_factory=lambda: {"grace": GRACE})
 
     def at(self, number: int) -> datetime:
@@ -73,15 +67,6 @@ class View:
         if dead:
             self.mark(row.enqueue_id)
         return row.enqueue_id
-
-    def mark(self, enqueue_id: EnqueueId) -> None:
-        self.stores.tables.deleted.mark_future(self.queue, enqueue_id).result()
-
-    def unmark(self, enqueue_id: EnqueueId) -> None:
-        self.stores.tables.deleted.drop_many(self.queue, [enqueue_id])
-
-    def is_marked(self, enqueue_id: EnqueueId) -> bool:
-        return self.stores.tables.deleted.is_marked(self.queue, enqueue_id)
 
     def start_at(
         self, number: int | datetime, content: int | datetime | str | None = "same"
@@ -123,30 +108,15 @@ class View:
         }
 
     def request(self, run: str = "", **params: object) -> RunRequest:
-        return RunRequest(
-            "queue_cleanup",
-            self.queue,
-            run or f"r-{uuid.uuid4().hex[:8]}",
-            who="tester",
-            params={**self.params, **params},
-        )
+        return super().request(run, **{**self.params, **params})
 
     def clean(self, clock: Clock = system_clock, **params: object) -> dict:
         """A whole run; its report."""
-        return run_all(self.request(**params), self.settings, clock=clock)
+        return self.run(clock=clock, **params)
 
-    def steps(self, request: RunRequest, *steps: str) -> dict:
-        """Some steps of a run; the summary of the last."""
-        summary: dict = {}
-        for step in steps or steps_of_all():
-            summary = run_step(step, request, self.settings)
-        return summary
-
-
-def steps_of_all() -> tuple[str, ...]:
-    from mailslice.duties.queue_cleanup.params import Params
-
-    return steps_of(Params())
+    def steps(self, request: RunRequest, *steps: str, clock: Clock = system_clock) -> dict:
+        """Some steps of a run, or all; the summary of the last."""
+        return super().steps(request, *(steps or STEPS), clock=clock)
 
 
 def micros(when: datetime) -> int:
@@ -162,27 +132,12 @@ def _settings(fresh, **more: object) -> Settings:
     return settings.model_copy(update=more)
 
 
-@pytest.fixture(autouse=True)
-def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interleavings are about stores: here the workers' code runs in this process and Data Docs are
-    not rendered. `with_spark` has both.
-    """
-    # One deployment plays a queue of its own and a shared one in turn.
-    monkeypatch.setattr(runner, "agree", lambda stores: stores.settings)
-    if "with_spark" not in request.fixturenames:
-        monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
-        monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _close_what_in_process_workers_opened() -> Iterator[None]:
-    yield
-    worker_stores.close_all()
-
-
 @pytest.fixture
-def with_spark() -> None:
-    """Real Spark jobs and rendered Data Docs, as in production."""
+def tools(request: pytest.FixtureRequest) -> Tools:
+    """Workers' code runs in this process, without Data Docs; `with_spark` has both."""
+    if "with_spark" in request.fixturenames:
+        return Tools(agree=as_set)
+    return in_process(agree=as_set)
 
 
 @pytest.fixture(scope="session")
@@ -206,18 +161,19 @@ def _two_tables(make_fresh) -> Iterator[tuple[Settings, Stores]]:
         yield settings, stores
 
 
-def _view(settings: Settings, stores: Stores) -> View:
+def _view(settings: Settings, stores: Stores, tools: Tools) -> View:
     name = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
-    return View(settings, stores, name, slice_start(datetime.now(UTC), WINDOW) - 30 * WINDOW)
+    base = slice_start(datetime.now(UTC), WINDOW) - 30 * WINDOW
+    return View(settings, stores, name, tools, base)
 
 
 @pytest.fixture
-def view(_one_place: tuple[Settings, Stores]) -> View:
+def view(_one_place: tuple[Settings, Stores], tools: Tools) -> View:
     """A fresh queue.
 
     mailslice alone works on it (shared is false), so that marks go with their rows.
     """
-    return _view(*_one_place)
+    return _view(*_one_place, tools)
 
 
 @pytest.fixture
@@ -235,18 +191,18 @@ def shared_view(view: View, monkeypatch: pytest.MonkeyPatch) -> View:
 
 
 @pytest.fixture
-def view_of_two(_two_tables: tuple[Settings, Stores]) -> View:
+def view_of_two(_two_tables: tuple[Settings, Stores], tools: Tools) -> View:
     """As `view`, where V3 and V4 both exist."""
-    return _view(*_two_tables)
+    return _view(*_two_tables, tools)
 
 
 @pytest.fixture
-def own_view(make_fresh: Callable) -> Iterator[View]:
+def own_view(make_fresh: Callable, tools: Tools) -> Iterator[View]:
     """As `view`, in keyspaces of its own: for tests that change the stored configuration."""
     settings = _settings(make_fresh())
     with open_stores(settings) as stores:
         queues.create(stores, "first")
-        yield _view(settings, stores)
+        yield _view(settings, stores, tools)
 
 
 def store_configuration(view: View, window: timedelta, buckets: int = 1) -> None:

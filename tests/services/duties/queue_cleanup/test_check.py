@@ -7,7 +7,6 @@ import pytest
 
 from mailslice.duties.queue_cleanup import decide, gates, plan, planning
 from mailslice.engine import partition_scan as spark_slices
-from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import BadInput, GateFailed
 from mailslice.model.mail import Partition
 from tests.services.duties.queue_cleanup.conftest import micros
@@ -150,7 +149,7 @@ def test_a_slice_that_is_closed_by_the_planning_clock_alone_fails(view):
     number = (now - timedelta(minutes=9) - view.base) // timedelta(seconds=10)
     view.start_at(number)
     view.insert(number, dead=True)
-    run_step("plan", request, view.settings, clock=lambda: now + timedelta(minutes=2))
+    view.steps(request, "plan", clock=lambda: now + timedelta(minutes=2))
     with pytest.raises(GateFailed, match="Of a random sample, every slice is closed now"):
         view.steps(request, "check")
 
@@ -160,7 +159,7 @@ def test_a_plan_of_yesterday_fails(full):
     view.steps(request, "plan")
     tomorrow = datetime.now(UTC) + timedelta(hours=25)
     with pytest.raises(GateFailed, match="not older than"):
-        run_step("check", request, view.settings, clock=lambda: tomorrow)
+        view.steps(request, "check", clock=lambda: tomorrow)
 
 
 def test_a_browse_start_that_would_pass_a_live_mail_fails(full, monkeypatch):

@@ -17,7 +17,7 @@ import pytest
 from mailslice.engine.spark_session import _find_java
 from mailslice.model.settings import clone_root
 from tests.ports import free_port
-from tests.services.duties.queue_cleanup.test_kill import environment
+from tests.services.duties.world import environment
 
 JARS = str(Path(pyspark.__file__).parent / "jars" / "*")
 
@@ -147,7 +147,7 @@ def test_the_job_runs_on_a_standalone_master(view, standalone):
     live = filled(view)
     environ = {
         **os.environ,
-        **environment(view),
+        **environment(view.settings),
         "MAILSLICE_QUEUE_SHARED": "false",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,

@@ -4,23 +4,22 @@ The next run ends in the state that an undisturbed one would have (I7).
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from mailslice.maintenance import runner
 from mailslice.maintenance.lock import TTL
-from mailslice.model import crash
+from mailslice.model.settings import clone_root
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.session import CassandraSession
 from tests.services.duties.queue_cleanup.test_marks import seen_empty, soon
+from tests.services.duties.world import environment
 
 soak = pytest.mark.soak
 POINTS = [
@@ -44,58 +43,6 @@ def filled(view):
     return gone, stays
 
 
-def kill(view, step, request, point, shared="false"):
-    """The step, in a process that dies at `point`."""
-    environ = {
-        **os.environ,
-        **environment(view),
-        crash.VARIABLE: point,
-        "MAILSLICE_QUEUE_SHARED": shared,
-    }
-    script = Path(__file__).with_name("killed.py")
-    arguments = [
-        sys.executable,
-        str(script),
-        step,
-        request.queue,
-        request.run,
-        json.dumps(dict(request.params)),
-    ]
-    done = subprocess.run(
-        arguments, env=environ, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-
-
-def environment(view) -> dict[str, str]:
-    settings = view.settings
-    return {
-        "MAILSLICE_CASSANDRA_CONTACT_POINTS": settings.cassandra.contact_points[0],
-        "MAILSLICE_CASSANDRA_PORT": str(settings.cassandra.port),
-        "MAILSLICE_CASSANDRA_KEYSPACE": settings.cassandra.keyspace,
-        "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
-        "MAILSLICE_RABBITMQ_URL": settings.rabbitmq.url.get_secret_value(),
-        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
-        "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
-        "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
-        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value()
-        if settings.s3.secret_key
-        else "",
-        "MAILSLICE_S3_BUCKET": settings.s3.bucket,
-        "MAILSLICE_OWN_BUCKET": settings.own.bucket,
-        "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
-        "MAILSLICE_QUEUE_SLICE_WINDOW": "10s",
-    }
-
-
-def let_the_lock_run_out(view):
-    """What 60 s would do."""
-    name = f"queue_cleanup/{view.queue}"
-    holder = view.stores.own.locks.holder(name)
-    assert holder is not None
-    view.stores.own.locks.release(name, holder)
-
-
 def assert_clean(view, gone, stays):
     assert [view.rows(number) for number in (0, 1, 2, 5)] == [set()] * 4
     assert view.rows(3) == set(stays)
@@ -117,8 +64,8 @@ def test_the_runs_after_a_kill_end_in_the_same_state(view, point, monkeypatch):
     gone, stays = filled(view)
     request = view.request()
     view.steps(request, "plan", "check")
-    kill(view, "apply", request, point)
-    let_the_lock_run_out(view)
+    view.kill("apply", request, point)
+    view.let_the_locks_run_out()
     report = view.clean(sweep=True)
     assert report["status"] in {"done", "nothing to do"}
     later(view, monkeypatch)
@@ -139,8 +86,8 @@ def test_a_sweep_that_is_killed_loses_no_mark(view, point, monkeypatch):
     view.mark(orphan)
     request = view.request(sweep=True)
     view.steps(request, "plan", "check")
-    kill(view, "apply", request, point)
-    let_the_lock_run_out(view)
+    view.kill("apply", request, point)
+    view.let_the_locks_run_out()
     view.clean(sweep=True)
     assert view.is_marked(orphan)
     later(view, monkeypatch)
@@ -175,7 +122,7 @@ def test_a_run_that_is_killed_while_it_drops_what_a_sweep_listed_is_finished_by_
 def test_a_plan_that_was_killed_changed_nothing_and_the_next_run_goes_its_way(view):
     gone, stays = filled(view)
     before = [view.rows(number) for number in range(6)]
-    kill(view, "plan", view.request(), "plan:after-scan")
+    view.kill("plan", view.request(), "plan:after-scan")
     assert [view.rows(number) for number in range(6)] == before
     assert (view.browse_start, view.content_start) == (view.at(0), view.at(0))
     assert view.clean()["status"] == "done"
@@ -196,8 +143,8 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, p
     gone, stays = filled(view)
     request = view.request()
     view.steps(request, "plan", "check")
-    kill(view, "apply", request, point)
-    let_the_lock_run_out(view)
+    view.kill("apply", request, point)
+    view.let_the_locks_run_out()
     view.steps(request, "apply", "verify")
     report = view.steps(request, "report")
     assert (report["planned"], report["applied"], report["failed"]) == (5, 5, 0)
@@ -210,10 +157,9 @@ from mailslice.maintenance import runner
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.settings import load_settings
-from mailslice.checks import gate
+from tests.services.duties.world import as_set, in_process
 
-runner.agree = lambda stores: stores.settings
-gate._publish = lambda *_: "not rendered"
+tools = in_process(agree=as_set)
 step, queue, run, params, last = sys.argv[1:]
 write = Artifacts.write
 
@@ -225,9 +171,9 @@ def killed(artifacts, name, data):
 Artifacts.write = killed
 request = RunRequest("queue_cleanup", queue, run, params=json.loads(params))
 if step == "all":
-    runner.run_small(request, load_settings())
+    runner.run_small(request, load_settings(), tools=tools)
 else:
-    runner.run_step(step, request, load_settings())
+    runner.run_step(step, request, load_settings(), tools=tools)
 """
 
 
@@ -236,7 +182,8 @@ def kill_at_file(view, step, request, written):
     arguments = [step, request.queue, request.run, json.dumps(dict(request.params)), written]
     done = subprocess.run(
         [sys.executable, "-c", AT_A_FILE, *arguments],
-        env={**os.environ, **environment(view), "MAILSLICE_QUEUE_SHARED": "false"},
+        env=environment(view.settings),
+        cwd=clone_root(),
         capture_output=True,
         text=True,
         timeout=300,
@@ -256,7 +203,7 @@ def test_a_sweep_that_is_killed_once_its_list_has_taken_the_place_of_the_one_bef
     request = view.request(sweep=True)
     view.steps(request, "plan", "check")
     kill_at_file(view, "apply", request, "/candidates.json")
-    let_the_lock_run_out(view)
+    view.let_the_locks_run_out()
     assert view.is_marked(second)
     assert later(view, monkeypatch)["marks"]["waiting"] == 0
     assert_clean(view, [*gone, first, second], stays)
@@ -277,7 +224,7 @@ def test_a_small_run_of_airflow_that_is_killed_between_two_steps_tells_all_it_di
     gone, stays = filled(view)
     request = view.request()
     kill_at_file(view, "all", request, f"/{written}")
-    runner.run_small(request, view.settings)
+    runner.run_small(request, view.settings, tools=view.tools)
     report = runner.done_ahead("report", request, view.settings)
     assert (report["status"], report["planned"], report["applied"]) == ("done", 5, 5)
     assert_clean(view, gone, stays)
@@ -287,8 +234,8 @@ def test_marks_of_a_killed_run_wait_for_a_sweep_and_a_proof(shared_view):
     gone, stays = filled(shared_view)
     request = shared_view.request()
     shared_view.steps(request, "plan", "check")
-    kill(shared_view, "apply", request, "apply:after-deletes", shared="true")
-    let_the_lock_run_out(shared_view)
+    shared_view.kill("apply", request, "apply:after-deletes")
+    shared_view.let_the_locks_run_out()
     report = shared_view.clean(sweep=True)
     assert (report["planned"], report["marks"]["listed"]) == (0, 5)
     assert shared_view.clean()["marks"]["waiting"] == 5
@@ -303,8 +250,8 @@ def test_a_run_whose_tasks_are_cleared_plans_anew_and_loses_no_mark_of_the_first
     gone, stays = filled(view)
     request = view.request()
     view.steps(request, "plan", "check")
-    kill(view, "apply", request, "apply:after-deletes")
-    let_the_lock_run_out(view)
+    view.kill("apply", request, "apply:after-deletes")
+    view.let_the_locks_run_out()
     view.steps(request, "plan", "check", "apply", "verify")
     view.clean(sweep=True)
     later(view, monkeypatch)
@@ -316,8 +263,8 @@ def test_a_killed_owners_lock_delays_the_next_run_by_what_is_left_of_a_minute(vi
     gone, stays = filled(view)
     request = view.request()
     view.steps(request, "plan", "check")
-    kill(view, "apply", request, "apply:after-browse-start")
-    let_the_lock_run_out(view)
+    view.kill("apply", request, "apply:after-browse-start")
+    view.let_the_locks_run_out()
     view.stores.own.locks.acquire(
         f"queue_cleanup/{view.queue}", request.run, left
     )  # as it was, with less time left

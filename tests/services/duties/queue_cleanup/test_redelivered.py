@@ -9,7 +9,6 @@ import pytest
 from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.runner import run_all
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import Mail
 from mailslice.model.names import RabbitNames
@@ -17,6 +16,7 @@ from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_worker
+from tests.services.duties.world import as_set, run_all_in_process
 
 
 @pytest.fixture
@@ -30,7 +30,8 @@ def quick(make_fresh):
 
 
 def clean(settings, queue, run, grace="1s"):
-    return run_all(RunRequest("queue_cleanup", queue, run, params={"grace": grace}), settings)
+    request = RunRequest("queue_cleanup", queue, run, params={"grace": grace})
+    return run_all_in_process(request, settings, agree=as_set)
 
 
 def wait_for_dead_letter(settings, queue):
@@ -176,7 +177,9 @@ async def test_a_mail_that_was_cleared_after_the_queue_was_seen_empty_is_not_del
     while stores.own.queue_samples.read(queue) is None:
         assert time.monotonic() < deadline
         await asyncio.to_thread(
-            run_all, RunRequest("queue_size", queue, f"size-{time.monotonic()}"), settings
+            run_all_in_process,
+            RunRequest("queue_size", queue, f"size-{time.monotonic()}"),
+            settings,
         )
     put_back(settings, queue, messages)
     view = MailQueue(stores, queue, system_clock)

@@ -12,7 +12,6 @@ import pytest
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import (
     BadInput,
     ClockSkew,
@@ -23,6 +22,7 @@ from mailslice.model.errors import (
 )
 from tests.services.duties.queue_cleanup.conftest import store_configuration
 from tests.services.duties.queue_cleanup.test_marks import rewrite
+from tests.services.duties.world import ahead
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_an_apply_on_a_machine_whose_clock_differs_writes_no_start(planned, ahea
     """Airflow may run it on another machine than the plan."""
     view, request, _ = planned
     with pytest.raises(ClockSkew):
-        run_step("apply", request, view.settings, clock=lambda: datetime.now(UTC) + ahead)
+        view.steps(request, "apply", clock=lambda: datetime.now(UTC) + ahead)
     assert (view.browse_start, len(view.rows(0))) == (view.at(0), 1)
 
 
@@ -128,9 +128,7 @@ def test_apply_without_a_passed_gate_is_refused(view):
 def test_a_plan_that_is_a_day_old_is_refused(planned):
     view, request, _ = planned
     with pytest.raises(PlanRefused, match="24 h"):
-        run_step(
-            "apply", request, view.settings, clock=lambda: datetime.now(UTC) + timedelta(hours=25)
-        )
+        view.steps(request, "apply", clock=ahead(timedelta(hours=25)))
 
 
 def test_a_plan_of_another_run_is_refused(planned):
@@ -164,7 +162,7 @@ def test_settings_that_contradict_the_stored_configuration_are_refused(own_view)
 
 def test_an_unknown_queue_names_the_known_ones(view):
     with pytest.raises(UnknownQueue, match="first"):
-        run_step("plan", RunRequest("queue_cleanup", "nobody", "r-1"), view.settings)
+        view.steps(RunRequest("queue_cleanup", "nobody", "r-1"), "plan")
 
 
 def test_a_bad_param_names_itself_and_what_is_allowed(view):

@@ -15,7 +15,7 @@ from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId, QueueName
 from mailslice.stores.cassandra.own.quarantine import State
 from tests.services.duties.queue_cleanup.conftest import View
-from tests.services.duties.queue_cleanup.test_kill import kill, later, let_the_lock_run_out
+from tests.services.duties.queue_cleanup.test_kill import later
 from tests.services.duties.queue_cleanup.test_marks import seen_empty, soon
 
 
@@ -316,8 +316,8 @@ def test_setting_aside_that_was_killed_is_finished_by_the_next_sweep(view, point
     stray = stray_of(view)
     request = view.request(sweep=True, aside=True)
     view.steps(request, "plan", "check")
-    kill(view, "apply", request, point)
-    let_the_lock_run_out(view)
+    view.kill("apply", request, point)
+    view.let_the_locks_run_out()
     view.clean(sweep=True, aside=True)
     assert view.is_marked(stray) or view.rows(1) == set()
     [kept] = Quarantine(view.stores, view.queue, system_clock).waiting()

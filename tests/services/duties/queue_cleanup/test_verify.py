@@ -10,7 +10,6 @@ import pytest
 from mailslice.duties.queue_cleanup import duty
 from mailslice.duties.queue_cleanup.duty import Deletes
 from mailslice.duties.queue_cleanup.reads import SecondRead
-from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import EnqueueId, Partition
 from tests.services.duties.queue_cleanup.conftest import micros
@@ -115,7 +114,7 @@ def test_slices_are_remembered_as_of_when_they_were_read(busy, grace):
     request = view.request(grace=grace)
     view.steps(request, "plan", "check", "apply")
     for step in ("verify", "report"):
-        run_step(step, request, view.settings, clock=lambda: datetime.now(UTC) + timedelta(hours=2))
+        view.steps(request, step, clock=lambda: datetime.now(UTC) + timedelta(hours=2))
     known = view.stores.remembered_slices(view.queue)
     assert [each.survivors for each in known] == ([(live,)] if grace == "2s" else [])
     assert all(each.cleaned_at < datetime.now(UTC) for each in known)

@@ -2,16 +2,17 @@
 
 import json
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from mailslice.codec import message
 from mailslice.codec.row import epoch_ms
+from mailslice.duties.republish_lost.duty import RepublishLost
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.audits import newest_audit
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.runner import run_step
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import HEADER_BUCKET, HEADER_DEAD_LETTER_ROUTING_KEY, HEADER_SLICE
@@ -24,7 +25,8 @@ from mailslice.stores.cassandra.own import (
 )
 from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from tests.services.duties.audited import AGE, MINUTE, kill, let_the_lock_run_out, working
+from tests.services.duties.audited import AGE, MINUTE, working
+from tests.services.duties.world import run_step_in_process
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -330,8 +332,8 @@ def test_killed_before_the_record_nobody_knows_so_it_is_told_and_not_repeated_un
     spool.audit(census=True)
     request = spool.request("republish_lost")
     spool.steps(request, "plan", "check")
-    kill(spool, "apply", request, point)
-    let_the_lock_run_out(spool)
+    spool.kill("apply", request, point)
+    spool.let_the_locks_run_out()
     assert (decision(spool, lost).state, in_queue(spool)) == (PublishState.CLAIMED, [lost] * out)
     for report in (spool.steps(request, "apply", "verify", "report"), spool.republish()):
         assert (report["nbRequeuedMails"], report["skippedBy"], report["outcomeUnknown"]) == (
@@ -352,8 +354,8 @@ def test_killed_before_the_claim_or_after_the_record_the_same_run_goes_on(spool,
     spool.audit(census=True)
     request = spool.request("republish_lost")
     spool.steps(request, "plan", "check")
-    kill(spool, "apply", request, point)
-    let_the_lock_run_out(spool)
+    spool.kill("apply", request, point)
+    spool.let_the_locks_run_out()
     assert in_queue(spool) == [lost] * out
     assert spool.steps(request, "apply", "verify", "report")["nbRequeuedMails"] == 1
     assert in_queue(spool) == [lost]
@@ -365,8 +367,8 @@ def test_a_new_census_settles_what_a_kill_left_open(spool):
     spool.audit(census=True)
     request = spool.request("republish_lost")
     spool.steps(request, "plan", "check")
-    kill(spool, "apply", request, "apply:claimed")
-    let_the_lock_run_out(spool)
+    spool.kill("apply", request, "apply:claimed")
+    spool.let_the_locks_run_out()
     assert spool.audit(census=True)["verdicts"]["lost"] == 1
     assert spool.republish()["nbRequeuedMails"] == 1
     assert in_queue(spool) == [lost]
@@ -382,8 +384,8 @@ def test_the_same_run_tried_again_counts_what_it_had_published(spool):
     assert sorted(in_queue(spool)) == sorted(lost)
 
 
-def test_a_publish_without_a_confirm_is_unknown_and_the_rest_is_left(spool, monkeypatch):
-    monkeypatch.setattr("mailslice.duties.republish_lost.publishing._CONCURRENCY", 1)
+def test_a_publish_without_a_confirm_is_unknown_and_the_rest_is_left(spool):
+    spool = replace(spool, tools=replace(spool.tools, logic=RepublishLost(concurrency=1)))
     lost = [spool.put("lost", message=False) for _ in range(3)]
     spool.audit(census=True)
     with blocking_connection(spool.settings.rabbitmq) as connection:
@@ -450,7 +452,9 @@ def test_an_audit_of_another_queue_or_an_old_one_is_refused(spool, make_spool):
     with pytest.raises(PlanRefused, match=r"25\.0 h old; allowed are 24 h"):
         other.republish(clock=lambda: datetime.now(UTC) + timedelta(hours=25))
     with pytest.raises(UnknownQueue, match="nobody"):
-        run_step("plan", RunRequest("republish_lost", QueueName("nobody"), "r-1"), other.settings)
+        run_step_in_process(
+            "plan", RunRequest("republish_lost", QueueName("nobody"), "r-1"), other.settings
+        )
 
 
 def test_an_audit_that_was_edited_is_refused(spool):
