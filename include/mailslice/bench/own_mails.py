@@ -14,7 +14,7 @@ from mailslice.model.names import BENCH_NAMES
 from mailslice.model.settings import Settings
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
-from mailslice.worker.process.consuming import following
+from mailslice.worker.process.handler_pool import following
 from mailslice.worker.queue_worker import open_worker
 
 STORES_TIMEOUT = timedelta(seconds=30)

@@ -52,7 +52,7 @@ def parse_addresses(value: str) -> list[str]:
 
 
 def _plain_list(value: str) -> list[str] | None:
-    """What stands where addresses do when each is of the simple form, else None."""
+    """The entries, when each is of the simple form; else None."""
     addresses = []
     if "=?" in value and any("," in word for word in _ENCODED_WORD.findall(value)):
         return None  # that one parts nothing
@@ -98,7 +98,7 @@ def _end_of_comment(value: str, start: int) -> int | None:
 
 
 def _closed_comments(value: str, start: int) -> dict[int, int]:
-    """Where each comment after `start` that is closed begins and ends."""
+    """Start -> end of each closed comment after `start`."""
     closed: dict[int, int] = {}
     opened: list[int] = []
     for match in _IN_COMMENT.finditer(value, start):
@@ -207,7 +207,7 @@ def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:
 
 
 def _trimmed(word: Sequence[str]) -> list[str]:
-    """Without what closes nothing at its ends."""
+    """Without stray closing brackets at its ends."""
     positions = [at for at, piece in enumerate(word) if piece not in _CLOSERS]
     return list(word[positions[0] : positions[-1] + 1]) if positions else []
 

@@ -72,7 +72,6 @@ class BlobIds:
         return BlobId(f"{self._settings.family}_{self.generation()}_{plain}")
 
     def generation(self) -> int:
-        """The present generation."""
         seconds = max(1, int(self._settings.generation_duration.total_seconds()))
         return (self._clock() - _EPOCH) // timedelta(seconds=1) // seconds
 

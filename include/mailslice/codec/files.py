@@ -114,7 +114,6 @@ def _mail(label: str, content: bytes, max_bytes: int | None) -> FoundMail:
 
 
 def too_large(max_bytes: int) -> str:
-    """The words for a mail over the limit."""
     return f"larger than the limit of {max_bytes} bytes (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
 
 

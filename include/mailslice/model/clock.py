@@ -9,7 +9,6 @@ Clock = Callable[[], datetime]
 
 
 def system_clock() -> datetime:
-    """The machine's clock."""
     return datetime.now(UTC)
 
 

@@ -24,12 +24,12 @@ _on_point: Callable[[str], None] | None = (
 
 
 def point(name: str) -> None:
-    """The process is here: what is armed happens now; else nothing."""
+    """Calls the armed hook, if any, with this name."""
     if _on_point is not None:
         _on_point(name)
 
 
 def arm(on_point: Callable[[str], None] | None) -> None:
-    """From now on every point of this process calls this, with its name; None: none does."""
+    """From now on each point of this process calls `on_point(name)`; None: disarmed."""
     global _on_point  # noqa: PLW0603 - one process, one test
     _on_point = on_point

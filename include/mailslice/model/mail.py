@@ -85,5 +85,5 @@ class ViewRow:
 
     @property
     def enqueue_id(self) -> EnqueueId:
-        """The row's enqueue id."""
+        """The enqueue id of its mail."""
         return self.item.enqueue_id

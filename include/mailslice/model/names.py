@@ -119,7 +119,6 @@ class QueueTable(StrEnum):
 
     @property
     def cql(self) -> str:
-        """The table's name in Cassandra."""
         return f"enqueuedmails{self.value}"
 
 

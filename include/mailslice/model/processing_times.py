@@ -29,11 +29,9 @@ class ProcessingTimes:
 
     @property
     def total(self) -> int:
-        """Mails counted."""
         return self._total
 
     def add(self, seconds: float) -> None:
-        """Count one mail."""
         self._counts[math.ceil(_STEPS * math.log2(max(seconds * 1000, _SHORTEST_MS)))] += 1
         self._total += 1
         if self._total > _MAX_TOTAL:
@@ -43,7 +41,6 @@ class ProcessingTimes:
             self._total = sum(self._counts.values())
 
     def merge(self, other: ProcessingTimes) -> None:
-        """Add another's counts."""
         self._counts.update(other.counts)
         self._total += other.total
 

@@ -237,7 +237,7 @@ class QueueSettings(Group):
 
     @property
     def configuration(self) -> ViewConfiguration:
-        """The wanted configuration of the view."""
+        """The configuration of the view that the settings ask for."""
         return ViewConfiguration(self.slice_window, self.bucket_count, self.browse_start_pace)
 
 
@@ -427,7 +427,7 @@ _SWITCH = TypeAdapter(bool)
 
 
 def _start_tls(value: object) -> object:
-    """It was a switch once: true asked for TLS with a server that can be verified."""
+    """`true` means verified, `false` none."""
     try:
         return StartTls.VERIFIED if _SWITCH.validate_python(value) else StartTls.NONE
     except ValidationError:
@@ -478,7 +478,6 @@ class RelaySettings(Group):
 
     @property
     def limits(self) -> Limits:
-        """Rates and connections."""
         return Limits(self.rates, self.connections)
 
 

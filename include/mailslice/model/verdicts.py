@@ -51,6 +51,5 @@ class MailVerdict:
     decision: str
 
     def line(self) -> dict[str, object]:
-        """As `queue audit` shows it."""
         which = {"enqueueId": self.enqueue_id, "name": self.name}
         return {**which, "verdict": self.verdict, "why": self.why}

@@ -39,7 +39,7 @@ def stored(stores: Stores) -> bool | None:
 
 
 def given(settings: Settings) -> bool | None:
-    """What the settings say; None where the variable is not set."""
+    """The answer of the settings; None where the variable is not set."""
     queue = settings.queue
     return queue.shared if "shared" in queue.model_fields_set else None
 

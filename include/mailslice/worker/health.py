@@ -37,7 +37,7 @@ class ProcessHealth:
 
     @property
     def away(self) -> list[str]:
-        """The stores that it does not reach."""
+        """Names of the stores that it does not reach."""
         reached = {"RabbitMQ": self.connected, "Cassandra": self.reaches_cassandra}
         return [store for store, is_reached in reached.items() if not is_reached]
 
@@ -60,12 +60,10 @@ class Liveness:
         self.dead_pids: list[int] = []
 
     def started(self, number: int, pid: int | None) -> None:
-        """A process was started; it is not connected yet."""
         process = self._processes[number]
         process.pid, process.started, process.health = pid, self._clock(), None
 
     def beat(self, number: int, health: ProcessHealth) -> None:
-        """A process spoke."""
         process = self._processes[number]
         process.heard, process.health = self._clock(), health
 
@@ -136,11 +134,9 @@ class HealthServer:
         self._thread = Thread(target=self._server.serve_forever, name="health", daemon=True)
 
     def start(self) -> None:
-        """Answers from now on."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Closes the port."""
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()

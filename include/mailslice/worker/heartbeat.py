@@ -201,7 +201,7 @@ def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
 
 
 def _lightened(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:
-    """Without the messages beyond a mebibyte: the mail's row has those."""
+    """Leaves out message bodies beyond 1 MiB in all: the rows of those mails have them."""
     room = _MOST_MESSAGE_BYTES
     for mail in mails:
         room -= len(mail.message or b"")

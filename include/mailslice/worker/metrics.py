@@ -81,7 +81,6 @@ class ConsumerMetrics:
 
     @contextmanager
     def handling(self) -> Iterator[None]:
-        """Counts a mail as in flight."""
         self._in_flight.inc()
         try:
             yield
@@ -89,20 +88,16 @@ class ConsumerMetrics:
             self._in_flight.dec()
 
     def settled(self, outcome: Disposition, seconds: float) -> None:
-        """An outcome is stored."""
         self._outcomes.labels(self._queue, outcome.value).inc()
         self._latency.observe(seconds)
 
     def handler_failed(self) -> None:
-        """A handler ended in an exception."""
         self._failures.inc()
 
     def store_failed(self) -> None:
-        """A store did not answer."""
         self._store_errors.inc()
 
     def observe(self, statistics: WorkerStatistics) -> None:
-        """Copies the statistics of the worker into the metrics."""
         for name, level in self._levels.items():
             level.set(getattr(statistics, name))
         for name, total in self._totals.items():

@@ -58,7 +58,7 @@ class QueueWorker:
 
     @property
     def queue(self) -> QueueName:
-        """Its name."""
+        """The name of its queue."""
         return self.context.queue
 
     async def enqueue(
@@ -102,7 +102,7 @@ class QueueWorker:
         return self.context.publisher.usable
 
     async def _watch(self) -> None:
-        """No message of a mail in a handler stays unacknowledged for long (`lease`)."""
+        """Extends leases: no message in a handler stays unacknowledged for long."""
         while True:
             await asyncio.sleep(self.context.tuning.lease_check)
             for delivery in list(self.state.in_hand.values()):

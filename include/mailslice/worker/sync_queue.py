@@ -22,7 +22,8 @@ from mailslice.model.settings import Settings, load_settings
 from mailslice.stores.loop_thread import LoopThread
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
-from mailslice.worker.process.consuming import Consumed, consume, following, stopped, unwatched
+from mailslice.worker.process.consuming import Consumed, consume, stopped, unwatched
+from mailslice.worker.process.handler_pool import following
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 from mailslice.worker.stages.handler_stage import BlockingStage
 from mailslice.worker.validation import check_count, check_span
@@ -317,7 +318,7 @@ class _Taking:
         return delivery
 
     async def close(self) -> None:
-        """The connection stays while anything is in hand, so that it can still be settled."""
+        """Disconnects, unless a mail in hand can still be settled."""
         await unwatched(self._stopping, self._stop)
         await self._deliveries.aclose()
         if all(handed.settled.is_set() for handed in self._handed):

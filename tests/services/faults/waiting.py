@@ -12,9 +12,10 @@ from typing import Any
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import load_settings
-from mailslice.worker import open_worker, queue_worker
+from mailslice.worker import open_worker
 from mailslice.worker.dequeue import lease, park
 from mailslice.worker.io.content_loader import Loader
+from mailslice.worker.io.context import Tuning
 
 
 async def away(*_: Any, **__: Any) -> None:
@@ -24,12 +25,11 @@ async def away(*_: Any, **__: Any) -> None:
 async def main(how: str, queue: str) -> None:
     lease.LONGEST_UNACKNOWLEDGED = 1.0
     lease.LENGTH = timedelta(seconds=5)
-    queue_worker._LEASE_CHECK_SECONDS = 0.2
     park.RETRY_SECONDS = 1.0
     if how == "park":
         Loader.load = away
     async with (
-        open_worker(load_settings(), queue) as worker,
+        open_worker(load_settings(), queue, tuning=Tuning(lease_check=0.2)) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         async for _ in deliveries:

@@ -20,7 +20,7 @@ from mailslice.model.slices import slice_start
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker import Deliveries, Delivery, open_worker
-from mailslice.worker.dequeue import delivery as delivery_module
+from mailslice.worker.dequeue import retry_message
 from tests.services.worker.conftest import at, golden, golden_body, mail
 
 CONTENT = b"A: b\r\n\r\nc"
@@ -355,7 +355,7 @@ async def test_retry_with_the_recipients_that_remain_keeps_the_identity_and_show
 async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_come_back(
     spool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = delivery_module.row_of
+    read = retry_message.row_of
 
     async def read_and_cleaned(*args: Any, **options: Any) -> Any:
         row = await read(*args, **options)
@@ -365,7 +365,7 @@ async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_co
     async with open_worker(spool.settings, spool.queue) as worker:
         await worker.enqueue(mail(recipients=("a@x", "b@x")), CONTENT)
         async with aclosing(worker.deliveries(3)) as deliveries:
-            monkeypatch.setattr(delivery_module, "row_of", read_and_cleaned)
+            monkeypatch.setattr(retry_message, "row_of", read_and_cleaned)
             await (await next_of(deliveries)).retry(recipients=["b@x"])
             assert (await next_of(deliveries)).item.mail.recipients == ("b@x",)
     assert spool.rows() == []

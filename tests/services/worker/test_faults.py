@@ -31,7 +31,7 @@ from mailslice.worker import Deliveries, Delivery, consume, open_worker
 from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.content_loader import Loader
-from mailslice.worker.process import task as handling
+from mailslice.worker.process import handler_pool as handling
 from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable
 

@@ -34,7 +34,7 @@ from mailslice.worker import open_worker
 from mailslice.worker.io.content_loader import Loader
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.metrics import ConsumerMetrics
-from mailslice.worker.process import task
+from mailslice.worker.process import handler_pool
 from mailslice.worker.process.handler_spec import load_handler
 from mailslice.worker.stages.stage_log import Stages
 
@@ -112,9 +112,9 @@ async def relaying(
 
     A retry does not wait.
     """
-    at_once = task.Policy(BackOff(cap=timedelta(0)))
+    at_once = handler_pool.Policy(BackOff(cap=timedelta(0)))
     async with open_worker(settings, queue) as worker:
-        running = task.Handling(
+        running = handler_pool.HandlerPool(
             load_handler("relay", settings), 2, ConsumerMetrics(queue, CollectorRegistry()), at_once
         )
         async with aclosing(worker.deliveries(4)) as deliveries:
@@ -129,13 +129,13 @@ async def relaying(
 
 
 def saying_settled() -> None:
-    original = task.Handling._store_outcome
+    original = handler_pool.HandlerPool._store_outcome
 
     async def told(*args: Any) -> None:
         await original(*args)
         say("settled")
 
-    task.Handling._store_outcome = told
+    handler_pool.HandlerPool._store_outcome = told
 
 
 async def main() -> None:

@@ -16,9 +16,9 @@ from mailslice.model.mail import Mail
 from mailslice.model.settings import Settings
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.process import consuming
-from mailslice.worker.process import task as handling
+from mailslice.worker.process import handler_pool as handling
 from mailslice.worker.process.consuming import consume
-from mailslice.worker.process.task import Policy
+from mailslice.worker.process.handler_pool import Policy
 from tests.unit.worker_process.test_handling import FakeDelivery
 
 IMPATIENT = Policy(settle_pauses=(0.01,))

@@ -24,8 +24,8 @@ from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Reject, Retry
 from mailslice.worker.process.child import hand_out
+from mailslice.worker.process.handler_pool import HandlerPool, Policy, policy_of
 from mailslice.worker.process.handler_spec import LoadedHandler, loaded
-from mailslice.worker.process.task import Handling, Policy, policy_of
 from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
 
 FAILURE = Failure("b@c", "5.1.1", "no")
@@ -109,9 +109,9 @@ class FakeDelivery:
 
 @dataclass
 class Bench:
-    """A Handling with the figures it writes."""
+    """A HandlerPool with the figures it writes."""
 
-    handling: Handling
+    handling: HandlerPool
     registry: CollectorRegistry
 
     async def give(self, delivery: FakeDelivery) -> list[tuple[Any, ...]]:
@@ -131,7 +131,7 @@ def bench(call: Callable[..., Any], concurrency: int = 8, policy: Policy = EXACT
     registry = CollectorRegistry()
     handler = LoadedHandler(call, asyncio.iscoroutinefunction(call))
     return Bench(
-        Handling(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry), policy),
+        HandlerPool(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry), policy),
         registry,
     )
 
@@ -354,7 +354,7 @@ async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None
     for call in (coroutine, plain):
         handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), frozenset({"stage"}))
         delivery = FakeDelivery(failures=2)
-        await Handling(
+        await HandlerPool(
             handler, 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
         ).start(delivery)
         await asyncio.wait_for(delivery.settled.wait(), 5)
@@ -378,7 +378,7 @@ async def test_a_handler_learns_when_a_mail_arrived_and_whether_it_was_handled_b
 
     delivery = FakeDelivery(failures=failures, redelivered=redelivered)
     delivery.arrived = asyncio.get_running_loop().time() - 7
-    running = Handling(
+    running = HandlerPool(
         loaded(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
     )
     await running.start(delivery)
@@ -386,8 +386,8 @@ async def test_a_handler_learns_when_a_mail_arrived_and_whether_it_was_handled_b
     assert calls == [(pytest.approx(7, abs=1), expected)]
 
 
-@pytest.mark.parametrize("end", [Handling.hurry, lambda running: running.drain(1.0)])
-async def test_a_handler_learns_that_the_end_is_near(end: Callable[[Handling], Any]) -> None:
+@pytest.mark.parametrize("end", [HandlerPool.hurry, lambda running: running.drain(1.0)])
+async def test_a_handler_learns_that_the_end_is_near(end: Callable[[HandlerPool], Any]) -> None:
     begun = threading.Event()
     saw: list[bool] = []
 
@@ -396,7 +396,7 @@ async def test_a_handler_learns_that_the_end_is_near(end: Callable[[Handling], A
         saw.append(stopping.wait(5))
 
     delivery = FakeDelivery()
-    running = Handling(
+    running = HandlerPool(
         loaded(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
     )
     await running.start(delivery)
@@ -623,7 +623,7 @@ async def test_a_suspect_begins_when_the_outcomes_of_the_others_are_stored() -> 
         lambda: Struck(frozenset({suspect.item.enqueue_id})),
     )
     metrics = ConsumerMetrics(QueueName("spool"), CollectorRegistry())
-    handling = Handling(loaded(handle), 2, metrics, EXACT, isolation)
+    handling = HandlerPool(loaded(handle), 2, metrics, EXACT, isolation)
     await handling.start(other)
     await asyncio.sleep(0)  # its handler begins
     await handling.start(suspect)

@@ -50,7 +50,7 @@ from mailslice.testing.faults.operations import (
 )
 from mailslice.testing.faults.proxy import Proxy
 from mailslice.testing.faults.restarts import Restarts
-from mailslice.worker.process.consuming import following
+from mailslice.worker.process.handler_pool import following
 from mailslice.worker.queue_worker import QueueWorker, open_worker, worker_of
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
-from mailslice.worker.process.consuming import following
+from mailslice.worker.process.handler_pool import following
 from mailslice.worker.queue_worker import QueueWorker
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import policy_of

@@ -9,37 +9,32 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import deaths, failures_in, headers_of, partition_in
+from mailslice.codec.headers import failures_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
-from mailslice.model.mail import EnqueueId, Partition, QueuedMail, ViewRow
+from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.names import (
-    HEADER_BUCKET,
-    HEADER_DIED,
     HEADER_FAILURES,
-    HEADER_REASON,
-    HEADER_SLICE,
     HEADER_THROTTLED,
 )
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker.dequeue.dead_letters import dead_letter
 from mailslice.worker.dequeue.in_doubt import InDoubt
 from mailslice.worker.dequeue.lease import Lease
+from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
 from mailslice.worker.io.content_loader import Reservation
 from mailslice.worker.io.context import QueueContext
-from mailslice.worker.io.copies import Copy, own_headers
-from mailslice.worker.io.deleted_check import is_open, row_of
+from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.destination_throttle import BlockingThrottle, DestinationThrottle
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.stages.stage_log import StageMarks
 
 log = logging.getLogger(__name__)
-_MAX_ROW_READS = 64
-"""Reads for the row of a delayed mail, newest slice first. Not found, it names no place."""
 
 
 @dataclass(slots=True)
@@ -96,9 +91,9 @@ class Delivery:
         self._marks: StageMarks | None = None
         if state.in_doubt is not None and record is not None:
             self._marks = StageMarks(state.in_doubt.stages, record, self._staged, self._late)
-            item = _narrowed(item, record.remaining)
+            item = narrowed(item, record.remaining)
         elif remaining is not None:
-            item = _narrowed(item, remaining)
+            item = narrowed(item, remaining)
         self._item = item
         self._content = content
         self.settled = asyncio.Event()
@@ -139,12 +134,12 @@ class Delivery:
         return self.message.arrived
 
     def extend_when_due(self) -> None:
-        """No message is left unacknowledged for long: begins to replace it, where it is time."""
+        """Begins to replace the message by a lease, when it is time (`lease`)."""
         if self.handed is not None:
             self.lease.extend_when_due()
 
     def hand_out(self) -> None:
-        """From now on it is a handler's."""
+        """A handler gets it now."""
         self.handed = asyncio.get_running_loop().time()
         self.stage = "loaded"
 
@@ -225,8 +220,14 @@ class Delivery:
         if self.lease.is_closed or await self._context.is_marked(self._item.enqueue_id):
             return await self._end(self.lease.ack, Disposition.DROPPED)
         counts = counted and delay is not None and not throttled
-        await self._publish_retry(
-            to_serve, delay, self._retry_headers(counted=counts, throttled=throttled)
+        await publish_retry(
+            self._context,
+            self._delays,
+            self.lease,
+            narrowed(self._item, to_serve),
+            after=delay,
+            headers=self._retry_headers(counted=counts, throttled=throttled),
+            fewer_recipients=to_serve != self._message_recipients,
         )
         if delay is None:
             await self.lease.end()
@@ -249,7 +250,7 @@ class Delivery:
         if message.redelivered and not self.lease.is_out:  # else that copy is all there is yet
             await self._delays.forget(self._item.enqueue_id)
         if remaining != self._message_recipients:
-            message = replace(message, body=codec.encode(_narrowed(self._item, remaining)))
+            message = replace(message, body=codec.encode(narrowed(self._item, remaining)))
         await dead_letter(
             self._context,
             message,
@@ -306,7 +307,7 @@ class Delivery:
             return False
 
     def abandon(self) -> None:
-        """Releases what it has here: it was not handed out, and its message is another's."""
+        """Releases a delivery that was not handed out and whose message is gone."""
         self._disposition = Disposition.GIVEN_BACK
         self._release()
 
@@ -351,67 +352,11 @@ class Delivery:
         self.stage = stage.value
 
     def _retry_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
-        """The headers of the next attempt's message."""
         headers = own_headers(self.message.headers)
         headers.pop(HEADER_THROTTLED, None)
         if counted:
             headers[HEADER_FAILURES] = self.failures + 1
         return headers | ({HEADER_THROTTLED: 1} if throttled else {})
-
-    async def _publish_retry(
-        self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]
-    ) -> None:
-        """Publishes the message of the next attempt, at once or `after` a delay.
-
-        A delayed message names the place of its row, which shows at its time whether the mail was
-        deleted and cleaned. A missing row is written again while no cleanup can have dropped it.
-        After that the message names no place: a shared queue delivers the mail, one of ours finds
-        it cleaned.
-        """
-        narrowed = recipients != self._message_recipients
-        partition = partition_in(self.message.headers)
-        if narrowed or after is not None:
-            most = None if narrowed else _MAX_ROW_READS
-            row = await row_of(self._context, self._item, partition, most=most)
-            if row is not None:
-                headers |= headers_of(row.partition)
-                if narrowed:
-                    await self._rewrite_row(row, recipients)
-            elif (
-                after is not None and partition is not None and not self._may_be_cleaned(partition)
-            ):
-                await self._add_row(partition, recipients)
-            elif after is not None:
-                headers.pop(HEADER_SLICE, None)
-                headers.pop(HEADER_BUCKET, None)
-        now = self._context.clock()
-        # A mail of James has no time of its own: its age counts from its first retry.
-        timestamp = self.message.timestamp or now
-        copy = Copy(codec.encode(_narrowed(self._item, recipients)), headers, timestamp)
-        if after is None:
-            await self._context.publish(copy)
-        else:
-            await self._delays.schedule(
-                self._item.enqueue_id, copy, now + after, has_message=not self.lease.is_out
-            )
-
-    def _may_be_cleaned(self, partition: Partition) -> bool:
-        return self._context.settings.queue.shared or not is_open(self._context, partition)
-
-    async def _add_row(self, partition: Partition, recipients: tuple[str, ...]) -> None:
-        """Its row, as it would be in the view if it had not been lost, or never written."""
-        item = _narrowed(self._item, recipients)
-        row = ViewRow(
-            self._context.queue, partition, self.message.timestamp or self._context.clock(), item
-        )
-        await self._context.bridge.rows(self._context.tables.written.insert_future(row))
-
-    async def _rewrite_row(self, row: ViewRow, recipients: tuple[str, ...]) -> None:
-        """Writes the remaining recipients to the view. A missing row stays so: it was cleaned."""
-        fewer = replace(row, item=_narrowed(row.item, recipients))
-        for table in self._context.tables.existing:
-            await self._context.bridge.rows(table.replace_future(fewer))
-            crash.point("retry:row-written")
 
     def _seconds(self) -> float:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
@@ -446,42 +391,3 @@ class Delivery:
         if self._state.in_hand.get(self._item.enqueue_id) is self:
             del self._state.in_hand[self._item.enqueue_id]
         self.settled.set()
-
-
-def _narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
-    return (
-        item
-        if recipients == item.mail.recipients
-        else replace(item, mail=replace(item.mail, recipients=recipients))
-    )
-
-
-async def dead_letter(
-    context: QueueContext,
-    message: Message,
-    reason: str,
-    subject: str = "a message that is no mail",
-    *,
-    settle: Callable[[], object] | None = None,
-) -> None:
-    """Publishes a confirmed copy to the dead letter exchange, then acknowledges the message.
-
-    A reject gets no answer, and the broker silently drops what it cannot route. `settle` replaces
-    the ack, as soon as the copy is confirmed. Raises StoreUnavailable: the message is not
-    acknowledged then.
-    """
-    log.warning(
-        "dead letter: %s: %s",
-        subject,
-        reason,
-        extra={"action": "dead_letter", "enqueue_id": subject, "queue": context.queue},
-    )
-    # A header that cannot be written would keep the mail here for ever.
-    readable = reason.encode("utf-8", "replace").decode()
-    now = context.clock()
-    death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}
-    await context.publish_dead_letter(Copy.of(message).but({**deaths(context.names, now), **death}))
-    crash.point("dead-letter:copied")
-    (settle or message.ack)()
-    await message.link.flushed()
-    crash.point("dead-letter:sent")

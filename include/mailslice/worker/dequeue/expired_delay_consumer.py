@@ -16,7 +16,7 @@ from mailslice.model.errors import (
 from mailslice.model.names import HEADER_DELAY_TOKEN
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
-from mailslice.worker.dequeue.delivery import dead_letter
+from mailslice.worker.dequeue.dead_letters import dead_letter
 from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
     LONGEST_UNACKNOWLEDGED,
@@ -59,7 +59,6 @@ class ExpiredDelayConsumer:
 
     @property
     def busy(self) -> bool:
-        """Whether it has a copy."""
         return bool(self._tasks)
 
     def start(self) -> None:

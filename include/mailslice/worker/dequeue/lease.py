@@ -80,7 +80,6 @@ class Lease:
             yield
 
     def ack(self) -> bool:
-        """Acknowledges the message; False when its connection is gone."""
         return self.is_out or self.message.ack()
 
     def give_back(self) -> bool:
@@ -88,7 +87,7 @@ class Lease:
         return self.is_out or self.message.give_back()
 
     async def end(self) -> None:
-        """A copy that is out is not to be delivered. A store that is away leaves a double."""
+        """Closes the row, so that no copy is delivered. A store that is away leaves a double."""
         if self._has_row:
             try:
                 await self._delays.forget(self._enqueue_id)

@@ -56,7 +56,6 @@ class RetryPauses:
         return asyncio.get_running_loop().time() >= self._until
 
     def pause(self) -> float:
-        """Seconds to wait now."""
         longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
         return longest * random.uniform(0.7, 1.0)
 
@@ -105,7 +104,7 @@ class FaultRounds:
         """Messages that were prepared."""
 
     async def tried(self, trial: Trial, attempt: Awaitable[None]) -> MailsliceError | None:
-        """Why the message has to wait; None when the attempt ended well."""
+        """Awaits the attempt; the error for which the message has to wait, None for success."""
         try:
             await attempt
         except MailsliceError as error:

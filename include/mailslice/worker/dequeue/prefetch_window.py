@@ -50,14 +50,12 @@ class Slots:
         return slot in self._slots
 
     def arrived(self, message: Message) -> Slot:
-        """A slot for a new message."""
         slot = Slot(message)
         self._slots.add(slot)
         self.touch()
         return slot
 
     def make_ready(self, slot: Slot, delivery: Delivery) -> None:
-        """It may be handed out."""
         slot.ready = delivery
         self._ready.append(slot)
         self.changed.set()
@@ -76,14 +74,12 @@ class Slots:
         return slot.ready
 
     def remove(self, slot: Slot) -> None:
-        """It will not be handed out."""
         self.withhold(slot)
         self._slots.discard(slot)
         self.touch()
         self.changed.set()
 
     def ack(self, slot: Slot) -> None:
-        """Acknowledges the message and removes it."""
         slot.message.ack()
         self.remove(slot)
 
@@ -116,5 +112,4 @@ class Slots:
             await slots[0].message.link.flushed()
 
     def touch(self) -> None:
-        """Something moved, now."""
         self.last_moved = asyncio.get_running_loop().time()

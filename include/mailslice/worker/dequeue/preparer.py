@@ -19,7 +19,8 @@ from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED
 from mailslice.model.stages import Decision, DeliveryVerdict, MailStage
 from mailslice.worker.dequeue import strikes
-from mailslice.worker.dequeue.delivery import Delivery, WorkerState, dead_letter
+from mailslice.worker.dequeue.dead_letters import dead_letter
+from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.dequeue.lease import LAST_RESORT
 from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
@@ -206,7 +207,7 @@ class Preparer:
         return True
 
     async def _live(self, slot: Slot, item: QueuedMail, decision: Decision | None) -> bool:
-        """As `_decide`, of a mail without a deleted mark."""
+        """As `_decide`, for a mail without a deleted mark."""
         message = slot.message
         if self._state.is_condemned(item.enqueue_id):
             await self._dead_letter(slot, strikes.REASON, str(item.enqueue_id))
@@ -249,7 +250,7 @@ class Preparer:
         return now, decision
 
     async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
-        """As `_decide`, by the stage of the mail."""
+        """As `_decide`, by the mail's stage marks."""
         if item.enqueue_id in self._state.in_hand:
             return (
                 False  # what was read may be the doing of the delivery that is in hand here since

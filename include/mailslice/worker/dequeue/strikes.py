@@ -53,7 +53,6 @@ class Strikes:
 
     @property
     def struck(self) -> Struck:
-        """What is known."""
         condemned = frozenset(one for one, count in self._counts.items() if count >= MAX_DEATHS)
         return Struck(frozenset(self._counts) - condemned, condemned)
 
@@ -67,7 +66,6 @@ class InHandlers:
 
     @staticmethod
     def size(concurrency: int) -> int:
-        """Bytes for so many at once."""
         return _SIZE * concurrency
 
     def enter(self, enqueue_id: EnqueueId) -> int:
@@ -77,17 +75,16 @@ class InHandlers:
         return cell
 
     def leave(self, cell: int) -> None:
-        """Its handler has ended."""
         self._cells[cell * _SIZE : (cell + 1) * _SIZE] = _FREE
         self._free.append(cell)
 
     def clear(self) -> None:
-        """The process ends by itself: what still runs is not to blame."""
+        """The process ends regularly: no mail gets a strike."""
         self._cells[:] = bytes(len(self._cells))
 
     @staticmethod
     def ids(cells: MutableSequence[int]) -> list[EnqueueId]:
-        """Those that are in handlers, or were when the process died."""
+        """Mails that are in handlers, or were when the process died."""
         known = bytes(cells)
         ids = (known[at : at + _SIZE] for at in range(0, len(known), _SIZE))
         return [EnqueueId(UUID(bytes=one)) for one in ids if one != _FREE]

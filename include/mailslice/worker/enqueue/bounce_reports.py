@@ -84,7 +84,6 @@ class Reporter:
         return True
 
     async def close(self) -> None:
-        """Waits for what is being undone."""
         await self._enqueuer.close()
 
     async def _enqueued(

@@ -68,7 +68,7 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 
 
 def _copy_of(row: DelayedMail) -> Copy:
-    """Of a mail of which only the row is at hand."""
+    """The copy, by the row alone."""
     counts = {
         HEADER_FAILURES: row.failures,
         HEADER_REDRIVE_COUNT: row.redrives,
@@ -104,13 +104,11 @@ class DelayedRows:
         return await asyncio.to_thread((await self._opened()).rows, self._context.queue)
 
     async def load(self, enqueue_id: EnqueueId) -> DelayedMail | None:
-        """The row of one mail."""
         table = await self._opened()
         rows = await self._context.bridge.rows(table.read_future(self._context.queue, enqueue_id))
         return table.row(rows[0]) if rows else None
 
     async def save(self, row: DelayedMail) -> None:
-        """Writes the row."""
         table = await self._opened()
         await self._context.bridge.rows(table.write_future(self._context.queue, row))
         crash.point("delay:row-written")
@@ -164,7 +162,7 @@ class Delays:
                 self._declared |= {None, level}
 
     def missing(self) -> None:
-        """A queue is missing: the next `declare` declares it again."""
+        """A delay queue is missing: the next `declare` declares it again."""
         self._declared.clear()
 
     async def schedule(

@@ -103,13 +103,12 @@ class Undoing:
         self._go_on()
 
     def _go_on(self) -> None:
-        """With what is pending, if anything is."""
+        """Starts the retries, when anything is pending."""
         self._give_up(len(self._pending) - self._max_pending)
         if self._pending and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.create_task(self._retry(), name="undo-again")
 
     def _give_up(self, count: int) -> None:
-        """The oldest ones."""
         if count <= 0:
             return
         batch = [self._pending.popleft() for _ in range(count)]
@@ -133,7 +132,7 @@ class Undoing:
             pause = self._shortest_pause if any(forward) else min(pause * 2, _LONGEST_PAUSE)
 
     async def _tried(self, undo: _Undo) -> bool:
-        """Whether a try brought it forward. What is still to be done is pending then."""
+        """Whether a try made progress. What remains to be undone is pending again."""
         before = undo
         try:
             if not undo.marked:

@@ -45,7 +45,6 @@ class Connection:
         return self._server.sock is not None
 
     def offers(self, extension: str) -> bool:
-        """Whether the server named it in its answer to EHLO."""
         return self._server.has_extn(extension)
 
     def begin(self) -> None:
@@ -62,7 +61,6 @@ class Connection:
         self.is_unclean = True
 
     def ended(self) -> None:
-        """The answer to a mail closes its transaction."""
         self.is_unclean = False
 
     def send_commands(self, commands: Sequence[str]) -> None:
@@ -97,12 +95,10 @@ class Connection:
         return smtplib.SMTPServerDisconnected(f"{code} ends the connection")
 
     def set_timeout(self, seconds: float) -> None:
-        """Of each wait from now on."""
         if self._server.sock is not None:
             self._server.sock.settimeout(seconds)
 
     def close(self) -> None:
-        """At once, without a word."""
         self._server.close()
 
     def quit(self) -> None:

@@ -21,7 +21,7 @@ class LoginRefused(smtplib.SMTPException):
 
 
 def start_tls(server: smtplib.SMTP, tls: ssl.SSLContext, *, only_if_offered: bool) -> None:
-    """Then EHLO again. Raises, but where TLS need not be, when the server does not take it."""
+    """STARTTLS, then EHLO again. Raises when it is refused, unless TLS is optional."""
     if only_if_offered and not server.has_extn("starttls"):
         return
     try:
@@ -54,7 +54,7 @@ def _base64(text: str) -> str:
 
 
 def login_of(hop: RelaySettings) -> tuple[str, str] | None:
-    """User and password. BadSetting for half of them, or where they could be read on the way."""
+    """User and password. Raises BadSetting for half of them, or a password in the clear."""
     password = hop.password.get_secret_value() if hop.password else None
     require_both("MAILSLICE_RELAY", USERNAME=hop.username, PASSWORD=password)
     if hop.username is None or password is None:
@@ -72,7 +72,7 @@ def login_of(hop: RelaySettings) -> tuple[str, str] | None:
 
 
 def tls_of(hop: RelaySettings) -> ssl.SSLContext | None:
-    """What TLS is made with; None where there is to be none. BadSetting for what is of no use."""
+    """The TLS context; None without TLS. Raises BadSetting."""
     verified = hop.starttls is StartTls.VERIFIED or (
         hop.implicit_tls and hop.starttls is not StartTls.MUST
     )

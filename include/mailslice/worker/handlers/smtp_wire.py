@@ -30,7 +30,7 @@ class Body:
 
     @classmethod
     def of(cls, content: bytes) -> Body:
-        """Counted, not copied."""
+        """Counts line ends without a copy of the content."""
         size = len(content)
         for start in range(0, len(content), _STEP):
             end = start + _STEP

@@ -64,7 +64,7 @@ class BlobDiscarder:
                 self._drop()
 
     def _drop(self) -> None:
-        """As many of the oldest as are too many."""
+        """Drops the oldest keys beyond the limit."""
         count = min(len(self._pending), len(self._pending) + self._under_way - MOST_PENDING)
         if count > 0:
             del self._pending[:count]

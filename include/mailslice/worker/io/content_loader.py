@@ -66,7 +66,6 @@ class ContentBudget:
         return Reservation(self, size)
 
     async def acquire(self, size: int) -> Reservation:
-        """The reservation, in turn."""
         if (reservation := self.try_acquire(size)) is not None:
             return reservation
         size = min(size, self._size)

@@ -81,7 +81,6 @@ class QueueContext:
 
     @property
     def names(self) -> RabbitNames:
-        """RabbitMQ's names of the queue."""
         return RabbitNames(self.queue)
 
     async def publish(self, copy: Copy, queue: str | None = None) -> None:
@@ -103,5 +102,4 @@ class QueueContext:
         return await self.checks.is_marked(enqueue_id)
 
     async def mark(self, enqueue_id: EnqueueId) -> None:
-        """Writes the deleted mark."""
         await self.bridge.rows(self.tables.deleted.mark_future(self.queue, enqueue_id))

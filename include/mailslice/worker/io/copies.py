@@ -46,9 +46,7 @@ class Copy:
 
     @classmethod
     def of(cls, message: Message) -> Copy:
-        """A copy of the message."""
         return cls(message.body, own_headers(message.headers), message.timestamp)
 
     def but(self, headers: Mapping[str, Any]) -> Copy:
-        """With these headers on top."""
         return replace(self, headers={**self.headers, **headers})

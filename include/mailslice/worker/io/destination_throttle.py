@@ -86,7 +86,6 @@ class DestinationThrottle:
                 desk.free(connection)
 
     async def close(self) -> None:
-        """Ends, after the pending writes."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
@@ -134,7 +133,6 @@ class _Desk:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing hangs on it."""
         return self._serving is None and not self._since
 
     async def ask(self, ask: Ask) -> int | None:
@@ -154,13 +152,12 @@ class _Desk:
             self._serve()
 
     def renew(self) -> None:
-        """Says of the connections that are in use that they are."""
+        """Extends the leases of connections in use."""
         if self._since:
             self._keeping = True
             self._serve()
 
     async def close(self) -> None:
-        """Waits for a write under way."""
         if self._serving is not None:
             await asyncio.wait({self._serving}, timeout=2)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, MutableSequence
+from collections.abc import MutableSequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -27,10 +27,9 @@ from mailslice.worker.health import ProcessHealth
 from mailslice.worker.process.consumer_task import ConsumerTask
 
 if TYPE_CHECKING:
-    from mailslice.worker.dequeue.delivery import Delivery
     from mailslice.worker.dequeue.dequeuer import Deliveries
     from mailslice.worker.metrics import ConsumerMetrics
-    from mailslice.worker.process.task import Handling
+    from mailslice.worker.process.handler_pool import HandlerPool
     from mailslice.worker.queue_worker import QueueWorker
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,6 @@ class ParentLink:
         return 0.0 if self.turned is None else time.monotonic() - self.turned
 
     def send(self, message: ProcessHealth | MailsliceError | EnqueueId) -> None:
-        """To the parent; from any thread."""
         with self._sending:
             self._pipe.send(message)
 
@@ -148,8 +146,8 @@ async def _consume(task: ConsumerTask, link: ParentLink, in_handlers: InHandlers
     # Imported late: prometheus-client reads its environment at import, and the parent needs neither
     # it nor the drivers.
     from mailslice.worker.metrics import ConsumerMetrics
+    from mailslice.worker.process.handler_pool import HandlerPool, policy_of
     from mailslice.worker.process.handler_spec import load_handler
-    from mailslice.worker.process.task import Handling, policy_of
     from mailslice.worker.queue_worker import open_worker
 
     stop = asyncio.Event()
@@ -160,7 +158,7 @@ async def _consume(task: ConsumerTask, link: ParentLink, in_handlers: InHandlers
     metrics = ConsumerMetrics(task.queue)
     handler = load_handler(task.handler, task.settings)
     isolation = Isolation(in_handlers, lambda: link.struck)
-    handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
+    handling = HandlerPool(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
     # Deliveries reconnect by themselves once they have begun. Only a start without a store ends in
     # StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
@@ -210,7 +208,7 @@ async def _turn(
     link: ParentLink,
     worker: QueueWorker,
     deliveries: Deliveries,
-    handling: Handling,
+    handling: HandlerPool,
     metrics: ConsumerMetrics,
 ) -> None:
     while True:
@@ -222,7 +220,7 @@ async def _turn(
         await asyncio.sleep(REPORT_EVERY / 2)
 
 
-async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta) -> int:
+async def _drain(deliveries: Deliveries, handling: HandlerPool, longest: timedelta) -> int:
     """Returns mails that no handler has and awaits the handlers; how many did not end in time."""
     log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
     _, unfinished = await asyncio.gather(
@@ -238,11 +236,9 @@ async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta)
     return unfinished
 
 
-async def hand_out(
-    deliveries: AsyncIterator[Delivery], handling: Handling, stop: asyncio.Event
-) -> None:
+async def hand_out(deliveries: Deliveries, handling: HandlerPool, stop: asyncio.Event) -> None:
     """Starts a handler for each delivery until `stop` is set; raises what the iterator raises."""
-    serving = asyncio.create_task(_serve(deliveries, handling))
+    serving = asyncio.create_task(handling.serve(deliveries))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
     for task in (serving, stopped):
@@ -250,12 +246,3 @@ async def hand_out(
     await asyncio.wait((serving, stopped))
     if not serving.cancelled():
         serving.result()
-
-
-async def _serve(deliveries: AsyncIterator[Delivery], handling: Handling) -> None:
-    """A delivery is taken when there is a place for it: one that is handed out counts as begun,
-    and stuck_mails closes it when it stays so. To be cancelled where it waits.
-    """
-    while True:
-        await handling.room()
-        await handling.start(await anext(deliveries))

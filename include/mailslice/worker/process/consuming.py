@@ -14,12 +14,10 @@ from mailslice.model.errors import MailsliceError
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.outcome import Disposition
+from mailslice.worker.process.handler_pool import DRAIN_SECONDS, HandlerPool, Policy, policy_of
 from mailslice.worker.process.handler_spec import loaded
-from mailslice.worker.process.task import DRAIN_SECONDS, Handling, Policy, policy_of
 from mailslice.worker.queue_worker import QueueWorker
 from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
-
-_LEAST_WAIT = 0.05
 
 
 @dataclass(slots=True)
@@ -77,12 +75,13 @@ async def consume(
     by the `Outcome` it gives (None: `Complete()`). Async handlers run on this loop, others in
     threads.
 
-    An exception is a retry with a growing pause (MAILSLICE_WORKER_BACK_OFF_*), and after
-    MAILSLICE_WORKER_ATTEMPTS the end of the mail (or by `policy`); a `DeadLetter` is a reject. Ends when `stop` is
-    set, when the queue gave nothing for `idle`, or after `most` mails: handlers may finish, and an
-    outcome that no store takes for 30 s is given up, so that its mail is handed out again.
-    Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or
-    StoreUnavailable after `give_up_after` without a store (handlers have 30 s before that).
+    `policy` (default: MAILSLICE_WORKER_BACK_OFF_*, MAILSLICE_WORKER_ATTEMPTS): an exception is a
+    retry with a growing pause, and after so many attempts the end of the mail. A `DeadLetter` is a
+    reject. Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails:
+    handlers may finish, and an outcome that no store takes for 30 s is given up, so that its mail
+    is handed out again. Cancelled, it cancels async handlers and gives back what is not settled.
+    Raises BadSetting, or StoreUnavailable after `give_up_after` without a store (handlers have 30 s
+    before that).
     """
     if most is not None:
         check_count("most", most)
@@ -91,28 +90,18 @@ async def consume(
     check_span("idle", idle)
     consumed = Consumed()
     policy = policy or policy_of(worker.context.settings)
-    handling = Handling(loaded(handler), concurrency, consumed, policy)
+    handling = HandlerPool(loaded(handler), concurrency, consumed, policy)
     deliveries = worker.deliveries(
         prefetch if most is None else min(prefetch, most), give_up_after=give_up_after
     )
-    handed: WeakSet[Delivery] = (
-        WeakSet()
-    )  # the worker keeps those that are not settled; the contents of the others are to go
-    begun = 0
+    # The worker keeps those that are not settled; the contents of the others are to go.
+    handed: WeakSet[Delivery] = WeakSet()
     stopping = (
         asyncio.create_task(stopped(stop, deliveries, handling.hurry)) if stop is not None else None
     )
     longest: float | None = 0.0
     try:
-        while begun != most and (
-            delivery := await following(deliveries, idle, lambda: handling.in_flight > 0)
-        ):
-            begun += 1
-            handed.add(delivery)
-            await handling.start(delivery)
-            del delivery
-            if begun != most:
-                await handling.room()
+        await handling.serve(deliveries, most=most, idle=idle, on_taken=handed.add)
         longest = None
     except Exception:
         # Nothing more arrives. What handlers have done can still be written, so that it is not
@@ -129,25 +118,6 @@ async def consume(
             await handling.drain(0.0)  # of what is left when that was cancelled
             await _let_go(deliveries, handed)
     return consumed
-
-
-async def following(
-    deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
-) -> Delivery | None:
-    """The next delivery; None at the end.
-
-    The end is that there are no more, or that nothing came for `idle` while the caller was not
-    `busy`.
-    """
-    if idle is None:
-        return await anext(deliveries, None)
-    longest = idle.total_seconds()
-    while True:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(_LEAST_WAIT, longest - deliveries.idle_seconds)):
-                return await anext(deliveries, None)
-        if not busy() and deliveries.idle_seconds >= longest:
-            return None
 
 
 async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:

@@ -126,7 +126,7 @@ def _is_async(handler: Callable[..., Any]) -> bool:
 
 
 def _keywords(subject: str, handler: Callable[..., Any]) -> frozenset[str]:
-    """Those of the optional keywords that it takes."""
+    """Names of the optional keywords that the handler takes."""
     try:
         parameters = inspect.signature(handler).parameters
     except ValueError:  # a built-in that tells no signature: believed

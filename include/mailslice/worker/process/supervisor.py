@@ -183,7 +183,6 @@ class Supervisor:
                 self._died(sentinels[source])
 
     def _take(self, slot: _Slot) -> None:
-        """Takes all messages of the process."""
         with suppress(EOFError, OSError):
             while slot.pipe is not None and slot.pipe.poll():
                 match slot.pipe.recv():
@@ -253,7 +252,6 @@ class Supervisor:
         self._send(struck)
 
     def _send(self, struck: Struck) -> None:
-        """To all processes."""
         for slot in self._slots:
             if slot.pipe is not None:
                 with suppress(OSError):

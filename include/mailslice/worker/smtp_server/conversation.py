@@ -132,12 +132,11 @@ class Conversation(SMTP):  # type: ignore[misc]
                 aged.cancel()
 
     def _grown_old(self) -> None:
-        """Nothing that this client may do has begun."""
+        """Cuts off a client outside of the networks that has not logged in."""
         if not self.session.authenticated:
             self._cut_off()
 
     async def push(self, status: str | bytes) -> None:
-        """To the client."""
         if status[:3] in {"535", b"535"}:
             await asyncio.sleep(self._times.wrong_password)
         await super().push(status)
@@ -199,7 +198,6 @@ class Conversation(SMTP):  # type: ignore[misc]
         super()._set_post_data_state()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection has ended, on either side."""
         self.reservation.release()
         super().connection_lost(error)
 

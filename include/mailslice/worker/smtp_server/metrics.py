@@ -36,25 +36,20 @@ class SmtpMetrics:
         return Counter(f"mailslice_smtp_{name}", text, labels, registry=self._registry)
 
     def answered(self, answer: str) -> None:
-        """A mail has its answer."""
         self._mails.labels(self._queue, answer[:3]).inc()
 
     def enqueued(self, size: int) -> None:
-        """So many bytes are durable."""
         self._bytes.inc(size)
 
     def refused(self, of: str) -> None:
-        """There were too many connections, of `all` or of one `client`."""
         self._refused.labels(self._queue, of).inc()
 
     def wrong_password(self) -> None:
-        """A login was refused."""
         self._wrong_passwords.inc()
 
     def count_connections(self, number: Callable[[], float]) -> None:
-        """What is asked for the number of clients."""
+        """`number` is called for the number of clients."""
         self._connections.set_function(number)
 
     def page(self) -> Answer:
-        """/metrics."""
         return 200, CONTENT_TYPE_LATEST, shown(self._registry)

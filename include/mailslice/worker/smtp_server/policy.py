@@ -37,7 +37,6 @@ class SmtpPolicy:
 
     @property
     def offers_auth(self) -> bool:
-        """Whether AUTH can succeed at all."""
         return self.username is not None
 
     def allows(self, address: IPAddress | None) -> bool:
@@ -152,7 +151,6 @@ def require_both(prefix: str, **pair: object) -> None:
 def load_certificate(
     context: ssl.SSLContext, prefix: str, certificate: Path, key: Path | None
 ) -> None:
-    """Raises BadSetting when it cannot be loaded."""
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:

@@ -106,7 +106,7 @@ async def _beat(worker: QueueWorker, liveness: Liveness) -> None:
 
 
 async def _stay_connected(worker: QueueWorker) -> None:
-    """Who is not ready gets no mail, and only a mail would connect to the broker again."""
+    """Connects to the broker again: without it /readyz keeps mail away, and only mail would."""
     while True:
         with contextlib.suppress(MailsliceError):
             await worker.context.publisher.connect()

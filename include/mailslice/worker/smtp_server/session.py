@@ -91,7 +91,6 @@ class Intake:
         return self._policy.refuse_bare_line_ends and self.is_stranger(session)
 
     def reservation(self) -> Reservation:
-        """For one mail: what it takes of the memory."""
         return Reservation(self._budget)
 
     async def handle_EHLO(
@@ -181,7 +180,7 @@ class Intake:
         return await asyncio.shield(task)
 
     async def handle_exception(self, error: Exception) -> str:
-        """No word of the inside reaches the client."""
+        """Logs the error. No internal detail reaches the client."""
         log.error("SMTP session failed: %s", type(error).__name__, extra={"action": "smtp_fault"})
         log.debug("SMTP session failed", exc_info=error)
         return "451 4.3.0 Local error, try again later"
@@ -189,7 +188,6 @@ class Intake:
     def authenticate(
         self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
     ) -> AuthResult:
-        """The authenticator that aiosmtpd asks."""
         good = isinstance(auth_data, LoginPassword) and self._policy.accepts(
             auth_data.login, auth_data.password
         )
@@ -198,7 +196,6 @@ class Intake:
         return AuthResult(success=good, handled=False, auth_data=auth_data)
 
     async def drain(self) -> None:
-        """Waits for the enqueues that run."""
         if self._enqueuing:
             await asyncio.wait(set(self._enqueuing))
 

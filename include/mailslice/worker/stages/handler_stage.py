@@ -41,7 +41,7 @@ class BlockingStage:
             asyncio.run_coroutine_threadsafe(self._marks.sending(recipients), self._loop).result()
 
     def sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These have it."""
+        """These recipients have the mail."""
         if self._marks is not None and self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._marks.sent(recipients), self._loop).result()
 
@@ -67,7 +67,7 @@ class AsyncStage:
             await self._marks.sending(recipients)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These have it."""
+        """These recipients have the mail."""
         if self._marks is not None:
             await self._marks.sent(recipients)
 

@@ -48,7 +48,7 @@ class StageMarks:
 
     @property
     def known(self) -> MailStage:
-        """How far each recipient is."""
+        """The stage of each recipient."""
         return self._known
 
     @property
@@ -223,7 +223,7 @@ class Doubt:
 
     @property
     def header(self) -> str:
-        """For the parked message."""
+        """As the header of a parked message."""
         return f"{epoch_ms(self.since)} {self.step} {self.owner}"
 
     @classmethod
@@ -265,7 +265,6 @@ class Stages:
         return self._table.record(rows[0], enqueue_id) if rows else None
 
     async def fetch(self, enqueue_id: EnqueueId) -> MailStage | None:
-        """`ask` and `record_of`."""
         return self.record_of(enqueue_id, await self.ask(enqueue_id))
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:

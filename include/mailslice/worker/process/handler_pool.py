@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from mailslice.model.delay_levels import snapped
 from mailslice.model.errors import BadSetting, DeadLetter, MailsliceError, TakenOver, TryAgain
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.dequeue.delivery import Delivery
+from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.dequeue.strikes import Isolation
 from mailslice.worker.enqueue.delayed_mails import LONGEST_DELAY
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Outcome, Reject, Retry
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = DRAIN.total_seconds()
 """How long an end waits for stores that are away and, where it is a fault, for handlers."""
+_LEAST_WAIT = 0.05
 
 
 class Figures(Protocol):
@@ -155,7 +157,7 @@ def _final_outcome(
     )
 
 
-class Handling:
+class HandlerPool:
     """Runs one handler over deliveries, at most `concurrency` at once; for one event loop."""
 
     def __init__(
@@ -179,7 +181,6 @@ class Handling:
 
     @property
     def in_flight(self) -> int:
-        """Mails in a handler now."""
         return len(self._running)
 
     async def room(self) -> None:
@@ -195,6 +196,35 @@ class Handling:
         )
         self._running.add(task)
         task.add_done_callback(self._ended)
+
+    async def serve(
+        self,
+        deliveries: Deliveries,
+        *,
+        most: int | None = None,
+        idle: timedelta | None = None,
+        on_taken: Callable[[Delivery], None] = lambda _delivery: None,
+    ) -> None:
+        """Starts the handler for each delivery until there is none, none came for `idle`, or `most`
+        were taken. May be cancelled where it waits.
+
+        A delivery is taken when a handler can start: one that is handed out counts as begun, and
+        stuck_mails closes it when it stays so.
+        """
+        taken = 0
+        while taken != most:
+            await self.room()
+            delivery = (
+                await anext(deliveries, None)
+                if idle is None
+                else await following(deliveries, idle, lambda: self.in_flight > 0)
+            )
+            if delivery is None:
+                return
+            taken += 1
+            on_taken(delivery)
+            await self.start(delivery)
+            del delivery  # its content is the handler's alone
 
     def hurry(self) -> None:
         """The worker is about to end.
@@ -397,6 +427,25 @@ class Handling:
             if self._hurried is None
             else DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
         )
+
+
+async def following(
+    deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
+) -> Delivery | None:
+    """The next delivery; None at the end.
+
+    The end is that there are no more, or that nothing came for `idle` while the caller was not
+    `busy`.
+    """
+    if idle is None:
+        return await anext(deliveries, None)
+    longest = idle.total_seconds()
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(_LEAST_WAIT, longest - deliveries.idle_seconds)):
+                return await anext(deliveries, None)
+        if not busy() and deliveries.idle_seconds >= longest:
+            return None
 
 
 def _are_texts(values: Iterable[object]) -> bool:

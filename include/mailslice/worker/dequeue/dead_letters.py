@@ -1,0 +1,46 @@
+"""Dead letters that a worker publishes: a confirmed copy, then the ack of the message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from mailslice.codec.headers import deaths
+from mailslice.model import crash
+from mailslice.model.names import HEADER_DIED, HEADER_REASON
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker.io.context import QueueContext
+from mailslice.worker.io.copies import Copy
+
+log = logging.getLogger(__name__)
+
+
+async def dead_letter(
+    context: QueueContext,
+    message: Message,
+    reason: str,
+    subject: str = "a message that is no mail",
+    *,
+    settle: Callable[[], object] | None = None,
+) -> None:
+    """Publishes a confirmed copy to the dead letter exchange, then acknowledges the message.
+
+    A reject gets no answer, and the broker silently drops what it cannot route. `settle` replaces
+    the ack, as soon as the copy is confirmed. Raises StoreUnavailable: the message is not
+    acknowledged then.
+    """
+    log.warning(
+        "dead letter: %s: %s",
+        subject,
+        reason,
+        extra={"action": "dead_letter", "enqueue_id": subject, "queue": context.queue},
+    )
+    # A header that cannot be written would keep the mail here for ever.
+    readable = reason.encode("utf-8", "replace").decode()
+    now = context.clock()
+    death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}
+    await context.publish_dead_letter(Copy.of(message).but({**deaths(context.names, now), **death}))
+    crash.point("dead-letter:copied")
+    (settle or message.ack)()
+    await message.link.flushed()
+    crash.point("dead-letter:sent")

@@ -1,0 +1,85 @@
+"""The message of a mail's next attempt, which replaces the one that was delivered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from mailslice.codec import message as codec
+from mailslice.codec.headers import headers_of, partition_in
+from mailslice.model import crash
+from mailslice.model.mail import Partition, QueuedMail, ViewRow
+from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE
+from mailslice.worker.dequeue.lease import Lease
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.io.context import QueueContext
+from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.deleted_check import is_open, row_of
+
+_MAX_ROW_READS = 64
+"""Reads for the row of a delayed mail, newest slice first. Without its row the message names none.
+"""
+
+
+def narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
+    """The mail for these of its recipients; the same object when they are all."""
+    if recipients == item.mail.recipients:
+        return item
+    return replace(item, mail=replace(item.mail, recipients=recipients))
+
+
+async def publish_retry(
+    context: QueueContext,
+    delays: Delays,
+    lease: Lease,
+    item: QueuedMail,
+    *,
+    after: timedelta | None,
+    headers: dict[str, object],
+    fewer_recipients: bool,
+) -> None:
+    """Publishes the message for the recipients of `item`, at once or `after` a delay.
+
+    A delayed message names the partition of its row, which shows at its time whether the mail was
+    deleted and cleaned. A missing row is written again while no cleanup can have dropped it. After
+    that the message names no partition: a shared queue delivers the mail, one that is mailslice's
+    alone finds it cleaned.
+    """
+    message = lease.message
+    now = context.clock()
+    # A mail of James has no time of its own: its age counts from its first retry.
+    timestamp = message.timestamp or now
+    partition = partition_in(message.headers)
+    if fewer_recipients or after is not None:
+        most = None if fewer_recipients else _MAX_ROW_READS
+        row = await row_of(context, item, partition, most=most)
+        if row is not None:
+            headers |= headers_of(row.partition)
+            if fewer_recipients:
+                await _rewrite_row(context, row, item.mail.recipients)
+        elif (
+            after is not None and partition is not None and not _may_be_cleaned(context, partition)
+        ):
+            restored = ViewRow(context.queue, partition, timestamp, item)
+            await context.bridge.rows(context.tables.written.insert_future(restored))
+        elif after is not None:
+            headers.pop(HEADER_SLICE, None)
+            headers.pop(HEADER_BUCKET, None)
+    copy = Copy(codec.encode(item), headers, timestamp)
+    if after is None:
+        await context.publish(copy)
+    else:
+        due = context.clock() + after
+        await delays.schedule(item.enqueue_id, copy, due, has_message=not lease.is_out)
+
+
+def _may_be_cleaned(context: QueueContext, partition: Partition) -> bool:
+    return context.settings.queue.shared or not is_open(context, partition)
+
+
+async def _rewrite_row(context: QueueContext, row: ViewRow, recipients: tuple[str, ...]) -> None:
+    """Writes the remaining recipients to the view. A missing row stays so: it was cleaned."""
+    fewer = replace(row, item=narrowed(row.item, recipients))
+    for table in context.tables.existing:
+        await context.bridge.rows(table.replace_future(fewer))
+        crash.point("retry:row-written")
