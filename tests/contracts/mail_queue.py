@@ -208,11 +208,11 @@ class MailQueueContract:
 
     def test_clear_marks_every_live_mail_and_moves_nothing(self, stores, queue, mail_queue, three):
         stores.tables.deleted.mark_many(queue, [three[0].enqueue_id])
-        start = stores.tables.browse_starts.read(queue)
+        start = stores.tables.browse_starts.get(queue)
         assert mail_queue.clear() == 2
         assert mail_queue.size() == 0
-        assert stores.tables.browse_starts.read(queue) == start
-        assert stores.tables.v4.read(queue, three[1].partition, three[1].enqueue_id) == three[1]
+        assert stores.tables.browse_starts.get(queue) == start
+        assert stores.tables.v4.row(queue, three[1].partition, three[1].enqueue_id) == three[1]
 
     def test_find_gives_live_mails_by_name_or_id(self, stores, queue, mail_queue, three):
         again = row(queue, NOW, name="one")
@@ -352,7 +352,7 @@ class MailQueueContract:
         first = datetime(1990, 1, 1, tzinfo=UTC)
         rows = self.put(stores, row(queue, NOW - HOUR), row(queue, NOW), start=first)
         stores.tables.v4.insert_future(row(queue, first - HOUR)).result()
-        assert stores.tables.browse_starts.read(queue) == Start(
-            first, stores.tables.browse_starts.read(queue).written_us
+        assert stores.tables.browse_starts.get(queue) == Start(
+            first, stores.tables.browse_starts.get(queue).written_us
         )
         assert list(mail_queue.browse()) == list(rows)

@@ -25,13 +25,13 @@ class TablesContract:
     def test_a_full_row_comes_back_as_it_was_written(self, rows, queue):
         written = full_row(queue)
         rows.insert_future(written).result()
-        assert rows.read(queue, written.partition, written.enqueue_id) == written
+        assert rows.row(queue, written.partition, written.enqueue_id) == written
         assert list(rows.rows(queue, written.partition)) == [written]
 
     def test_a_row_of_nulls_comes_back_with_none_and_empty(self, rows, queue):
         written = bare_row(queue)
         rows.insert_future(written).result()
-        assert rows.read(queue, written.partition, written.enqueue_id) == written
+        assert rows.row(queue, written.partition, written.enqueue_id) == written
 
     def test_a_row_is_replaced_only_where_it_still_is(self, rows, queue):
         written = full_row(queue)
@@ -43,23 +43,23 @@ class TablesContract:
             ),
         )
         rows.replace_future(fewer).result()
-        assert rows.read(queue, written.partition, written.enqueue_id) == fewer
+        assert rows.row(queue, written.partition, written.enqueue_id) == fewer
         (found,) = rows.ids(queue, written.partition)
         rows.delete_partition(queue, written.partition, found.written_us)
         rows.replace_future(written).result()
-        assert rows.read(queue, written.partition, written.enqueue_id) is None
+        assert rows.row(queue, written.partition, written.enqueue_id) is None
         assert list(rows.ids(queue, written.partition)) == []
 
     def test_last_updated_is_cut_to_milliseconds(self, rows, queue):
         written = row(queue, last_updated_ns=1795165687654321987)
         rows.insert_future(written).result()
         assert (
-            rows.read(queue, written.partition, written.enqueue_id).item.mail.last_updated_ns
+            rows.row(queue, written.partition, written.enqueue_id).item.mail.last_updated_ns
             == 1795165687654000000
         )
 
     def test_a_row_that_is_not_there_is_none(self, rows, queue):
-        assert rows.read(queue, row(queue).partition, row(queue).enqueue_id) is None
+        assert rows.row(queue, row(queue).partition, row(queue).enqueue_id) is None
         assert list(rows.rows(queue, row(queue).partition)) == []
 
     def test_ids_say_when_a_row_was_enqueued_and_written(self, rows, queue):
@@ -88,7 +88,7 @@ class TablesContract:
             for each, at in page
         }
         assert set(written) == {first.enqueue_id, late.enqueue_id, gone.enqueue_id}
-        assert sorted(tables.v3.some_written(queue, [(first.partition, [late.enqueue_id])])) == [
+        assert sorted(tables.v3.written_by_ids(queue, [(first.partition, [late.enqueue_id])])) == [
             written[late.enqueue_id]
         ]
         newer = replace(late, enqueued_time=late.enqueued_time + timedelta(seconds=1))
@@ -154,7 +154,7 @@ class TablesContract:
         written = [row(queue, name=f"mail-{number}") for number in range(250)]
         rows.insert_many(written)
         wanted = [one.enqueue_id for one in written[:205]]
-        found = list(rows.some(queue, [(written[0].partition, [*wanted, uuid4()])]))
+        found = list(rows.by_ids(queue, [(written[0].partition, [*wanted, uuid4()])]))
         assert {one.enqueue_id: one for one in found} == {
             one.enqueue_id: one for one in written[:205]
         }
@@ -167,7 +167,7 @@ class TablesContract:
             (written[0].partition, [one.enqueue_id for one in written[:101]]),
             (Partition(written[0].partition.slice_start, 5), [written[0].enqueue_id]),
         ]
-        found = list(rows.some_ids(queue, wanted, ordered=True))
+        found = list(rows.existing_ids(queue, wanted, ordered=True))
         assert {
             one.enqueue_id
             for partition, page in found
@@ -207,7 +207,7 @@ class TablesContract:
     def test_v3_and_v4_are_apart(self, tables, queue):
         written = row(queue)
         tables.v3.insert_future(written).result()
-        assert tables.v4.read(queue, written.partition, written.enqueue_id) is None
+        assert tables.v4.row(queue, written.partition, written.enqueue_id) is None
 
     def test_a_mark_is_seen_in_its_queue_only(self, tables, queue):
         marked, other = row(queue).enqueue_id, row(queue).enqueue_id
@@ -266,21 +266,21 @@ class TablesContract:
         return getattr(tables, request.param)
 
     def test_a_start_is_written_once_by_insert_first(self, starts, queue):
-        assert starts.read(queue) is None
+        assert starts.get(queue) is None
         assert starts.insert_first(queue, NOW)
         assert not starts.insert_first(queue, NOW + timedelta(hours=1))
-        assert starts.read(queue).value == NOW
+        assert starts.get(queue).value == NOW
 
     def test_a_start_written_with_an_older_write_time_is_not_seen(self, starts, queue):
         starts.write(queue, NOW, 1_000_000)
         starts.write(queue, NOW + timedelta(hours=1), 999_999)
-        assert starts.read(queue) == Start(NOW, 1_000_000)
+        assert starts.get(queue) == Start(NOW, 1_000_000)
         starts.write(queue, NOW + timedelta(hours=2), 1_000_001)
-        assert starts.read(queue) == Start(NOW + timedelta(hours=2), 1_000_001)
+        assert starts.get(queue) == Start(NOW + timedelta(hours=2), 1_000_001)
 
     def test_browse_start_and_content_start_are_apart(self, tables, queue):
         tables.browse_starts.insert_first(queue, NOW)
-        assert tables.content_starts.read(queue) is None
+        assert tables.content_starts.get(queue) is None
 
     def test_events_are_appended_once_each(self, tables, queue):
         store = tables.event_store

@@ -148,7 +148,7 @@ def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Let
 def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[ClassifiedLetter]:
     """The causes, in order, by marks, notes and content. Raises when a store is away."""
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
-    notes = stores.dead_letter_notes.read(queue, ids) if ids else {}
+    notes = stores.dead_letter_notes.by_ids(queue, ids) if ids else {}
     redrives = {one: note.redrives for one, note in notes.items()}
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
     silent = (one for one in letters if one.death not in _OF_THE_BROKER and one.reason is None)

@@ -43,9 +43,10 @@ def still_live(
     unmarked = [one for one in ids if one not in marked]
     table = next(table for table in tables.existing if table.table is name)
     rows = {
-        row.enqueue_id: row for row in table.some(queue, [(partition, unmarked)], _READS_IN_FLIGHT)
+        row.enqueue_id: row
+        for row in table.by_ids(queue, [(partition, unmarked)], _READS_IN_FLIGHT)
     }
-    browse = tables.browse_starts.read(queue)
+    browse = tables.browse_starts.get(queue)
     if browse is not None and not is_live(partition.slice_start, browse.value, window):
         return {}
     return {one: rows[one] for one in unmarked if one in rows}
@@ -111,7 +112,7 @@ def done_by_stages(
     stores: Stores, queue: QueueName, ids: Iterable[EnqueueId]
 ) -> dict[EnqueueId, str]:
     """Those whose stage marks say that no recipient is left, in words for people."""
-    records = stores.own.mail_stages.some(queue, ids)
+    records = stores.own.mail_stages.by_ids(queue, ids)
     return {
         one: f"its stage marks say that it is {record.stage.value}, by worker {record.owner}"
         for one, record in records.items()

@@ -21,7 +21,13 @@ from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.stages import MailStage
 from mailslice.stores.cassandra.deleted_mails import ALL, Marked, T
-from mailslice.stores.cassandra.enqueued_mails import IdsByPlace, Page, ReadPages, RowId, WrittenRow
+from mailslice.stores.cassandra.enqueued_mails import (
+    IdsByPartition,
+    Page,
+    ReadPages,
+    RowId,
+    WrittenRow,
+)
 from mailslice.stores.cassandra.ids import TimedIds, each_of, pack, unpack
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.starts import Start
@@ -46,8 +52,8 @@ class Done(Generic[Result]):
         callback(self._value)
 
 
-class _PartitionRead(Generic[Page]):
-    """As `enqueued_mails.PartitionRead`."""
+class _PartitionQuery(Generic[Page]):
+    """As `enqueued_mails.PartitionQuery`."""
 
     def __init__(self, decode: Callable[[list[WrittenRow]], Page]) -> None:
         self._decode = decode
@@ -59,11 +65,11 @@ class _PartitionRead(Generic[Page]):
 class MemoryEnqueuedMails:
     """enqueuedMailsV3 or V4."""
 
-    rows_of = _PartitionRead(lambda rows: [row for row, _ in rows])
-    written_rows_of = _PartitionRead[list[WrittenRow]](lambda rows: rows)
-    ids_of = _PartitionRead(lambda rows: [_row_id(entry) for entry in rows])
-    packed_ids_of = _PartitionRead(lambda rows: pack(row.enqueue_id for row, _ in rows))
-    timed_ids_of = _PartitionRead(
+    rows_of = _PartitionQuery(lambda rows: [row for row, _ in rows])
+    written_rows_of = _PartitionQuery[list[WrittenRow]](lambda rows: rows)
+    ids_of = _PartitionQuery(lambda rows: [_row_id(entry) for entry in rows])
+    packed_ids_of = _PartitionQuery(lambda rows: pack(row.enqueue_id for row, _ in rows))
+    timed_ids_of = _PartitionQuery(
         lambda rows: TimedIds.of_rows((row.enqueue_id, row.enqueued_time) for row, _ in rows)
     )
 
@@ -87,7 +93,7 @@ class MemoryEnqueuedMails:
                 partition[row.enqueue_id] = (stored, written)
 
     def replace_future(self, row: ViewRow) -> Done[list[tuple[bool]]]:
-        exists = self.read(row.queue, row.partition, row.enqueue_id) is not None
+        exists = self.row(row.queue, row.partition, row.enqueue_id) is not None
         if exists:
             self.insert_future(row)
         return Done([(exists,)])
@@ -101,7 +107,7 @@ class MemoryEnqueuedMails:
             self._write(row, written)
         return len(copied)
 
-    def read(self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId) -> ViewRow | None:
+    def row(self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId) -> ViewRow | None:
         row, _ = self._partitions.get((queue, partition), {}).get(enqueue_id, (None, 0))
         return row
 
@@ -119,23 +125,23 @@ class MemoryEnqueuedMails:
         *_: object,
         **__: object,
     ) -> Iterator[ViewRow]:
-        return self.some(queue, ((partition, [enqueue_id]) for partition in partitions))
+        return self.by_ids(queue, ((partition, [enqueue_id]) for partition in partitions))
 
-    def some(
-        self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
+    def by_ids(
+        self, queue: QueueName, wanted: IdsByPartition, *_: object, **__: object
     ) -> Iterator[ViewRow]:
-        return (row for row, _ in self.some_written(queue, wanted))
+        return (row for row, _ in self.written_by_ids(queue, wanted))
 
-    def some_written(
-        self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
+    def written_by_ids(
+        self, queue: QueueName, wanted: IdsByPartition, *_: object, **__: object
     ) -> Iterator[WrittenRow]:
         for partition, ids in wanted:
             yield from (
                 entry for entry in self._sorted(queue, partition) if entry[0].enqueue_id in ids
             )
 
-    def some_ids(
-        self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
+    def existing_ids(
+        self, queue: QueueName, wanted: IdsByPartition, *_: object, **__: object
     ) -> Iterator[tuple[Partition, list[RowId]]]:
         for partition, ids in wanted:
             yield partition, [row for row in self.ids(queue, partition) if row.enqueue_id in ids]
@@ -169,6 +175,12 @@ class MemoryEnqueuedMails:
     def _sorted(self, queue: QueueName, partition: Partition) -> list[WrittenRow]:
         written = self._partitions.get((queue, partition), {})
         return sorted(written.values(), key=lambda entry: entry[0].enqueue_id.bytes)
+
+    # Until the callers have the new names.
+    read = row
+    some = by_ids
+    some_written = written_by_ids
+    some_ids = existing_ids
 
 
 def _row_id(entry: WrittenRow) -> RowId:
@@ -227,7 +239,7 @@ class MemoryStarts:
         self._now_us = now_us
         self._starts: dict[QueueName, Start] = {}
 
-    def read(self, queue: QueueName) -> Start | None:
+    def get(self, queue: QueueName) -> Start | None:
         return self._starts.get(queue)
 
     def insert_first(self, queue: QueueName, value: datetime) -> bool:
@@ -240,6 +252,9 @@ class MemoryStarts:
         start, earlier = Start(instant(epoch_ms(value)), timestamp_us), self._starts.get(queue)
         if earlier is None or _order(start) > _order(earlier):
             self._starts[queue] = start
+
+    # Until the callers have the new names.
+    read = get
 
 
 def _order(start: Start) -> tuple[int, datetime]:
@@ -303,15 +318,18 @@ class MemoryMailStages:
     def prepare(self) -> None:
         return
 
-    def read(self, queue: QueueName, enqueue_id: EnqueueId) -> MailStage | None:
+    def get(self, queue: QueueName, enqueue_id: EnqueueId) -> MailStage | None:
         return self._records.get((queue, enqueue_id))
 
     def advance(self, queue: QueueName, before: MailStage | None, after: MailStage) -> bool:
-        if _state(self.read(queue, after.enqueue_id)) != _state(before):
+        if _state(self.get(queue, after.enqueue_id)) != _state(before):
             return False
         updated = None if after.updated is None else instant(epoch_ms(after.updated))
         self._records[queue, after.enqueue_id] = replace(after, updated=updated)
         return True
+
+    # Until the callers have the new names.
+    read = get
 
 
 def _state(record: MailStage | None) -> tuple[str, int, int] | None:

@@ -270,7 +270,7 @@ def test_a_row_that_goes_as_another_is_refused_for_it_gives_way(world, monkeypat
         monkeypatch.undo()
         assert table.remove(world.queue, there)
 
-    monkeypatch.setattr(type(table), "read", gone)
+    monkeypatch.setattr(type(table), "get", gone)
     added = table.add(world.queue, replace(there, worker="another"))
     assert (added.worker, list(table.list(world.queue))) == ("another", [added])
 

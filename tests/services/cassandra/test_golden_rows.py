@@ -92,7 +92,7 @@ def test_what_james_wrote_is_what_we_read(stores, case, table):
     )
     stores.cassandra.execute(insert, [given[column] for column in COLUMNS])
     expected = from_row(given)
-    assert rows.read(expected.queue, expected.partition, expected.enqueue_id) == expected
+    assert rows.row(expected.queue, expected.partition, expected.enqueue_id) == expected
     assert list(to_row(expected)) == list(COLUMNS)
 
 
@@ -119,7 +119,7 @@ def test_the_other_tables_are_read_as_james_left_them(stores, name, window):
         ("contentStart", stores.tables.content_starts),
     ):
         for row in golden.get(table, []):
-            assert starts.read(queue).value == bound("timestamp", row[table.lower()]["value"])
+            assert starts.get(queue).value == bound("timestamp", row[table.lower()]["value"])
     marked = {UUID(row["enqueueid"]["value"]) for row in golden["deletedMailsV2"]}
     assert (
         set(stores.tables.deleted.ids(queue))

@@ -43,7 +43,7 @@ def test_of_many_that_begin_at_once_exactly_one_is_not_refused(stores, queue):
             threads.map(lambda record: stores.own.mail_stages.advance(queue, None, record), tries)
         )
     assert won.count(True) == 1
-    assert stores.own.mail_stages.read(queue, enqueue_id) == tries[won.index(True)]
+    assert stores.own.mail_stages.get(queue, enqueue_id) == tries[won.index(True)]
 
 
 def ttl(stores, queue, record):

@@ -148,7 +148,7 @@ def delayed(**changes):
 def test_a_delayed_mail_is_read_as_it_was_written(own, queue):
     for mail in (delayed(), delayed(partition=None)):
         own.delayed_mails.write_future(queue, mail).result()
-        found = own.delayed_mails.read(queue, mail.enqueue_id)
+        found = own.delayed_mails.get(queue, mail.enqueue_id)
         assert replace(found, written_us=0) == mail
         assert (
             own.delayed_mails.row(
@@ -156,22 +156,22 @@ def test_a_delayed_mail_is_read_as_it_was_written(own, queue):
             )
             == found
         )
-    assert own.delayed_mails.read(queue, uuid4()) is None
-    assert own.delayed_mails.read(some_queue(), mail.enqueue_id) is None
+    assert own.delayed_mails.get(queue, uuid4()) is None
+    assert own.delayed_mails.get(some_queue(), mail.enqueue_id) is None
 
 
 def test_the_next_step_of_a_slow_clock_is_not_lost(own, queue):
     ahead = 1_000_000 * 3600
     first = delayed(written_us=int(datetime.now(UTC).timestamp() * 1e6) + ahead)
     own.delayed_mails.write_future(queue, first).result()
-    read = own.delayed_mails.read(queue, first.enqueue_id)
+    read = own.delayed_mails.get(queue, first.enqueue_id)
     second = replace(read, token=uuid4())
     own.delayed_mails.write_future(queue, second).result()
-    assert own.delayed_mails.read(queue, first.enqueue_id).token == second.token
+    assert own.delayed_mails.get(queue, first.enqueue_id).token == second.token
     own.delayed_mails.close_future(
         queue, first.enqueue_id, second.token, read.written_us + 1
     ).result()
-    assert own.delayed_mails.read(queue, first.enqueue_id).published
+    assert own.delayed_mails.get(queue, first.enqueue_id).published
 
 
 def test_a_closed_mail_is_remembered_without_its_message(own, queue):
@@ -181,9 +181,9 @@ def test_a_closed_mail_is_remembered_without_its_message(own, queue):
         queue,
         mail.enqueue_id,
         mail.token,
-        own.delayed_mails.read(queue, mail.enqueue_id).written_us,
+        own.delayed_mails.get(queue, mail.enqueue_id).written_us,
     )
-    found = own.delayed_mails.read(queue, mail.enqueue_id)
+    found = own.delayed_mails.get(queue, mail.enqueue_id)
     assert (found.published, found.message, found.due, found.token) == (True, b"", None, mail.token)
 
 
@@ -198,14 +198,14 @@ def test_all_delayed_mails_of_a_queue_are_listed(own, queue):
 
 
 def test_an_older_sample_never_replaces_a_newer(own, queue):
-    assert own.queue_samples.read(queue) is None
+    assert own.queue_samples.get(queue) is None
     newer, older = (
         QueueSample(NOW, NOW + timedelta(seconds=15)),
         QueueSample(NOW - DAY, NOW - DAY + timedelta(seconds=15)),
     )
     own.queue_samples.save(queue, newer)
     own.queue_samples.save(queue, older)
-    assert own.queue_samples.read(queue) == newer
+    assert own.queue_samples.get(queue) == newer
 
 
 def test_slice_statistics_are_kept_by_time(own, queue):
@@ -222,18 +222,18 @@ def test_slice_statistics_are_kept_by_time(own, queue):
 
 def test_the_rounds_of_dead_letters_are_kept(own, queue):
     one, two, three = uuid4(), uuid4(), uuid4()
-    assert own.dead_letter_notes.read(queue, []) == {}
+    assert own.dead_letter_notes.by_ids(queue, []) == {}
     own.dead_letter_notes.count_redrive(queue, one, 1, NOW)
     own.dead_letter_notes.count_redrive(queue, two, 2, NOW)
-    assert own.dead_letter_notes.read(queue, [one, two, three, one]) == {
+    assert own.dead_letter_notes.by_ids(queue, [one, two, three, one]) == {
         one: DeadLetterNote(1, NOW),
         two: DeadLetterNote(2, NOW),
     }
-    assert own.dead_letter_notes.read(some_queue(), [one]) == {}
+    assert own.dead_letter_notes.by_ids(some_queue(), [one]) == {}
     many = [uuid4() for _ in range(250)]
     for each in many:
         own.dead_letter_notes.count_redrive(queue, each, 1, NOW)
-    assert set(own.dead_letter_notes.read(queue, many)) == set(many)
+    assert set(own.dead_letter_notes.by_ids(queue, many)) == set(many)
 
 
 def test_a_missing_own_keyspace_is_created_as_james_is_replicated(stores, fresh_module):

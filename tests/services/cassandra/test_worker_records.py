@@ -102,9 +102,9 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
     assert (found.settled, found.completed, found.hops) == (9, 7, 5)
     assert (found.undoing, found.left_behind) == (3, 2)
     assert found == replace(
-        table.read(queue, "host:1:abc"), times=found.times, read_at=found.read_at
+        table.get(queue, "host:1:abc"), times=found.times, read_at=found.read_at
     )
-    assert table.read(queue, "another") is None
+    assert table.get(queue, "another") is None
     assert table.list(some_queue()) == []
 
 
@@ -122,11 +122,11 @@ def test_ages_are_by_cassandras_clock_and_life_by_the_missed_beats(table, queue)
     table.save(
         queue, record(in_flight=(mail,), every=0.1 * SECOND, started=NOW - timedelta(days=999))
     )
-    fresh = table.read(queue, "host:1:abc")
+    fresh = table.get(queue, "host:1:abc")
     assert fresh.is_alive
     assert table.alive(queue, "host:1:abc")
     sleep(2.6)
-    later = table.read(queue, "host:1:abc")
+    later = table.get(queue, "host:1:abc")
     assert later.age(mail) - fresh.age(mail) > 2.4 * SECOND
     assert later.since(mail) == fresh.since(mail)
     assert not later.is_alive
@@ -155,7 +155,7 @@ def test_a_worker_that_spoke_since_is_not_discarded(table, queue):
     again = in_flight()
     table.save(queue, record(in_flight=(again,), beat=2))
     table.discard(queue, stopped)
-    assert table.read(queue, "host:1:abc").in_flight == (again,)
+    assert table.get(queue, "host:1:abc").in_flight == (again,)
 
 
 def test_workers_of_a_queue_have_a_row_each(table, queue):

@@ -215,27 +215,24 @@ async def test_a_tag_of_an_earlier_connection_is_never_sent(
 
 @pytest.mark.parametrize("before", [0, 1])
 async def test_a_consumer_that_is_stopped_before_it_knows_its_tag_is_none_any_more(
-    fresh: Any, settings: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch, before: int
+    fresh: Any, settings: Any, proxy: Cuttable, before: int
 ) -> None:
     """Else the broker goes on delivering to somebody who settles nothing. `before`: connections that it consumed by, and lost."""
     told: list[str] = []
     late = asyncio.Event()
-    asking = Consumer._tag_of
 
-    async def slow(self: Consumer, *given: Any) -> str:
-        told.append(await asking(self, *given))
-        if len(told) > before:
-            late.set()
-            await asyncio.Event().wait()  # the answer is on its way
-        return told[-1]
+    class Slow(Consumer):
+        async def subscribe(self, *arguments: Any) -> str:
+            told.append(await super().subscribe(*arguments))
+            if len(told) > before:
+                late.set()
+                await asyncio.Event().wait()  # the answer is on its way
+            return told[-1]
 
-    monkeypatch.setattr(Consumer, "_tag_of", slow)
     publisher = Publisher(settings)
     await publisher.publish(NAMES.exchange, b"1", {}, None)
     found: asyncio.Queue[Message] = asyncio.Queue()
-    consumer = Consumer(
-        through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait
-    )
+    consumer = Slow(through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait)
     consumer.start()
     for _ in range(before):
         await asyncio.wait_for(found.get(), 20)
@@ -259,11 +256,10 @@ def waiting(settings: Any) -> int:
 
 
 async def test_a_connection_that_comes_about_when_nobody_waits_for_it_any_more_is_closed(
-    fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch
+    fresh: Any, proxy: Cuttable
 ) -> None:
-    monkeypatch.setattr(linking, "_LAST_WAIT", 0.05)
     proxy.hangs = True
-    opening = asyncio.create_task(Link.open(through(fresh, proxy, "10s")))
+    opening = asyncio.create_task(Link.open(through(fresh, proxy, "10s"), last_wait=0.05))
     await until(lambda: proxy.clients == 1)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):

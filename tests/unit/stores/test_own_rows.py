@@ -1,4 +1,4 @@
-"""Rows of mailslice's own tables: dataclasses to columns and back, statements prepared once."""
+"""RowCodec of mailslice's own tables: dataclasses to columns and back, statements prepared once."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ import pytest
 
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.own import TABLES
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import ttl_seconds
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
 
@@ -34,7 +34,7 @@ class Record:
     apart: int = 0
 
 
-ROWS = Rows(Record, omit=("apart",), enqueue_id="enqueueid", age="age_ms")
+ROWS = RowCodec(Record, omit=("apart",), enqueue_id="enqueueid", age="age_ms")
 
 
 def test_a_record_goes_into_columns_and_comes_back_with_milliseconds():

@@ -10,21 +10,25 @@ from mailslice.stores.cassandra.session import CassandraSession
 
 
 @pytest.fixture
-def session(monkeypatch):
+def session():
     """A function: a session of nodes with these skews in seconds; None does not answer."""
 
     def make(connected, known=()):
-        def skew(_self, host, _clock):
-            if host[1] is None:
-                raise StoreUnavailable(f"{host[0]} does not answer")
-            return timedelta(seconds=host[1])
+        class Session(CassandraSession):
+            def __init__(self):
+                self.address = "here"
+                metadata = SimpleNamespace(all_hosts=lambda: list(known))
+                self._cluster = SimpleNamespace(metadata=metadata)
 
-        made = object.__new__(CassandraSession)
-        made.address = "here"
-        made._cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: list(known)))
-        monkeypatch.setattr(CassandraSession, "_skew", skew)
-        monkeypatch.setattr(CassandraSession, "connected", lambda _self: frozenset(connected))
-        return made
+            def connected(self):
+                return frozenset(connected)
+
+            def skew_of(self, host, _clock):
+                if host[1] is None:
+                    raise StoreUnavailable(f"{host[0]} does not answer")
+                return timedelta(seconds=host[1])
+
+        return Session()
 
     return make
 

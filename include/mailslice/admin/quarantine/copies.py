@@ -71,7 +71,7 @@ class Copies:
             size += len(content)
         return Content.KEPT, size
 
-    def read(self, mail: QuarantinedMail) -> bytes:
+    def content(self, mail: QuarantinedMail) -> bytes:
         """The bytes. Raises ContentMissing when there is no copy."""
         if mail.content is not Content.KEPT:
             raise ContentMissing(

@@ -83,7 +83,7 @@ class Quarantine:
         aside.
         """
         while True:
-            existing = self._table.read(self._queue, item.enqueue_id, holder.attempt)
+            existing = self._table.get(self._queue, item.enqueue_id, holder.attempt)
             if existing is None or existing.state is State.NOTED:
                 existing = self._add_row(existing, item, self._row(item, holder, decided), state)
             if existing is not None:
@@ -241,7 +241,7 @@ class Quarantine:
 
     def content(self, mail: QuarantinedMail) -> bytes:
         """The bytes. Raises ContentMissing when there is no copy."""
-        return self._copies.read(mail)
+        return self._copies.content(mail)
 
     def _add_row(
         self, existing: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
@@ -302,7 +302,7 @@ class Quarantine:
 
     def _moved(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
         moved = self._table.move(self._queue, mail, **changes)
-        return moved or self._table.read(self._queue, mail.enqueue_id, mail.attempt) or mail
+        return moved or self._table.get(self._queue, mail.enqueue_id, mail.attempt) or mail
 
     def _forget(self, mail: QuarantinedMail) -> None:
         """The copy, then the row: a kill in between leaves a row without content, which the next

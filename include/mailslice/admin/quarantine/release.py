@@ -61,7 +61,7 @@ class Releases:
     def release(self, mail: QuarantinedMail) -> EnqueueId:
         """Enqueue the mail anew; its new enqueue id. Raises as `Quarantine.release`."""
         with self._leased(mail) as until:
-            now = self._table.read(self._queue, mail.enqueue_id, mail.attempt)
+            now = self._table.get(self._queue, mail.enqueue_id, mail.attempt)
             if now is None or now.state not in _OUT:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")

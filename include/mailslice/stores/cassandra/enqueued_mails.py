@@ -20,8 +20,8 @@ from mailslice.stores.cassandra.packed import PackedPage
 from mailslice.stores.cassandra.session import CassandraSession, Params, Pending, Row
 from mailslice.stores.cassandra.table import Statement, Table, assignments, insert, select
 
-_PLACE = "queuename = ? AND timerangestart = ? AND bucketid = ?"
-_BY_IDS = f"{_PLACE} AND enqueueid IN ?"
+_PARTITION = "queuename = ? AND timerangestart = ? AND bucketid = ?"
+_BY_IDS = f"{_PARTITION} AND enqueueid IN ?"
 _KEY_COLUMNS = 4
 """The first of COLUMNS are the key."""
 _WRITTEN = "WRITETIME(enqueuedtime)"
@@ -32,7 +32,7 @@ _RANGES = 16
 
 Page = TypeVar("Page")
 Page_co = TypeVar("Page_co", covariant=True)
-IdsByPlace: TypeAlias = Iterable[tuple[Partition, Sequence[EnqueueId]]]
+IdsByPartition: TypeAlias = Iterable[tuple[Partition, Sequence[EnqueueId]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class ReadPages(Protocol[Page_co]):
         """Pages with the partition of each."""
 
 
-class PartitionRead(Generic[Page]):
+class PartitionQuery(Generic[Page]):
     """A method of EnqueuedMails: a SELECT of columns; `packed` pages come undecoded."""
 
     def __init__(
         self, columns: Iterable[str], decode: Callable[[Any], Page], *, packed: bool = False
     ) -> None:
-        self.cql = select(columns, _PLACE)
+        self.cql = select(columns, _PARTITION)
         self.decode = decode
         self.packed = packed
 
@@ -81,19 +81,19 @@ class EnqueuedMails(Table):
 
     ON_EVENT_LOOP = ("_insert", "_replace")
 
-    rows_of = PartitionRead(COLUMNS, lambda rows: [from_row(row) for row in rows])
-    written_rows_of = PartitionRead((*COLUMNS, _WRITTEN), lambda rows: [*map(_written_row, rows)])
-    ids_of = PartitionRead(_ROW_ID, lambda rows: [_row_id(row) for row in rows])
-    written_ids_of = PartitionRead[list[tuple[EnqueueId, int | None]]](
+    rows_of = PartitionQuery(COLUMNS, lambda rows: [from_row(row) for row in rows])
+    written_rows_of = PartitionQuery((*COLUMNS, _WRITTEN), lambda rows: [*map(_written_row, rows)])
+    ids_of = PartitionQuery(_ROW_ID, lambda rows: [_row_id(row) for row in rows])
+    written_ids_of = PartitionQuery[list[tuple[EnqueueId, int | None]]](
         ("enqueueid", _WRITTEN), lambda rows: rows
     )
-    packed_ids_of = PartitionRead[bytes](("enqueueid",), lambda page: page.data, packed=True)
-    timed_ids_of = PartitionRead(
+    packed_ids_of = PartitionQuery[bytes](("enqueueid",), lambda page: page.data, packed=True)
+    timed_ids_of = PartitionQuery(
         ("enqueueid", "enqueuedtime"),
         lambda page: TimedIds.of_page(page.rows, page.data),
         packed=True,
     )
-    packed_written_ids_of = PartitionRead[PackedPage](
+    packed_written_ids_of = PartitionQuery[PackedPage](
         ("enqueueid", _WRITTEN), lambda page: page, packed=True
     )
 
@@ -101,14 +101,14 @@ class EnqueuedMails(Table):
     _copy = Statement(insert(COLUMNS, "USING TIMESTAMP ?"))
     _replace = Statement(
         f"UPDATE {{table}} SET {assignments(COLUMNS[_KEY_COLUMNS:])} "
-        f"WHERE {_PLACE} AND enqueueid = ? IF EXISTS",
+        f"WHERE {_PARTITION} AND enqueueid = ? IF EXISTS",
         idempotent=False,
     )
-    _read = Statement(select(COLUMNS, f"{_PLACE} AND enqueueid = ?"))
+    _read = Statement(select(COLUMNS, f"{_PARTITION} AND enqueueid = ?"))
     _by_ids = Statement(select(COLUMNS, _BY_IDS))
     _written_by_ids = Statement(select((*COLUMNS, _WRITTEN), _BY_IDS))
     _row_ids_by_ids = Statement(select(_ROW_ID, _BY_IDS))
-    _delete_partition = Statement(f"DELETE FROM {{table}} USING TIMESTAMP ? WHERE {_PLACE}")
+    _delete_partition = Statement(f"DELETE FROM {{table}} USING TIMESTAMP ? WHERE {_PARTITION}")
     _partitions = Statement(
         "SELECT DISTINCT queuename, timerangestart, bucketid FROM {table} "
         f"WHERE {_TOKEN} > ? AND {_TOKEN} <= ?"
@@ -141,7 +141,7 @@ class EnqueuedMails(Table):
         params = ([*self._bound(row), written_us] for row, written_us in rows)
         return self._session.run_many(self._copy, params)
 
-    def read(self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId) -> ViewRow | None:
+    def row(self, queue: QueueName, partition: Partition, enqueue_id: EnqueueId) -> ViewRow | None:
         """The row, or None."""
         rows = self._session.execute(self._read, [*_key(queue, partition), enqueue_id])
         return from_row(rows[0]) if rows else None
@@ -164,32 +164,34 @@ class EnqueuedMails(Table):
         for _, ids in self.ids_of(queue, [partition], in_flight=1):
             yield from ids
 
-    def some(
-        self, queue: QueueName, ids_by_place: IdsByPlace, in_flight: int = 8
+    def by_ids(
+        self, queue: QueueName, ids_by_partition: IdsByPartition, in_flight: int = 8
     ) -> Iterator[ViewRow]:
         """The rows of these ids that are there, at most 100 ids a request, in no order."""
-        for _, rows in self._session.map(self._by_ids, _hundreds(queue, ids_by_place), in_flight):
+        for _, rows in self._session.map(
+            self._by_ids, _hundreds(queue, ids_by_partition), in_flight
+        ):
             yield from map(from_row, rows)
 
-    def some_written(
-        self, queue: QueueName, ids_by_place: IdsByPlace, in_flight: int = 8
+    def written_by_ids(
+        self, queue: QueueName, ids_by_partition: IdsByPartition, in_flight: int = 8
     ) -> Iterator[WrittenRow]:
-        """As `some`, each row with its write time."""
+        """As `by_ids`, each row with its write time."""
         for _, rows in self._session.map(
-            self._written_by_ids, _hundreds(queue, ids_by_place), in_flight
+            self._written_by_ids, _hundreds(queue, ids_by_partition), in_flight
         ):
             yield from map(_written_row, rows)
 
-    def some_ids(
+    def existing_ids(
         self,
         queue: QueueName,
-        ids_by_place: IdsByPlace,
+        ids_by_partition: IdsByPartition,
         in_flight: int = 8,
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[Partition, list[RowId]]]:
-        """As `some`, with `RowId`s: which of these ids have a row, without reading the others."""
-        keys = _hundreds(queue, ids_by_place)
+        """As `by_ids`, with `RowId`s: which of these ids have a row, without reading the others."""
+        keys = _hundreds(queue, ids_by_partition)
         for key, rows in self._session.map(self._row_ids_by_ids, keys, in_flight, ordered=ordered):
             yield key.partition, [_row_id(row) for row in rows]
 
@@ -212,7 +214,7 @@ class EnqueuedMails(Table):
 
     def pages(
         self,
-        read: PartitionRead[Page],
+        read: PartitionQuery[Page],
         queue: QueueName,
         partitions: Iterable[Partition],
         in_flight: int = 8,
@@ -234,19 +236,25 @@ class EnqueuedMails(Table):
             ]
         return [UNSET_VALUE if value is None else value for value in values]
 
+    # Until the callers have the new names.
+    read = row
+    some = by_ids
+    some_written = written_by_ids
+    some_ids = existing_ids
+
 
 class _Key(list[object]):
-    """The bound key of a partition, and ids when some are asked for, which remembers the place."""
+    """The bound key of a partition, and ids when some are asked for, which remembers the partition."""
 
     def __init__(self, queue: QueueName, partition: Partition, *ids: list[EnqueueId]) -> None:
         super().__init__([*_key(queue, partition), *ids])
         self.partition = partition
 
 
-def _hundreds(queue: QueueName, ids_by_place: IdsByPlace) -> Iterator[_Key]:
+def _hundreds(queue: QueueName, ids_by_partition: IdsByPartition) -> Iterator[_Key]:
     return (
         _Key(queue, partition, list(ids[at : at + IDS_A_REQUEST]))
-        for partition, ids in ids_by_place
+        for partition, ids in ids_by_partition
         for at in range(0, len(ids), IDS_A_REQUEST)
     )
 

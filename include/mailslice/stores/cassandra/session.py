@@ -220,7 +220,7 @@ class CassandraSession:
         problem: StoreUnavailable | None = None
         for host in self.connected() or self._cluster.metadata.all_hosts():
             try:
-                skews.append(self._skew(host, clock))
+                skews.append(self.skew_of(host, clock))
             except StoreUnavailable as error:
                 problem = error
         if not skews:
@@ -229,7 +229,8 @@ class CassandraSession:
             )
         return max(skews, key=abs)
 
-    def _skew(self, host: object, clock: Clock) -> timedelta:
+    def skew_of(self, host: object, clock: Clock) -> timedelta:
+        """How far this node's clock is ahead; zero within the time of the question."""
         before = clock()
         with self.translating():
             rows = list(

@@ -41,7 +41,7 @@ class _Starts(Table):
         """As of any table; `{column}` is the start's."""
         return super().prepare_statement(cql.replace("{column}", self.COLUMN), **options)
 
-    def read(self, queue: QueueName) -> Start | None:
+    def get(self, queue: QueueName) -> Start | None:
         """The start, at the settings' consistency, or None when none is written."""
         rows = self._session.execute(self._read, [queue])
         if not rows or rows[0][0] is None:
@@ -50,13 +50,16 @@ class _Starts(Table):
 
     def insert_first(self, queue: QueueName, value: datetime) -> bool:
         """Write the start IF NOT EXISTS; whether it was. A read goes first: an LWT is dear."""
-        if self.read(queue) is not None:
+        if self.get(queue) is not None:
             return False
         return applied(self._session.execute(self._insert_first, [queue, epoch_ms(value)]))
 
     def write(self, queue: QueueName, value: datetime, timestamp_us: int) -> None:
         """Write the start with this write time; a value that was written later stays."""
         self._session.execute(self._write, [queue, epoch_ms(value), timestamp_us])
+
+    # Until the callers have the new names.
+    read = get
 
 
 class BrowseStarts(_Starts):

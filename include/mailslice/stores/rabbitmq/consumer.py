@@ -196,8 +196,9 @@ class Consumer:
 
         channel.add_on_cancel_callback(cancelled)
         await link.call(channel.basic_qos, prefetch_count=self._prefetch)
-        self._tag = await self._tag_of(link, deliver)
+        self._tag = await self.subscribe(link, deliver)
 
-    async def _tag_of(self, link: Link, deliver: Callable[..., None]) -> str:
+    async def subscribe(self, link: Link, deliver: Callable[..., None]) -> str:
+        """Begins to consume; the broker's tag of the consumer."""
         ok = await link.call(link.channel.basic_consume, self._queue, deliver)
         return str(ok.method.consumer_tag)

@@ -50,19 +50,19 @@ class Link:
         connection.add_on_connection_unblocked_callback(self._unblock)
 
     @staticmethod
-    async def open(settings: RabbitSettings) -> Link:
-        """Connects and opens the channel. Raises StoreUnavailable or BadSetting naming host:port,
-        within the time-out of the settings.
+    async def open(settings: RabbitSettings, *, last_wait: float = _LAST_WAIT) -> Link:
+        """Connects and opens the channel.
 
-        Cancelled, it waits a little for the attempt to end: pika fails when a handshake is cut
-        short. What comes of it, then or later, is closed.
+        Raises StoreUnavailable or BadSetting naming host:port, within the time-out of the settings.
+        Cancelled, it waits `last_wait` seconds for the attempt to end: pika fails when a handshake
+        is cut short. What comes of it, then or later, is closed.
         """
         attempt = asyncio.create_task(_open(settings), name="amqp-connect")
         try:
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
             attempt.add_done_callback(_unwanted)  # it may end when nobody waits here any more
-            await asyncio.wait({attempt}, timeout=_LAST_WAIT)
+            await asyncio.wait({attempt}, timeout=last_wait)
             if attempt.done():
                 await _closed(attempt)
             raise

@@ -42,23 +42,23 @@ class Depth:
 class Management:
     """A client of the management API, for the vhost of the AMQP URL.
 
-    Safe to share between threads.
+    Safe to share between threads. `pool` makes the requests in place of the client's own.
     """
 
-    def __init__(self, settings: RabbitSettings) -> None:
+    def __init__(self, settings: RabbitSettings, pool: urllib3.PoolManager | None = None) -> None:
         self._address = broker_address(settings)
         allowed = "http:// or https://user:password@host:port"
         url = settings.management_url.get_secret_value()
         parts = url_parts(_URL, url, ("http", "https"), allowed)
         self._vhost = quote(self._address.vhost, safe="")
-        self._partition = parts.netloc.rpartition("@")[2]
-        self._base = f"{parts.scheme}://{self._partition}{parts.path.rstrip('/')}"
+        self._host = parts.netloc.rpartition("@")[2]
+        self._base = f"{parts.scheme}://{self._host}{parts.path.rstrip('/')}"
         user = unquote(parts.username) if parts.username else self._address.user
         password = unquote(parts.password) if parts.password is not None else self._address.password
         self._user = user
         seconds = settings.timeout.total_seconds()
         context = client_tls(settings, "RABBITMQ") if parts.scheme == "https" else None
-        self._pool = urllib3.PoolManager(
+        self._pool = pool or urllib3.PoolManager(
             headers=urllib3.make_headers(basic_auth=f"{user}:{password}"),
             timeout=urllib3.Timeout(connect=seconds, read=seconds),
             retries=False,
@@ -208,12 +208,12 @@ class Management:
         rows = self._get(path)
         if rows is None:
             raise BadSetting(
-                f"RabbitMQ management at {self._partition} ({_URL}): there is no vhost "
+                f"RabbitMQ management at {self._host} ({_URL}): there is no vhost "
                 f"{self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names"
             )
         if not isinstance(rows, list):
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._partition} gives no list for {path} "
+                f"RabbitMQ management at {self._host} gives no list for {path} "
                 f"(vhost {self._address.vhost!r})"
             )
         return rows
@@ -224,24 +224,24 @@ class Management:
             response = self._pool.request("GET", self._base + path)
         except HTTPError as error:
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._partition} ({_URL}) does not answer: {_reason(error)}"
+                f"RabbitMQ management at {self._host} ({_URL}) does not answer: {_reason(error)}"
             ) from error
         if response.status == 404:
             return None
         if response.status in (401, 403):
             raise BadSetting(
-                f"RabbitMQ management at {self._partition} refuses user {self._user!r} of {_URL}: "
+                f"RabbitMQ management at {self._host} refuses user {self._user!r} of {_URL}: "
                 "wrong password, or no management tag"
             )
         if response.status != 200:
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._partition} answers {response.status} to {path}"
+                f"RabbitMQ management at {self._host} answers {response.status} to {path}"
             )
         try:
             return json.loads(response.data)
         except ValueError as error:
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._partition} ({_URL}) does not answer JSON to {path}"
+                f"RabbitMQ management at {self._host} ({_URL}) does not answer JSON to {path}"
             ) from error
 
 
@@ -274,7 +274,7 @@ def seen_empty(management: Management, queue: QueueName) -> bool:
 
     None ready, unacknowledged or in dead-lettering. Unknown is not empty, nor is anything while the
     broker has an alarm or a blocked connection: a publish that raised there is delivered later.
-    Dead letters are left out (see `held.dead_letter_ids`). One sample is of about 15 s before it.
+    Dead letters are left out (see `checkout.dead_letter_ids`). One sample is of about 15 s before it.
     """
     return not management.alarms() and all(_emptiness(management, queue))
 

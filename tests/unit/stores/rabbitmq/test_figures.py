@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pydantic import SecretStr
@@ -79,31 +82,38 @@ def test_what_is_parked_goes_back_to_the_mail_exchange_and_never_expires(quorum:
     assert names.park_queue == "mailslice-park-60s-q"
 
 
-def test_queues_whose_names_no_mail_queue_may_have_are_not_listed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = ("spool", "a/b", "", "x" * 201)
-    monkeypatch.setattr(
-        Management,
-        "_list",
-        lambda _, path: [
-            {
-                "name": RabbitNames(QueueName(name)).exchange
-                if "exchanges" in path
-                else RabbitNames(QueueName(name)).work_queue
-            }
-            for name in names
-        ],
-    )
-    assert Management(RabbitSettings()).mail_queues() == ["spool"]
+class Api:
+    """A pool whose answers are JSON; None is 404."""
+
+    def __init__(self, answer: Callable[[str], object]) -> None:
+        self._answer = answer
+
+    def request(self, _method: str, url: str) -> SimpleNamespace:
+        value = self._answer(urlsplit(url).path)
+        return SimpleNamespace(status=404 if value is None else 200, data=json.dumps(value))
 
 
-def test_a_vhost_that_is_not_there_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Management, "_get", lambda *_: None)
+def management_of(answer: Callable[[str], object], **settings: Any) -> Management:
+    pool: Any = Api(answer)
+    return Management(RabbitSettings(**settings), pool)
+
+
+def test_queues_whose_names_no_mail_queue_may_have_are_not_listed() -> None:
+    names = [RabbitNames(QueueName(name)) for name in ("spool", "a/b", "", "x" * 201)]
+
+    def listed(path: str) -> object:
+        is_exchange = "exchanges" in path
+        return [{"name": name.exchange if is_exchange else name.work_queue} for name in names]
+
+    assert management_of(listed).mail_queues() == ["spool"]
+
+
+def test_a_vhost_that_is_not_there_is_a_wrong_setting() -> None:
+    management = management_of(lambda _: None, url=SecretStr("amqp://guest:guest@h/mail"))
     with pytest.raises(
         BadSetting, match=r"there is no vhost 'mail', which MAILSLICE_RABBITMQ_URL names"
     ):
-        Management(RabbitSettings(url=SecretStr("amqp://guest:guest@h/mail"))).mail_queues()
+        management.mail_queues()
 
 
 FULL = {"type": "classic", "messages_ready": 1, "messages_unacknowledged": 2, "consumers": 3}
@@ -232,13 +242,10 @@ def test_only_what_is_known_to_hold_nothing_is_seen_empty(
     ],
 )
 def test_how_often_a_message_may_come_back(
-    monkeypatch: pytest.MonkeyPatch, found: dict[str, Any] | None, version: str, limit: int | None
+    found: dict[str, Any] | None, version: str, limit: int | None
 ) -> None:
-    management = Management(RabbitSettings())
-    monkeypatch.setattr(
-        management,
-        "_get",
-        lambda path: {"rabbitmq_version": version} if path == "/api/overview" else found,
+    management = management_of(
+        lambda path: {"rabbitmq_version": version} if path == "/api/overview" else found
     )
     assert management.delivery_limit("q") == limit
     assert management.keeps_order("q") is (found is None or found.get("type") == "classic")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.table import Statement, insert, select
 
@@ -27,7 +27,7 @@ class CounterClaim:
     outcome: str | None = None
 
 
-_ROWS = Rows(CounterClaim)
+_ROWS = RowCodec(CounterClaim)
 
 
 class CounterClaims(OwnTable):

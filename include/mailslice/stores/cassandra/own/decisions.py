@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.table import Statement, insert, select
 
@@ -33,7 +33,7 @@ class DecisionRow:
     attempt: int = 1
 
 
-_ROWS = Rows(DecisionRow, enqueue_id="enqueueid", age="age_ms")
+_ROWS = RowCodec(DecisionRow, enqueue_id="enqueueid", age="age_ms")
 
 
 class Decisions(OwnTable):

@@ -20,7 +20,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.session import Row
 from mailslice.stores.cassandra.table import Statement, insert, select
@@ -55,7 +55,7 @@ class DelayedMail:
     leased: bool = False
 
 
-_ROWS = Rows(DelayedMail, omit=("enqueue_id", "partition", "written_us"), token="copy_token")  # noqa: S106
+_ROWS = RowCodec(DelayedMail, omit=("enqueue_id", "partition", "written_us"), token="copy_token")  # noqa: S106
 _VALUES = ("slicestart", "bucketid", *_ROWS.columns)
 _COLUMNS = ("queuename", "shard", "enqueueid", *_VALUES)
 _READ = ("enqueueid", "WRITETIME(copy_token)", *_VALUES)
@@ -91,10 +91,10 @@ class DelayedMails(OwnTable):
         """A future of no rows, or of one for `row`."""
         return self._session.submit(self._read, _key(queue, enqueue_id))
 
-    def read(self, queue: QueueName, enqueue_id: EnqueueId) -> DelayedMail | None:
+    def get(self, queue: QueueName, enqueue_id: EnqueueId) -> DelayedMail | None:
         """The mail's row, or None."""
-        rows = self._session.execute(self._read, _key(queue, enqueue_id))
-        return self.row(rows[0]) if rows else None
+        row = self._row(self._read, _key(queue, enqueue_id))
+        return None if row is None else self.row(row)
 
     @staticmethod
     def row(values: Row) -> DelayedMail:
@@ -168,6 +168,9 @@ class DelayedMails(OwnTable):
             for enqueue_id, due, published, throttled in rows:
                 if due is not None and not published:
                     yield EnqueueId(enqueue_id), instant(due), bool(throttled)
+
+    # Until the callers have the new names.
+    read = get
 
 
 def _shard(enqueue_id: EnqueueId) -> int:

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.table import Statement, insert, select
 
@@ -24,7 +22,7 @@ class DeadLetterNote:
     redriven_at: datetime | None = None
 
 
-_ROWS = Rows(DeadLetterNote)
+_ROWS = RowCodec(DeadLetterNote)
 
 
 class DeadLetterNotes(OwnTable):
@@ -50,10 +48,10 @@ class DeadLetterNotes(OwnTable):
         note = DeadLetterNote(redrives, at)
         self._session.execute(self._insert, [queue, enqueue_id, *_ROWS.values(note)])
 
-    def read(
-        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
-    ) -> dict[EnqueueId, DeadLetterNote]:
-        """The notes of those ids that have one."""
-        params = ([queue, batch] for batch in batches(dict.fromkeys(ids), IDS_A_REQUEST))
-        pages = self._session.map(self._by_ids, params, in_flight)
-        return {enqueue_id: _ROWS.record(note) for _, rows in pages for enqueue_id, *note in rows}
+    def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DeadLetterNote]:
+        """The notes of those of `ids` that have one."""
+        rows = self._rows_by_ids(self._by_ids, queue, ids)
+        return {enqueue_id: _ROWS.record(values) for enqueue_id, *values in rows}
+
+    # Until the callers have the new names.
+    read = by_ids

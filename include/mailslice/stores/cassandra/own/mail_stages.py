@@ -14,10 +14,8 @@ from typing import Any
 from cassandra.cluster import ResponseFuture
 
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.stages import MailStage, Stage
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.session import Params
 from mailslice.stores.cassandra.table import Statement, applied, assignments, select
@@ -58,18 +56,15 @@ class MailStages(OwnTable):
         """A future of no rows, or of one for `record`."""
         return self._session.submit(self._read, [queue, enqueue_id])
 
-    def read(self, queue: QueueName, enqueue_id: EnqueueId) -> MailStage | None:
+    def get(self, queue: QueueName, enqueue_id: EnqueueId) -> MailStage | None:
         """The mail's record, or None when nobody began. SERIAL: a write without an answer shows."""
-        rows = self._session.execute(self._read_serial, [queue, enqueue_id])
-        return self.record(rows[0], enqueue_id) if rows else None
+        row = self._row(self._read_serial, [queue, enqueue_id])
+        return None if row is None else self.record(row, enqueue_id)
 
-    def some(
-        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
-    ) -> dict[EnqueueId, MailStage]:
-        """The records of those of `ids` that have one, 100 a request."""
-        params = ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
-        pages = self._session.map(self._by_ids, params, in_flight)
-        return {one: self.record(values, one) for _, rows in pages for one, *values in rows}
+    def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
+        """The records of those of `ids` that have one."""
+        rows = self._rows_by_ids(self._by_ids, queue, ids)
+        return {enqueue_id: self.record(values, enqueue_id) for enqueue_id, *values in rows}
 
     @staticmethod
     def record(values: Sequence[Any], enqueue_id: EnqueueId) -> MailStage:
@@ -95,6 +90,10 @@ class MailStages(OwnTable):
     def advance(self, queue: QueueName, before: MailStage | None, after: MailStage) -> bool:
         """As `advance_future`; whether it was written. After an error it is unknown: read."""
         return self._apply(self._write, _bound(queue, before, after))
+
+    # Until the callers have the new names.
+    read = get
+    some = by_ids
 
 
 def _bound(queue: QueueName, before: MailStage | None, after: MailStage) -> Params:

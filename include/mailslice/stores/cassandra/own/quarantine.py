@@ -16,7 +16,7 @@ from typing import Any
 
 from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.table import Statement, assignments, insert, select
 
@@ -84,7 +84,7 @@ class QuarantinedMail:
     copy_id: str = ""
 
 
-_ROWS = Rows(
+_ROWS = RowCodec(
     QuarantinedMail,
     omit=("enqueue_id", "attempt", "copy_id"),
     age="age_ms",
@@ -127,7 +127,7 @@ class QuarantineTable(OwnTable):
     def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
         """Write the row unless there is one of this enqueue id and attempt; the row there is now."""
         while not self._apply(self._insert, [*_key(queue, mail), *_values(mail)]):
-            if (existing := self.read(queue, mail.enqueue_id, mail.attempt)) is not None:
+            if (existing := self.get(queue, mail.enqueue_id, mail.attempt)) is not None:
                 return existing
             # It went between the two: ours was not written, either.
         return _as_stored(mail)
@@ -140,10 +140,10 @@ class QuarantineTable(OwnTable):
         statement = self._list_serial if serial else self._list
         return map(_record, self._session.stream(statement, [queue]))
 
-    def read(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
+    def get(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
         """The row, or None. SERIAL: a write that was not answered shows."""
-        rows = self._session.execute(self._read, [queue, enqueue_id, attempt])
-        return _record(rows[0]) if rows else None
+        row = self._row(self._read, [queue, enqueue_id, attempt])
+        return None if row is None else _record(row)
 
     def move(
         self, queue: QueueName, mail: QuarantinedMail, **changes: object
@@ -167,6 +167,9 @@ class QuarantineTable(OwnTable):
         """Delete the row if state, decided and copy_id are as in `mail`; False: another was faster."""
         condition = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
         return self._apply(self._delete, [*_key(queue, mail), *condition])
+
+    # Until the callers have the new names.
+    read = get
 
 
 def _key(queue: QueueName, mail: QuarantinedMail) -> list[Any]:

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.table import Statement, assignments, insert, select
 
@@ -46,7 +44,7 @@ class Republished:
     at: datetime
 
 
-_ROWS = Rows(Republished, enqueue_id="enqueueid")
+_ROWS = RowCodec(Republished, enqueue_id="enqueueid")
 
 
 class RepublishedMails(OwnTable):
@@ -83,7 +81,7 @@ class RepublishedMails(OwnTable):
         if taken:
             return requested
         # A decision whose TTL ended in between leaves nothing to read: the next run decides anew.
-        return self.read(queue, requested.enqueue_id) or Republished(
+        return self.get(queue, requested.enqueue_id) or Republished(
             requested.enqueue_id, "", "", PublishState.UNKNOWN, "", requested.at
         )
 
@@ -98,18 +96,13 @@ class RepublishedMails(OwnTable):
         """Write how the claimed decision ended; False when it does not stand any more."""
         return self._put(queue, replace(decision, state=state, at=at), decision.decision, ttl)
 
-    def read(self, queue: QueueName, enqueue_id: EnqueueId) -> Republished | None:
+    def get(self, queue: QueueName, enqueue_id: EnqueueId) -> Republished | None:
         """The newest decision on a mail, or None."""
-        rows = self._session.execute(self._by_ids, [queue, [enqueue_id]])
-        return _ROWS.record(rows[0]) if rows else None
+        return self.by_ids(queue, [enqueue_id]).get(enqueue_id)
 
-    def some(
-        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
-    ) -> dict[EnqueueId, Republished]:
+    def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, Republished]:
         """Those of `ids` on which something was decided."""
-        params = ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
-        pages = self._session.map(self._by_ids, params, in_flight)
-        decisions = (_ROWS.record(row) for _, rows in pages for row in rows)
+        decisions = map(_ROWS.record, self._rows_by_ids(self._by_ids, queue, ids))
         return {decision.enqueue_id: decision for decision in decisions}
 
     def _put(
@@ -119,3 +112,7 @@ class RepublishedMails(OwnTable):
         return self._apply(
             self._replace, [ttl_seconds(ttl), *values, queue, enqueue_id, instead_of]
         )
+
+    # Until the callers have the new names.
+    read = get
+    some = by_ids

@@ -18,7 +18,7 @@ _EMPTY = (bool, int, str, bytes, timedelta, tuple)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class Rows(Generic[T]):
+class RowCodec(Generic[T]):
     """Maps each field to the column of its name, or to the one that is given for it.
 
     A datetime is a timestamp, a timedelta is milliseconds, a tuple a list, an enum its value.

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import QueueName
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.table import Statement, insert, select
 
@@ -32,7 +32,7 @@ class RunRow:
     finished: datetime | None = None
 
 
-_ROWS = Rows(RunRow, queue="queuename")
+_ROWS = RowCodec(RunRow, queue="queuename")
 _KEY = ("duty", "queuename", "started", "run")
 _PARTITION = "duty = ? AND queuename = ?"
 
@@ -75,8 +75,8 @@ class Runs(OwnTable):
         """The run of this id, or None."""
         for key in self._session.stream(self._keys):
             if key[-1] == run:
-                rows = self._session.execute(self._one, key)
-                return _ROWS.record(rows[0]) if rows else None
+                row = self._row(self._one, key)
+                return None if row is None else _ROWS.record(row)
         return None
 
     def delete(self, row: RunRow) -> None:

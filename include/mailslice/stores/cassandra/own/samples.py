@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailslice.model.mail import QueueName
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.table import Statement, insert, select
 
@@ -19,7 +19,7 @@ class QueueSample:
     second_pass: datetime
 
 
-_ROWS = Rows(QueueSample)
+_ROWS = RowCodec(QueueSample)
 
 
 class QueueSamples(OwnTable):
@@ -39,11 +39,14 @@ class QueueSamples(OwnTable):
         first, second = _ROWS.values(sample)
         self._session.execute(self._insert, [queue, first, second, second * 1000])
 
-    def read(self, queue: QueueName) -> QueueSample | None:
+    def get(self, queue: QueueName) -> QueueSample | None:
         """The newest sample, or None when the queue was never seen empty."""
-        rows = self._session.execute(self._read, [queue])
-        return _ROWS.record(rows[0]) if rows else None
+        row = self._row(self._read, [queue])
+        return None if row is None else _ROWS.record(row)
 
     def delete(self, queue: QueueName) -> None:
         """Forget the queue."""
         self._session.execute(self._delete, [queue])
+
+    # Until the callers have the new names.
+    read = get

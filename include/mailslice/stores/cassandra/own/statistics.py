@@ -8,7 +8,7 @@ from datetime import datetime
 
 from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.table import Statement, insert, select
 
@@ -24,7 +24,7 @@ class SliceStatistic:
     survivors: tuple[EnqueueId, ...] = ()
 
 
-_ROWS = Rows(SliceStatistic)
+_ROWS = RowCodec(SliceStatistic)
 
 
 class SliceStatistics(OwnTable):

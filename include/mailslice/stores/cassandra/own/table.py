@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import ClassVar, Self
 
+from cassandra.query import PreparedStatement
+
+from mailslice.model.batches import batches
 from mailslice.model.errors import BadSetting
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import (
     create_keyspace,
@@ -16,8 +20,9 @@ from mailslice.stores.cassandra.ddl import (
     replication_of,
     tables_of,
 )
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.references import columns_of
-from mailslice.stores.cassandra.session import CassandraSession, Params
+from mailslice.stores.cassandra.session import CassandraSession, Params, Row
 from mailslice.stores.cassandra.table import Table, applied
 
 TABLES: dict[str, type[OwnTable]] = {}
@@ -73,6 +78,19 @@ class OwnTable(Table):
     def key_columns(cls) -> frozenset[str]:
         """The names of the key's columns."""
         return frozenset(re.findall(r"\w+", cls.SCHEMA.partition("PRIMARY KEY")[2]))
+
+    def _row(self, statement: PreparedStatement, params: Params) -> Row | None:
+        """The only row of an answer, or None."""
+        rows = self._session.execute(statement, params)
+        return rows[0] if rows else None
+
+    def _rows_by_ids(
+        self, statement: PreparedStatement, queue: QueueName, ids: Iterable[EnqueueId]
+    ) -> Iterator[Row]:
+        """The rows of those of `ids` that have one, 100 ids a request."""
+        params = ([queue, batch] for batch in batches(dict.fromkeys(ids), IDS_A_REQUEST))
+        for _, rows in self._session.map(statement, params, in_flight=8):
+            yield from rows
 
     def _apply(self, statement: object, params: Params) -> bool:
         """Execute a conditional write; whether it was done."""

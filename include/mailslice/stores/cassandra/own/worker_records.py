@@ -20,7 +20,7 @@ from cassandra.cluster import ResponseFuture
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.processing_times import ProcessingTimes
-from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.session import Row
 from mailslice.stores.cassandra.table import Statement, select
@@ -134,7 +134,7 @@ def dead_after(every: timedelta) -> timedelta:
     return every * _MISSED_BEATS + _SLACK
 
 
-_ROWS = Rows(
+_ROWS = RowCodec(
     WorkerRecord,
     omit=("in_flight", "times", "heartbeat", "read_at", "written_us"),
     every="every_ms",
@@ -189,14 +189,14 @@ class WorkerRecords(OwnTable):
         """The records of the queue's workers, dead ones too."""
         return [_record(row) for row in self._session.stream(self._list, [queue])]
 
-    def read(self, queue: QueueName, worker: str) -> WorkerRecord | None:
+    def get(self, queue: QueueName, worker: str) -> WorkerRecord | None:
         """One worker's record; None when it never wrote one, or not for a day."""
-        rows = self._session.execute(self._read, [queue, worker])
-        return _record(rows[0]) if rows else None
+        row = self._row(self._read, [queue, worker])
+        return None if row is None else _record(row)
 
     def alive(self, queue: QueueName, worker: str) -> bool:
         """Whether the worker's last heartbeat is recent."""
-        record = self.read(queue, worker)
+        record = self.get(queue, worker)
         return record is not None and record.is_alive
 
     def discard(self, queue: QueueName, record: WorkerRecord) -> None:
@@ -207,6 +207,9 @@ class WorkerRecords(OwnTable):
         """The queues that any worker has recorded."""
         for row in self._session.stream(self._queues):
             yield QueueName(row[0])
+
+    # Until the callers have the new names.
+    read = get
 
 
 def _record(row: Row) -> WorkerRecord:
