@@ -25,8 +25,7 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     Apply takes only the newest plan, once it passed its check: never an older one, such as a dry
     run's. A newer run whose files cannot be read ends apply with PlanRefused; other steps skip it.
     """
-    from mailslice.maintenance.artifacts import RunFolder, artifacts, queue_folder
-    from mailslice.maintenance.context import FILES
+    from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, queue_folder
     from mailslice.maintenance.run_request import STEPS
 
     location = artifacts(settings)

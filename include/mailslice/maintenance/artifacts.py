@@ -26,6 +26,16 @@ from mailslice.model.settings import BlobProvider, S3Settings, Settings, artifac
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
+FILES: Mapping[str, str] = {
+    "plan": "plan.json",
+    "check": "check.json",
+    "apply": "applied.json",
+    "verify": "verify.json",
+    "report": "report.json",
+}
+"""The file in the run's folder that holds each step's summary."""
+PLAN_FOLDER = "plan"
+"""The folder of a plan's Parquet files, in the run's folder."""
 _S3 = re.compile(r"s3[an]?://([^/@]+)(?:/|\Z)(.*)")
 
 

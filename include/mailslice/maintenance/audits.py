@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from mailslice.maintenance.artifacts import Artifacts, RunFolder, artifacts
-from mailslice.maintenance.context import FILES
+from mailslice.maintenance.artifacts import FILES, Artifacts, RunFolder, artifacts
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.plan import QueuePlan, read_plan

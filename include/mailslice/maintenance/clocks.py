@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run import Run
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import ClockSkew
 
 
-def require_clock(context: StepContext, grace: timedelta | None = None) -> timedelta:
+def require_clock(context: Run, grace: timedelta | None = None) -> timedelta:
     """How far Cassandra's clock is ahead. Raises ClockSkew above a quarter of the grace."""
     allowed = context.settings.duty.grace if grace is None else grace
     skew = context.stores.cassandra.now_skew(context.clock)

@@ -76,7 +76,7 @@ class BaseDuty(ABC, Generic[PlanT]):
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         """Status and message of the report."""
         message = steps.plan.get("message", "")
-        if run.given.dry_run:
+        if run.duty_params.dry_run:
             return DRY_RUN, f"dry run, nothing was changed: {message}"
         if steps.applied is None:
             return FAILED, f"apply did not end: {self.unfinished}"

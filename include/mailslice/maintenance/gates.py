@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from mailslice.checks.data_docs import Docs
 from mailslice.checks.expectations import Expectation
 from mailslice.checks.gate import Frame, run_gate
-from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mailslice.engine.plan_rows import Derive
 
 
-def judged(context: StepContext, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
+def judged(context: Run, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
     """What a step reports of its gate. Raises GateFailed naming the expectation and the value.
 
     Without a frame there is nothing to judge, and it takes none of the seconds that a gate takes.
@@ -44,7 +44,7 @@ def judged(context: StepContext, gate: str, frames: Sequence[Frame]) -> dict[str
 
 
 def planned_rows(
-    context: StepContext, files: Sequence[str], schema: pa.Schema, derive: Derive | None = None
+    context: Run, files: Sequence[str], schema: pa.Schema, derive: Derive | None = None
 ) -> Rows:
     """The rows of these files, on the run's engine; `schema`, `derive`: see `engine.plan_rows`."""
     from mailslice.engine.plan_rows import plan_rows

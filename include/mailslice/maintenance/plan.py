@@ -11,16 +11,14 @@ from typing import Any, TypeVar
 
 from pydantic import AwareDatetime, ValidationError
 
-from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.row_file import RowFile, RowGroup
+from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import QueueName
 
 OLDEST_PLAN = timedelta(hours=24)
 _HOUR = timedelta(hours=1)
-PLAN_FOLDER = "plan"
-"""The folder of a plan's Parquet files, in the run's folder."""
 
 
 class Plan(JsonModel, ABC):
@@ -86,13 +84,13 @@ class QueuePlan(Plan, ABC):
 PlanT = TypeVar("PlanT", bound=Plan)
 
 
-def load_plan(context: StepContext, plan_type: type[PlanT]) -> PlanT:
+def load_plan(context: Run, plan_type: type[PlanT]) -> PlanT:
     """The plan of this run. Raises PlanRefused as `read_plan`."""
     request = context.request
     return read_plan(context.need("plan"), plan_type, request.run, request.reported_queue)
 
 
-def load_checked_plan(context: StepContext, plan_type: type[PlanT], max_age: timedelta) -> PlanT:
+def load_checked_plan(context: Run, plan_type: type[PlanT], max_age: timedelta) -> PlanT:
     """As `load_plan`. Raises PlanRefused also when the gate did not pass it, or it is too old."""
     plan, run, check = load_plan(context, plan_type), context.request.run, context.need("check")
     if not check.get("success") or check.get("planDigest") != plan.digest:

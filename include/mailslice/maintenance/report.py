@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from mailslice.maintenance.artifacts import RunFolder
-from mailslice.maintenance.context import FILES
+from mailslice.maintenance.artifacts import FILES, RunFolder
 from mailslice.maintenance.params import DutyParams
-from mailslice.maintenance.run_request import RunRequest
+from mailslice.maintenance.run_request import STEPS, RunRequest
 
-DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING = (
-    "done",
-    "nothing to do",
-    "dry run",
-    "refused",
-    "failed",
-    "running",
-)
-STATUSES = (DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING)
+DONE, NOTHING, DRY_RUN = "done", "nothing to do", "dry run"
+REFUSED, FAILED, RUNNING = "refused", "failed", "running"
 
 Report = dict[str, Any]
 
@@ -53,25 +44,15 @@ def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> R
     }
 
 
-def with_steps(report: Report, summaries: Mapping[str, Mapping[str, Any] | None]) -> Report:
+def with_steps(report: Report, folder: RunFolder) -> Report:
     """The report with what the steps' files say: started, seconds a step, the link to Data Docs."""
-    done = {step: summary for step, summary in summaries.items() if summary is not None}
-    seconds = {step: summary["seconds"] for step, summary in done.items() if "seconds" in summary}
-    started = min(
-        (str(summary["started"]) for summary in done.values() if summary.get("started")),
-        default=report["started"],
-    )
+    files = {step: folder.read_json(FILES[step]) for step in STEPS[:4]}
+    done = {step: summary for step, summary in files.items() if summary is not None}
+    started = [str(summary["started"]) for summary in done.values() if summary.get("started")]
     docs = [summary["dataDocs"] for summary in done.values() if summary.get("dataDocs")]
     return {
         **report,
-        "seconds": seconds,
-        "started": started,
+        "seconds": {s: summary["seconds"] for s, summary in done.items() if "seconds" in summary},
+        "started": min(started, default=report["started"]),
         "dataDocs": docs[-1] if docs else report["dataDocs"],
     }
-
-
-def read_summaries(
-    folder: RunFolder, steps: tuple[str, ...]
-) -> dict[str, Mapping[str, Any] | None]:
-    """The summaries of those steps, None where a step did not run."""
-    return {step: folder.read_json(FILES[step]) for step in steps}

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mailslice.maintenance.artifacts import RunFolder
-from mailslice.maintenance.context import FILES
+from mailslice.maintenance.artifacts import FILES, RunFolder
 
 PROGRESS = "progress.json"
 """In the run's folder while apply works: what applied.json would say if it ended now."""
@@ -101,7 +100,7 @@ class Summaries:
     """Of apply as far as it came; zeros before it began."""
 
     @classmethod
-    def read(cls, folder: RunFolder, kinds: tuple[str, ...]) -> Summaries:
+    def load(cls, folder: RunFolder, kinds: tuple[str, ...]) -> Summaries:
         """From the run's folder."""
         plan = folder.read_json(FILES["plan"]) or {}
         applied = folder.read_json(FILES["apply"])

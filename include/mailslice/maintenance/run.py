@@ -1,39 +1,103 @@
-"""What a duty works with: a step's context, the lock, the rows of its plan, and what it reports."""
+"""One step of one run, as a duty gets it; `maintenance.runner` builds it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.artifacts import FILES, PLAN_FOLDER, RunFolder
 from mailslice.maintenance.lock import PATIENCE, Lock, locked
-from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.params import DutyParams
+from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.row_file import RowFile, read_rows, read_tables, stream_rows, write_rows
+from mailslice.maintenance.run_request import RunRequest
+from mailslice.model.clock import Clock
+from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mailslice.checks.gate import Evaluator
+    from mailslice.engine.frames import Session
+    from mailslice.maintenance.engine import Engine
+    from mailslice.stores import Stores
+
+P = TypeVar("P", bound=DutyParams)
 R = TypeVar("R")
+StoreName = Literal["cassandra", "s3", "rabbitmq"]
 
 
 @dataclass(frozen=True)
-class Run(StepContext):
-    """One step of one run, as a duty gets it. Built by `maintenance.runner`."""
+class Run:
+    """One step of one run: request, params, settings, stores, folder, clock, engine and locks."""
 
+    request: RunRequest
+    duty_params: DutyParams
+    """Checked. `params` gives them as the duty's own type."""
+    settings: Settings
+    stores: Stores
+    folder: RunFolder
+    clock: Clock
+    engine: Engine | None = None
+    """Where its frames are computed; None: in Spark."""
+    evaluator: Evaluator | None = None
+    """How its gates are evaluated; None: by Great Expectations."""
+    began: float = field(default_factory=time.monotonic)
+    """When this step began, by the monotonic clock."""
     lock_names: tuple[str, ...] = ()
     lock_patience: timedelta = PATIENCE
     acquired_locks: tuple[Lock, ...] = ()
     """Empty but in `apply`, and within `locked`."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """What `report` was told in this step."""
+    """The fields that `report` was given in this step."""
 
-    @classmethod
-    def of(cls, context: StepContext, **more: Any) -> Self:
-        """The context of a step with what a duty needs besides."""
-        return cls(**{one.name: getattr(context, one.name) for one in fields(StepContext)}, **more)
+    @property
+    def queue(self) -> QueueName:
+        """The queue that this run is about."""
+        return self.request.queue
+
+    def params(self, kind: type[P]) -> P:
+        """The run's params as the duty's own type."""
+        if not isinstance(self.duty_params, kind):
+            raise TypeError(
+                f"params of {self.request.duty} are {type(self.duty_params).__name__}, not "
+                f"{kind.__name__}"
+            )
+        return self.duty_params
+
+    def throttle(self, store: StoreName) -> Throttle:
+        """MAILSLICE_DUTY_RATE_* of the store times the param `intensity`."""
+        rate: int = getattr(self.settings.duty, f"rate_{store}")
+        return Throttle(rate or None, self.duty_params.intensity)
+
+    def out_of_time(self) -> bool:
+        """Whether the param `time_limit` is over: apply then begins no new item."""
+        limit = self.duty_params.time_limit
+        return limit is not None and time.monotonic() - self.began >= limit.total_seconds()
+
+    def spark(self) -> Session:
+        """The session that computes frames: Spark, or the process for small work."""
+        if self.engine is not None:
+            return self.engine.session()
+        from mailslice.engine.spark_session import spark_session
+
+        return spark_session(self.settings, f"mailslice {self.request.duty} {self.request.queue}")
+
+    def need(self, step: str) -> dict[str, Any]:
+        """The summary of an earlier step. Raises PlanRefused when it did not run."""
+        summary = self.folder.read_json(FILES[step])
+        if summary is None:
+            raise PlanRefused(
+                f"{self.folder.uri}: run {self.request.run} of {self.request.duty} has no "
+                f"{FILES[step]}: the step {step} comes first"
+            )
+        return summary
 
     def report(self, **values: Any) -> None:
         """JSON values for this step's file, and the report unless bulky; `message` is in words."""

@@ -1,43 +1,33 @@
 """Runs the steps of every duty: plan -> check -> apply -> verify -> report.
 
-Command line, jobs and DAG tasks all call this module. What is the same in every duty is done here:
-files, digest, gate, lock, progress and status of its steps; failures, ledger, alerts and metrics of
-its runs.
+Command line, jobs and DAG tasks all call this module. It opens the stores and keeps what runs of
+every duty leave: summaries, failures, ledger rows, alerts, metrics. `steps` does the steps.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mailslice.checks.expectations import Expectation, Frame
 from mailslice.checks.gate import Evaluator
 from mailslice.engine.frames import Session
 from mailslice.maintenance import alerts, metrics
 from mailslice.maintenance import report as reports
-from mailslice.maintenance.artifacts import RunFolder, artifacts, iso
-from mailslice.maintenance.context import FILES, StepContext
-from mailslice.maintenance.duty import AnyDuty, ReportDuty
+from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, iso
+from mailslice.maintenance.duty import AnyDuty
 from mailslice.maintenance.engine import PROCESS, Engine, TooLarge
-from mailslice.maintenance.gates import judged
 from mailslice.maintenance.ledger import Ledger
-from mailslice.maintenance.lock import LockHeld
 from mailslice.maintenance.params import DutyParams
-from mailslice.maintenance.plan import PLAN_FOLDER, Plan, load_checked_plan, load_plan
-from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.registry import DutyEntry, load
-from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.retention import prune_sometimes
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import STEPS, RunRequest
-from mailslice.model import crash
+from mailslice.maintenance.steps import partial_report, step_of
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain
+from mailslice.model.errors import BadInput, MailsliceError, Refused
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.view.sharing import agree
@@ -48,11 +38,8 @@ CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 AHEAD = "ahead.json"
 """The steps that a small run has done and whose tasks have not come yet; whether it ended."""
-_REQUEST = "request.json"
-"""What `mailslice duty plan` was asked for: it is there before the plan."""
 FAILURE = "failure.json"
 """In the run's folder while the last step that was tried, before the report, has raised."""
-_HOUR = timedelta(hours=1)
 
 
 def run_step(
@@ -71,11 +58,8 @@ def run_step(
     """
     if step not in STEPS:
         raise BadInput(f"step {step!r}: allowed are {', '.join(STEPS)}")
-    duty = load(request.duty)
-    params = duty.params.parse(request.params)
-    with open_stores(settings) as stores:
-        run = _Run(duty, request, params, settings, stores, clock, tools=tools or Tools())
-        return _step(run, step)
+    with _opened(request, settings, clock, tools) as job:
+        return _step(job, step)
 
 
 def run_all(
@@ -90,13 +74,10 @@ def run_all(
 
     Raises as `run_step`.
     """
-    duty = load(request.duty)
-    params = duty.params.parse(request.params)
     summary: dict[str, Any] = {}
-    with open_stores(settings) as stores:
-        run = _Run(duty, request, params, settings, stores, clock, tools=tools or Tools())
-        for step in steps_of(params):
-            summary = _step(run, step)
+    with _opened(request, settings, clock, tools) as job:
+        for step in steps_of(job.run.duty_params):
+            summary = _step(job, step)
             if on_step is not None:
                 on_step(step, summary)
     return summary
@@ -115,20 +96,18 @@ def run_small(
     A try after one that was killed goes on with its plan: a new one would not know what that did.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
-    duty = load(request.duty)
-    params = duty.params.parse(request.params)
-    with open_stores(settings) as stores:
-        tools = tools or Tools()
-        run = _Run(duty, request, params, settings, stores, clock, in_process=True, tools=tools)
+    with _opened(request, settings, clock, tools, in_process=True) as job:
+        run = job.run
         killed = run.folder.read_json(AHEAD) or {}
         goes_on = killed.get("ended") is False
-        summary = (run.folder.read_json(FILES["plan"]) if goes_on else None) or _step(run, "plan")
+        planned = run.folder.read_json(FILES["plan"]) if goes_on else None
+        summary = planned or _step(job, "plan")
         done: list[str] = killed["steps"] if goes_on else []
         with suppress(Exception):
-            for step in steps_of(params)[1:]:
+            for step in steps_of(run.duty_params)[1:]:
                 if step not in done:
                     run.folder.write_json(AHEAD, {"steps": done, "ended": False})
-                    _step(run, step)
+                    _step(job, step)
                     done.append(step)
         run.folder.write_json(AHEAD, {"steps": done, "ended": True})
     return summary
@@ -139,7 +118,7 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
 
     It is given once: whoever clears the task has the step done anew.
     """
-    folder = RunFolder(artifacts(settings), request.duty, request.queue, request.run)
+    folder = _folder(request, settings)
     steps = (folder.read_json(AHEAD) or {"steps": []})["steps"]
     if step not in steps:
         return None
@@ -151,8 +130,7 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
 
 def is_small(request: RunRequest, settings: Settings) -> bool:
     """Whether the plan of this run was made without Spark."""
-    folder = RunFolder(artifacts(settings), request.duty, request.queue, request.run)
-    return (folder.read_json(FILES["plan"]) or {}).get("engine") == PROCESS
+    return (_folder(request, settings).read_json(FILES["plan"]) or {}).get("engine") == PROCESS
 
 
 def steps_of(params: DutyParams) -> tuple[str, ...]:
@@ -174,43 +152,52 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Job:
+    """A run before it has an engine; each step gets one of its own."""
+
     duty: DutyEntry
-    request: RunRequest
-    params: DutyParams
-    settings: Settings
-    stores: Stores
-    clock: Clock
-    in_process: bool = False
-    tools: Tools = field(default_factory=Tools)
+    run: Run
+    tools: Tools
+    in_process: bool
 
     @property
     def logic(self) -> AnyDuty:
         return self.tools.logic or self.duty.logic
 
-    @property
-    def folder(self) -> RunFolder:
-        return RunFolder(
-            artifacts(self.settings), self.request.duty, self.request.queue, self.request.run
-        )
 
-    @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.stores, self.settings)
+@contextmanager
+def _opened(
+    request: RunRequest,
+    settings: Settings,
+    clock: Clock,
+    tools: Tools | None = None,
+    *,
+    in_process: bool = False,
+) -> Iterator[_Job]:
+    duty = load(request.duty)
+    params = duty.params.parse(request.params)
+    with open_stores(settings) as stores:
+        run = Run(request, params, settings, stores, _folder(request, settings), clock)
+        yield _Job(duty, run, tools or Tools(), in_process)
 
 
-def _step(run: _Run, step: str) -> dict[str, Any]:
+def _folder(request: RunRequest, settings: Settings) -> RunFolder:
+    return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
+
+
+def _step(job: _Job, step: str) -> dict[str, Any]:
+    run = job.run
     started, began = run.clock(), time.perf_counter()
 
     def times() -> dict[str, Any]:
         return {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
 
     try:
-        summary = _taken(run, step)
+        summary = _taken(job, step)
     except TooLarge:
         raise  # nothing is wrong: the step is done elsewhere
     except Exception as error:
-        _record_failure(run, step, error, times())
+        _record_failure(job.logic, run, step, error, times())
         raise
     if step == "report":
         return _finish(run, summary, times())
@@ -229,64 +216,61 @@ def _step(run: _Run, step: str) -> dict[str, Any]:
         # report step never comes.
         message = f"{step} is done, report has not run yet"
         status = {"status": reports.RUNNING, "message": message}
-        run.ledger.write(_so_far(run, summary["started"], status))
-    bulky = run.logic.bulky | {"decided"}
+        _ledger(run).write(_so_far(job.logic, run, summary["started"], status))
+    bulky = job.logic.bulky | {"decided"}
     return {name: value for name, value in summary.items() if name not in bulky}
 
 
-def _taken(run: _Run, step: str) -> dict[str, Any]:
-    """What the step gives. A report is written of a run that was refused, too."""
+def _taken(job: _Job, step: str) -> dict[str, Any]:
+    """The summary of the step. A report is written of a run that was refused, too."""
+    duty, run, tools = job.duty, job.run, job.tools
     folder, agreed = run.folder, run.settings
     if step != "report":
-        # What an earlier try met is not why this one ends, should it be killed without a word.
+        # The failure of an earlier try is not why this one ends, should it be killed.
         folder.artifacts.remove(folder.file(FAILURE))
-        agreed = run.tools.agree(run.stores) if run.duty.needs_queue else agreed
+        agreed = tools.agree(run.stores) if duty.needs_queue else agreed
     if step == "plan":
         folder.artifacts.remove(folder.file(AHEAD))
-    engine = _engine(run, step)
-    evaluator = run.tools.evaluator
-    context = StepContext(
-        run.request, run.params, agreed, run.stores, folder, run.clock, engine, evaluator
+    engine = Engine(
+        run.settings,
+        f"mailslice {run.request.duty} {run.request.queue}",
+        run.settings.duty.small_rows if duty.small_first else 0,
+        None if step == "plan" else folder.read_json(FILES["plan"]) or {},
+        job.in_process,
+        tools.session,
     )
-    summary = step_of(run.logic, step)(context)
-    if step == "plan" and run.duty.small_first:
+    own = replace(
+        run, settings=agreed, engine=engine, evaluator=tools.evaluator, began=time.monotonic()
+    )
+    summary = step_of(job.logic, step)(own)
+    if step == "plan" and duty.small_first:
         summary["engine"] = engine.used
     return summary
 
 
-def _engine(run: _Run, step: str) -> Engine:
-    small_rows = run.settings.duty.small_rows if run.duty.small_first else 0
-    plan = None if step == "plan" else run.folder.read_json(FILES["plan"]) or {}
-    name = f"mailslice {run.request.duty} {run.request.queue}"
-    return Engine(run.settings, name, small_rows, plan, run.in_process, run.tools.session)
-
-
-def _finish(run: _Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
+def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
     folder, request = run.folder, run.request
     report = _report_of(run, times["started"], fields)
     report["seconds"]["report"] = times["seconds"]
     failure = folder.read_json(FAILURE)
-    if failure and failure["step"] == "report":
-        # Of an earlier version, which kept what failed in a report that got through now.
-        folder.artifacts.remove(folder.file(FAILURE))
-    elif failure:
+    if failure:
         # Airflow runs the report whatever happened: a step that raised has the last word, until a
         # retry of it got through.
         report |= {"status": failure["status"], "message": failure["message"]}
     earlier = (
         one
-        for one in run.ledger.list(request.duty, request.queue, 5)
+        for one in _ledger(run).list(request.duty, request.queue, 5)
         if one["run"] != request.run and one["finished"]
     )
     _end(run, report, next(earlier, {}).get("alerts") or ())
     folder.write_json(FILES["report"], report)
-    run.ledger.write(report)
+    _ledger(run).write(report)
     retention = run.settings.duty.retention
     prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
     return report
 
 
-def _end(run: _Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> None:
+def _end(run: Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> None:
     """Put the end and the alerts into the report, and publish both for Prometheus.
 
     `earlier`: the alerts of the report before.
@@ -300,7 +284,9 @@ def _end(run: _Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]]
         run.folder.artifacts.write(file, metrics.prometheus_text(report, readings))
 
 
-def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any]) -> None:
+def _record_failure(
+    duty: AnyDuty, run: Run, step: str, error: Exception, times: dict[str, Any]
+) -> None:
     """A ledger row for a run that ends here.
 
     The stores may be what failed: then row and file are left out, and the error still goes up.
@@ -313,133 +299,23 @@ def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any
         with suppress(Exception):
             run.folder.write_json(FAILURE, {"step": step, **outcome})
     with suppress(Exception):
-        report = _so_far(run, times["started"], outcome)
+        report = _so_far(duty, run, times["started"], outcome)
         _end(run, report)
         report["seconds"] = {**report["seconds"], step: times["seconds"]}
         with suppress(Exception):
             run.folder.write_json(FILES["report"], report)
-        run.ledger.write(report)
+        _ledger(run).write(report)
 
 
-def _so_far(run: _Run, started: str, outcome: dict[str, Any]) -> dict[str, Any]:
+def _so_far(duty: AnyDuty, run: Run, started: str, outcome: dict[str, Any]) -> dict[str, Any]:
     """A report made of the files of the steps that are done."""
-    fields = partial_report(run.logic, run.folder)
-    return _report_of(run, started, {**fields, **outcome})
+    return _report_of(run, started, {**partial_report(duty, run.folder), **outcome})
 
 
-def _report_of(run: _Run, started: str, fields: dict[str, Any]) -> dict[str, Any]:
-    base = reports.base_report(run.request, run.params, run.folder)
-    summaries = reports.read_summaries(run.folder, STEPS[:4])
-    return reports.with_steps({**base, "started": started, **fields}, summaries)
+def _report_of(run: Run, started: str, fields: dict[str, Any]) -> dict[str, Any]:
+    base = reports.base_report(run.request, run.duty_params, run.folder)
+    return reports.with_steps({**base, "started": started, **fields}, run.folder)
 
 
-def step_of(duty: AnyDuty, step: str) -> Callable[[StepContext], dict[str, Any]]:
-    """One of the five steps of the duty: a function that gives the step's summary."""
-    return partial(_STEPS[step], duty)
-
-
-def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
-    """The report's fields as far as the run came."""
-    steps = Summaries.read(folder, duty.kinds)
-    return {**steps.fields(duty.bulky), **duty.report_fields(steps)}
-
-
-def _plan(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
-    run = _run(duty, context)
-    _remove_files(run.folder, run.folder.name, {_REQUEST, *duty.retained(run)})
-    run.folder.artifacts.folder(run.folder.file(PLAN_FOLDER))
-    plan: Plan = duty.plan(run)
-    # A Spark task that was tried again has left the file of its first try.
-    needed = {*plan.files(), *duty.retained(run)}
-    _remove_files(run.folder, run.folder.file(PLAN_FOLDER), needed)
-    return {
-        "decided": plan.decided(),
-        "planDigest": plan.digest,
-        "planned": plan.planned,
-        **run.fields,
-    }
-
-
-def _check(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
-    run, plan = _run(duty, context), load_plan(context, duty.plan_type)
-    _forget(run, "check")
-    frames = list(duty.check(run, plan))
-    if frames:
-        frames.append(_age(run, plan, duty.plan_max_age))
-    elif plan.planned:
-        raise RuntimeError(f"{run.request.duty} judges nothing of {plan.planned} planned items")
-    gate = judged(run, "check", frames)
-    return {**gate, "planDigest": plan.digest, "planned": plan.planned, **run.fields}
-
-
-def _apply(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
-    plan = load_checked_plan(context, duty.plan_type, duty.plan_max_age)
-    run = _run(duty, context)
-    if isinstance(duty, ReportDuty):
-        _forget(run, "apply", "verify")
-        duty.publish(run, plan)
-        return {"planDigest": plan.digest, "planned": plan.planned, **run.fields}
-    if not plan.has_work:
-        return Result(plan.digest, kinds=dict.fromkeys(duty.kinds, 0)).as_json()
-    duty.before_lock(run, plan)
-    with run.locked() as run:
-        crash.point("apply:locked")
-        _forget(run, "apply", "verify")
-        with Progress(run, plan, duty.kinds) as progress:
-            duty.apply(run, plan, progress)
-    return progress.result().as_json()
-
-
-def _verify(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
-    run, plan = _run(duty, context), load_plan(context, duty.plan_type)
-    result = Result.from_json(context.need("apply"), duty.kinds)
-    _forget(run, "verify")
-    try:
-        frames = list(duty.verify(run, plan, result))
-    except LockHeld as error:
-        raise TryAgain(str(error)) from error
-    if not frames and result.applied:
-        raise RuntimeError(f"{run.request.duty} verifies nothing of what it did")
-    return {**judged(run, "verify", frames), **run.fields}
-
-
-def _report(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
-    context.need("plan")
-    run, steps = _run(duty, context), Summaries.read(context.folder, duty.kinds)
-    duty.conclude(run, steps)
-    status, message = duty.outcome(run, steps)
-    fields = partial_report(duty, run.folder)
-    return {**fields, **run.fields, "status": status, "message": message}
-
-
-_STEPS: Mapping[str, Callable[[AnyDuty, StepContext], dict[str, Any]]] = {
-    "plan": _plan,
-    "check": _check,
-    "apply": _apply,
-    "verify": _verify,
-    "report": _report,
-}
-
-
-def _run(duty: AnyDuty, context: StepContext) -> Run:
-    locks = duty.locks(context.request)
-    return Run.of(context, lock_names=locks, lock_patience=duty.lock_patience)
-
-
-def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
-    """One row: how old the plan is. An hour of another machine's clock is let pass."""
-    age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
-    sentence = f"The plan is not older than {most:g} hours."
-    return Frame.facts("plan", (age, Expectation.between("age_hours", -1, most, sentence)))
-
-
-def _forget(run: Run, *steps: str) -> None:
-    """What an earlier try of these steps said is not said of this one, however it ends."""
-    for step in steps:
-        run.folder.artifacts.remove(run.folder.file(FILES[step]))
-
-
-def _remove_files(folder: RunFolder, below: str, but: Collection[str]) -> None:
-    for file in folder.artifacts.files(below):
-        if file.removeprefix(f"{folder.name}/") not in but:
-            folder.artifacts.remove(file)
+def _ledger(run: Run) -> Ledger:
+    return Ledger(run.stores, run.settings)

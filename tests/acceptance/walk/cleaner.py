@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mailslice.checks import gate
 from mailslice.engine.frames import InProcess
-from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all
 from mailslice.model.errors import MailsliceError
@@ -27,7 +27,7 @@ def main() -> None:
     who, path, seed, grace, queue = sys.argv[1:6]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    StepContext.spark = lambda _: InProcess()  # type: ignore[method-assign,assignment,return-value]
+    Run.spark = lambda _: InProcess()  # type: ignore[method-assign,assignment,return-value]
     gate._publish = lambda *_: "not rendered"  # type: ignore[assignment]
     journal, settings = Journal(Path(path), who), load_settings()
     journal.write("ready")

@@ -3,8 +3,7 @@
 import pytest
 
 from mailslice.cli.runs import newest_pending
-from mailslice.maintenance.artifacts import RunFolder, artifacts
-from mailslice.maintenance.context import FILES
+from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.settings import load_settings
 

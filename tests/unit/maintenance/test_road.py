@@ -125,16 +125,6 @@ def test_a_report_that_failed_once_is_good_once_it_gets_through(take, runs, sett
     assert failure(settings) is None
 
 
-def test_what_an_earlier_version_kept_of_a_failed_report_is_forgotten(take, settings):
-    take("plan", "check", "apply", "verify")
-    folder = RunFolder(artifacts(settings), "queue_size", QUEUE, "r1")
-    folder.write_json(
-        runner.FAILURE, {"step": "report", "status": "failed", "message": "report: S3 is away"}
-    )
-    assert take("report")["status"] == "done"
-    assert failure(settings) is None
-
-
 def test_a_step_that_raised_stays_the_last_word_also_after_a_report_that_failed(take, runs):
     take("plan", "check", "apply", apply=PlanRefused("the plan was edited"))
     assert ledger(runs) == ("refused", "apply: the plan was edited")

@@ -9,7 +9,7 @@ import pytest
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.maintenance import gates, runner
-from mailslice.maintenance.context import FILES
+from mailslice.maintenance.artifacts import FILES
 from mailslice.maintenance.duty import Duty, ReportDuty
 from mailslice.maintenance.lock import LockHeld
 from mailslice.maintenance.params import DutyParams

@@ -15,7 +15,6 @@ from mailslice.duties.blob_gc.apply import ALREADY_DELETED
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of, modified_seconds
 from mailslice.duties.blob_gc.plan import CopyToRestore, GcPlan, SourceScan
 from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
-from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.result import Result
 from mailslice.maintenance.row_file import read_groups
@@ -95,7 +94,7 @@ def totals(plan: GcPlan, max_share: float) -> Frame:
     )
 
 
-def deletes(context: StepContext, plan: GcPlan) -> Frame:
+def deletes(context: Run, plan: GcPlan) -> Frame:
     import pyarrow as pa
 
     blob = context.settings.blob

@@ -16,7 +16,7 @@ from mailslice.codec.blob_ids import is_active, is_blob_id, parse
 from mailslice.engine.dataset import Summary, give
 from mailslice.engine.frames import Session
 from mailslice.engine.row_files import Location
-from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowGroup, RowWriter, schema_of
 from mailslice.model.mail import BlobId
 

@@ -55,8 +55,7 @@ from mailslice.engine.dataset import (
     with_known,
 )
 from mailslice.engine.frames import Session
-from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused

@@ -29,7 +29,7 @@ from mailslice.engine.frames import frame_of_keys
 from mailslice.engine.page_decoder import decode
 from mailslice.engine.row_files import Location
 from mailslice.engine.worker_stores import stores_of
-from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowFile, RowWriter, read_tables, schema_of
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.mailboxes import USER_FLAGS

@@ -28,7 +28,7 @@ from mailslice.duties.counter_repair.fingerprints import (
 from mailslice.engine.page_decoder import LONG, UUID, Layout, decode
 from mailslice.engine.row_files import Location
 from mailslice.engine.worker_stores import stores_of
-from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowFile, RowWriter
 from mailslice.model.names import (
     IMAP_UID_TABLE,

@@ -16,7 +16,7 @@ from typing import Any
 from mailslice.codec.shown import shown
 from mailslice.duties.dead_letters.decide import LetterAction, LetterDecision
 from mailslice.maintenance.artifacts import Artifacts, iso, plain
-from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run import Run
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import file_name
@@ -31,7 +31,7 @@ def folder_of(queue: str) -> str:
     return f"dead-letters/{file_name(queue)}"
 
 
-def export_letter(context: StepContext, message: CheckedOutMessage, key: str) -> str:
+def export_letter(context: Run, message: CheckedOutMessage, key: str) -> str:
     """Write body and headers, and read the body back; the file's name.
 
     Idempotent: after a crash before the ack the same file is written again.

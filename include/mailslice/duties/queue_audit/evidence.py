@@ -17,7 +17,7 @@ from typing import Any
 from mailslice.admin.evidence import held, in_delay_queues
 from mailslice.duties.queue_audit.rules import BrokerCounts, Evidence
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.context import StepContext
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
@@ -52,7 +52,7 @@ class Gathered:
 
 
 def gather(
-    context: StepContext,
+    context: Run,
     *,
     census: bool,
     youngest: datetime | None,
@@ -98,9 +98,7 @@ def counts_of(stores: Stores, queue: QueueName) -> BrokerCounts:
     )
 
 
-def _with_census(
-    context: StepContext, youngest: datetime, sleep: Callable[[float], None]
-) -> Gathered:
+def _with_census(context: Run, youngest: datetime, sleep: Callable[[float], None]) -> Gathered:
     stores, queue = context.stores, context.queue
     if (young := (youngest + SETTLED - context.clock()).total_seconds()) > 0:
         sleep(min(young, SETTLED.total_seconds()))
@@ -299,7 +297,7 @@ def _done(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
     }
 
 
-def _dead_letters(context: StepContext) -> frozenset[EnqueueId] | None:
+def _dead_letters(context: Run) -> frozenset[EnqueueId] | None:
     """The ids among the dead letters; None when nobody could say."""
     try:
         return frozenset(dead_letter_ids(context.settings, context.queue))

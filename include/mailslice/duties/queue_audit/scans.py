@@ -26,7 +26,7 @@ from mailslice.engine.partition_scan import (
 )
 from mailslice.engine.row_files import Location, PlanPart, PlanReader, PlanWriter
 from mailslice.engine.worker_stores import stores_of
-from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowFile, write_rows
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition, QueueName

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from mailslice.duties.queue_cleanup.plan import Candidates
 from mailslice.engine.mark_deletion import Dropping, list_marks
 from mailslice.maintenance.artifacts import queue_folder
-from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.plan import digest_of
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.names import DELETED_MAILS
 from mailslice.stores.cassandra.ranges import token_ranges
@@ -32,7 +32,7 @@ _NOTE = "candidates.json"
 _MIN_RANGES, _MAX_RANGES, _MARKS_A_RANGE = 8, 4096, 25_000
 
 
-def recorded(context: StepContext) -> Candidates | None:
+def recorded(context: Run) -> Candidates | None:
     """What the last sweep listed and nobody dropped; None: nothing, or the note was changed."""
     data = context.folder.artifacts.read(_path(context))
     if data is None:
@@ -47,7 +47,7 @@ def recorded(context: StepContext) -> Candidates | None:
     return None
 
 
-def retained(context: StepContext) -> Sequence[str]:
+def retained(context: Run) -> Sequence[str]:
     """The files of this very run that the note names: it has swept, and plans again."""
     listed = recorded(context)
     if listed is None or listed.run != context.request.run:
@@ -55,19 +55,19 @@ def retained(context: StepContext) -> Sequence[str]:
     return [f"{MARKS_FOLDER}/{file.file}" for file in listed.files]
 
 
-def forget(context: StepContext, candidates: Candidates) -> None:
+def forget(context: Run, candidates: Candidates) -> None:
     """They are dropped, or cannot be used. A list that a later sweep recorded stays."""
     if recorded(context) == candidates:
         context.folder.artifacts.remove(_path(context))
 
 
-def estimated_marks(context: StepContext) -> int:
+def estimated_marks(context: Run) -> int:
     """About how many deleted marks there are, of all queues."""
     keyspace = context.settings.cassandra.keyspace
     return estimated_partitions(context.stores.cassandra, keyspace).get(DELETED_MAILS.lower(), 0)
 
 
-def record(context: StepContext, rows: Halves) -> Candidates:
+def record(context: Run, rows: Halves) -> Candidates:
     """List all marks of the queue whose id is not among `rows`, in place of what was listed before.
 
     `rows`: the ids of all rows that are left. Marks of the list before are in the new one.
@@ -90,5 +90,5 @@ def record(context: StepContext, rows: Halves) -> Candidates:
     return listed
 
 
-def _path(context: StepContext) -> str:
+def _path(context: Run) -> str:
     return f"{queue_folder(context.request.duty, context.queue)}/{_NOTE}"

@@ -27,9 +27,8 @@ from mailslice.duties.queue_cleanup.reads import Remaining
 from mailslice.duties.queue_cleanup.view import Starts, rows_of, starts_of
 from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION, micros, millis
 from mailslice.engine.row_files import PlanPart, PlanReader
-from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.gates import planned_rows
-from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.result import Result
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused

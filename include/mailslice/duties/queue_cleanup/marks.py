@@ -17,9 +17,8 @@ from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan, Planned
 from mailslice.duties.queue_cleanup.reads import Remaining
 from mailslice.engine.frames import slots_of
 from mailslice.engine.mark_deletion import Dropped, Dropping, drop_listed, drop_planned, halves_of
-from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.drained import last_seen_empty, sample_again
-from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.run import Run
 from mailslice.model import crash

@@ -13,9 +13,10 @@ from pydantic import AwareDatetime
 from mailslice.engine.mark_deletion import MarkFile
 from mailslice.engine.partition_scan import PartitionKey, PartitionScan
 from mailslice.engine.row_files import Digest, PlanPart
+from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.gates import Reads
 from mailslice.maintenance.json_model import JsonModel
-from mailslice.maintenance.plan import PLAN_FOLDER, QueuePlan
+from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused

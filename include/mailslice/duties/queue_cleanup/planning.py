@@ -24,10 +24,9 @@ from mailslice.duties.queue_cleanup.view import (
 )
 from mailslice.engine.partition_scan import PartitionKey, PartitionScan, Scan, micros, millis, scan
 from mailslice.engine.row_files import Digest
-from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.gates import Reads
-from mailslice.maintenance.plan import PLAN_FOLDER
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, MailsliceError

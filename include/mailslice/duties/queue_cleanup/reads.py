@@ -33,8 +33,7 @@ from mailslice.engine.plan_comparison import (
     read_after,
 )
 from mailslice.engine.row_files import NO_PART, Digest, PlanFiles
-from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.plan import PLAN_FOLDER
+from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import is_live, slice_start

@@ -108,7 +108,7 @@ class QueueSize(ReportDuty[MeasurementPlan]):
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         """A measurement says the same, published or not."""
-        return DRY_RUN if run.given.dry_run else DONE, self.describe(steps)
+        return DRY_RUN if run.duty_params.dry_run else DONE, self.describe(steps)
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         """What was measured: the newest slices in full, older ones summed up."""

@@ -300,7 +300,7 @@ def test_metadata_that_james_keeps_with_an_object_comes_back_with_it(heap):
 
 
 def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeypatch):
-    from mailslice.maintenance.context import StepContext
+    from mailslice.maintenance.run import Run
     from mailslice.stores.blobs.s3_store import S3BlobStore
 
     sizes = []
@@ -312,7 +312,7 @@ def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeyp
     for _ in range(5):
         heap.blob()
     heap.collect()
-    monkeypatch.setattr(StepContext, "out_of_time", lambda _: sum(sizes) >= 4)
+    monkeypatch.setattr(Run, "out_of_time", lambda _: sum(sizes) >= 4)
     part = heap.collect(2 * HOURS)
     assert (part["gcedBlobCount"], part["left"], [size for size in sizes if size]) == (4, 1, [2, 2])
     assert "1 left to the next run" in part["message"]
@@ -320,11 +320,11 @@ def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeyp
 
 
 def test_the_rest_of_a_run_that_stopped_is_due_at_once(heap, monkeypatch):
-    from mailslice.maintenance.context import StepContext
+    from mailslice.maintenance.run import Run
 
     heap.blob()
     heap.collect()
     with monkeypatch.context() as patch:
-        patch.setattr(StepContext, "out_of_time", lambda _: True)
+        patch.setattr(Run, "out_of_time", lambda _: True)
         assert heap.collect(2 * HOURS)["left"] == 1
     assert heap.collect(timedelta(hours=2, minutes=5))["gcedBlobCount"] == 1

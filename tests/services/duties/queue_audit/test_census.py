@@ -378,11 +378,11 @@ def test_a_mail_enqueued_a_moment_ago_is_waited_for_before_the_census(spool):
 def _context(spool: Spool, request):
     from mailslice.duties.queue_audit.params import Params
     from mailslice.maintenance.artifacts import RunFolder, artifacts
-    from mailslice.maintenance.context import StepContext
+    from mailslice.maintenance.run import Run
     from mailslice.model.clock import system_clock
 
     folder = RunFolder(artifacts(spool.settings), request.duty, request.queue, request.run)
-    return StepContext(
+    return Run(
         request, Params.parse(request.params), spool.settings, spool.stores, folder, system_clock
     )
 

@@ -483,9 +483,7 @@ def test_when_time_is_over_the_rest_is_left_to_the_next_run(world, monkeypatch):
         return real(self, planned, found)
 
     monkeypatch.setattr(StuckMailActions, "act", act)
-    monkeypatch.setattr(
-        "mailslice.maintenance.context.StepContext.out_of_time", lambda _: len(done) >= 2
-    )
+    monkeypatch.setattr("mailslice.maintenance.run.Run.out_of_time", lambda _: len(done) >= 2)
     report = world.run()
     assert (report["closed"], report["left"]) == (2, 1)
     monkeypatch.undo()

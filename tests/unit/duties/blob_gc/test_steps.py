@@ -15,8 +15,9 @@ from mailslice.duties.blob_gc.orphans import GROUP_ROWS
 from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.trash import Kept
 from mailslice.maintenance import runner
-from mailslice.maintenance.context import FILES, StepContext
+from mailslice.maintenance.artifacts import FILES
 from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model import crash
 from mailslice.model.errors import ClockSkew, GateFailed
@@ -213,7 +214,7 @@ def test_a_second_try_counts_what_the_first_one_did_and_makes_no_copy_twice(due,
 
 def test_a_run_that_is_out_of_time_leaves_the_rest(due, monkeypatch):
     heap, _ = due
-    monkeypatch.setattr(StepContext, "out_of_time", lambda _: len(heap.keys()) < 3)
+    monkeypatch.setattr(Run, "out_of_time", lambda _: len(heap.keys()) < 3)
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
     assert (report["gcedBlobCount"], report["left"], report["skipped"]) == (2, 1, 0)
     assert "1 left to the next run" in report["message"]

@@ -300,7 +300,7 @@ def test_an_error_leaves_what_was_done_and_what_was_not_in_progress(run):
     }
     with pytest.raises(RuntimeError, match="lost"):
         corrected(run, plan, outcomes)
-    steps = Summaries.read(run.folder, ())
+    steps = Summaries.load(run.folder, ())
     assert (steps.result.applied, steps.result.remaining) == (1, 2)
     assert steps.result.fields["outcomes"][str(drifts[1].mailbox)] == ["left", NOT_REACHED]
 

@@ -105,7 +105,7 @@ def summaries(run, plan, result, **verified):
     run.folder.write_json("plan.json", {**summary, "message": "3 rows", "skippedBy": {"x": 2}})
     run.folder.write_json("applied.json", result.as_json())
     run.folder.write_json("verify.json", verified)
-    return Summaries.read(run.folder, ())
+    return Summaries.load(run.folder, ())
 
 
 def test_a_report_adds_up_what_plan_and_apply_skipped(run, plan):

@@ -16,7 +16,7 @@ from mailslice.duties.migrate_v3_to_v4.params import Params
 from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance import gates, runner
-from mailslice.maintenance.context import FILES
+from mailslice.maintenance.artifacts import FILES
 from mailslice.maintenance.progress import Progress
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed

@@ -166,7 +166,7 @@ def test_what_is_published_is_what_was_judged(run):
     published = values_in(location.read(file_of("spool")), METRIC, "spool", "verdict")
     assert published == VERDICTS
     step(run, "verify")
-    assert DUTY.outcome(run, Summaries.read(run.folder, ())) == ("done", "3 mails")
+    assert DUTY.outcome(run, Summaries.load(run.folder, ())) == ("done", "3 mails")
     location.write(file_of("spool"), prometheus_text("spool", VERDICTS | {"lost": 2}))
     with pytest.raises(GateFailed, match="The metrics say the same"):
         step(run, "verify")
@@ -193,7 +193,7 @@ def test_a_report_counts_every_verdict_however_far_the_run_came(run):
     planned(run, plan_of(run), verdicts=VERDICTS, census={"taken": True})
     report = partial_report(DUTY, run.folder)
     assert (report["verdicts"], report["planned"], report["applied"]) == (VERDICTS, 3, 0)
-    status, words = DUTY.outcome(run, Summaries.read(run.folder, ()))
+    status, words = DUTY.outcome(run, Summaries.load(run.folder, ()))
     assert (status, words) == ("failed", "apply did not end: the verdicts were not published")
 
 

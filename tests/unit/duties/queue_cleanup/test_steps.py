@@ -25,11 +25,11 @@ from mailslice.engine.frames import InProcess
 from mailslice.engine.mark_deletion import MarkFile
 from mailslice.engine.partition_scan import micros
 from mailslice.maintenance import gates, runner
-from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.context import FILES, StepContext
+from mailslice.maintenance.artifacts import FILES, iso
 from mailslice.maintenance.engine import Engine
 from mailslice.maintenance.plan import digest_of
 from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
@@ -124,7 +124,7 @@ def view(tmp_path, monkeypatch):
     monkeypatch.setattr(marks, "dissenters", lambda *_, **__: [])
     monkeypatch.setattr(planning, "table_repairs", lambda *_: ())
     monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
-    monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
+    monkeypatch.setattr(Run, "spark", lambda _: InProcess())
 
     def gate(name, frames, docs, *_):
         result = judged_plainly(name, frames, docs)

@@ -12,8 +12,8 @@ from mailslice.duties.reclaim import node_work
 from mailslice.duties.reclaim.duty import Reclaim
 from mailslice.duties.reclaim.node_work import NodesPlan
 from mailslice.duties.reclaim.params import Params
-from mailslice.maintenance.context import StepContext
 from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.maintenance.runner import step_of
 from mailslice.model.errors import PlanRefused, StoreUnavailable
@@ -93,7 +93,7 @@ def work(cluster, tmp_path, monkeypatch):
             clock=lambda: now,
         )
         monkeypatch.setattr(
-            StepContext, "out_of_time", lambda _: limit is not None and len(run.lines()) >= limit
+            Run, "out_of_time", lambda _: limit is not None and len(run.lines()) >= limit
         )
         run.folder = context.folder
         run.folder.write_json("plan.json", {"decided": plan.decided(), "planDigest": plan.digest})

@@ -1,0 +1,135 @@
+"""What the runner does in each step of a duty: files, digest, gate, lock, progress and status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.maintenance.artifacts import FILES, PLAN_FOLDER, RunFolder
+from mailslice.maintenance.duty import AnyDuty, ReportDuty
+from mailslice.maintenance.gates import judged
+from mailslice.maintenance.lock import LockHeld
+from mailslice.maintenance.plan import Plan, load_checked_plan, load_plan
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
+from mailslice.model import crash
+from mailslice.model.errors import TryAgain
+
+_REQUEST = "request.json"
+"""What `mailslice duty plan` was asked for: it is written before the plan."""
+_HOUR = timedelta(hours=1)
+
+
+def step_of(duty: AnyDuty, step: str) -> Callable[[Run], dict[str, Any]]:
+    """One of the five steps of the duty: a function that gives the step's summary."""
+
+    def take(run: Run) -> dict[str, Any]:
+        locks, patience = duty.locks(run.request), duty.lock_patience
+        own = replace(run, lock_names=locks, lock_patience=patience, fields={})
+        return _STEPS[step](duty, own)
+
+    return take
+
+
+def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
+    """The report's fields as far as the run came."""
+    steps = Summaries.load(folder, duty.kinds)
+    return {**steps.fields(duty.bulky), **duty.report_fields(steps)}
+
+
+def _plan(duty: AnyDuty, run: Run) -> dict[str, Any]:
+    _remove_files(run.folder, run.folder.name, {_REQUEST, *duty.retained(run)})
+    run.folder.artifacts.folder(run.folder.file(PLAN_FOLDER))
+    plan: Plan = duty.plan(run)
+    # A Spark task that was tried again has left the file of its first try.
+    needed = {*plan.files(), *duty.retained(run)}
+    _remove_files(run.folder, run.folder.file(PLAN_FOLDER), needed)
+    return {
+        "decided": plan.decided(),
+        "planDigest": plan.digest,
+        "planned": plan.planned,
+        **run.fields,
+    }
+
+
+def _check(duty: AnyDuty, run: Run) -> dict[str, Any]:
+    plan = load_plan(run, duty.plan_type)
+    _forget(run, "check")
+    frames = list(duty.check(run, plan))
+    if frames:
+        frames.append(_age(run, plan, duty.plan_max_age))
+    elif plan.planned:
+        raise RuntimeError(f"{run.request.duty} judges nothing of {plan.planned} planned items")
+    gate = judged(run, "check", frames)
+    return {**gate, "planDigest": plan.digest, "planned": plan.planned, **run.fields}
+
+
+def _apply(duty: AnyDuty, run: Run) -> dict[str, Any]:
+    plan = load_checked_plan(run, duty.plan_type, duty.plan_max_age)
+    if isinstance(duty, ReportDuty):
+        _forget(run, "apply", "verify")
+        duty.publish(run, plan)
+        return {"planDigest": plan.digest, "planned": plan.planned, **run.fields}
+    if not plan.has_work:
+        return Result(plan.digest, kinds=dict.fromkeys(duty.kinds, 0)).as_json()
+    duty.before_lock(run, plan)
+    with run.locked() as locked:
+        crash.point("apply:locked")
+        _forget(locked, "apply", "verify")
+        with Progress(locked, plan, duty.kinds) as progress:
+            duty.apply(locked, plan, progress)
+    return progress.result().as_json()
+
+
+def _verify(duty: AnyDuty, run: Run) -> dict[str, Any]:
+    plan = load_plan(run, duty.plan_type)
+    result = Result.from_json(run.need("apply"), duty.kinds)
+    _forget(run, "verify")
+    try:
+        frames = list(duty.verify(run, plan, result))
+    except LockHeld as error:
+        raise TryAgain(str(error)) from error
+    if not frames and result.applied:
+        raise RuntimeError(f"{run.request.duty} verifies nothing of what it did")
+    return {**judged(run, "verify", frames), **run.fields}
+
+
+def _report(duty: AnyDuty, run: Run) -> dict[str, Any]:
+    run.need("plan")
+    steps = Summaries.load(run.folder, duty.kinds)
+    duty.conclude(run, steps)
+    status, message = duty.outcome(run, steps)
+    fields = partial_report(duty, run.folder)
+    return {**fields, **run.fields, "status": status, "message": message}
+
+
+_STEPS: Mapping[str, Callable[[AnyDuty, Run], dict[str, Any]]] = {
+    "plan": _plan,
+    "check": _check,
+    "apply": _apply,
+    "verify": _verify,
+    "report": _report,
+}
+
+
+def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
+    """One row: how old the plan is. An hour of another machine's clock is let pass."""
+    age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
+    sentence = f"The plan is not older than {most:g} hours."
+    return Frame.facts("plan", (age, Expectation.between("age_hours", -1, most, sentence)))
+
+
+def _forget(run: Run, *steps: str) -> None:
+    """What an earlier try of these steps said is not said of this one, however it ends."""
+    for step in steps:
+        run.folder.artifacts.remove(run.folder.file(FILES[step]))
+
+
+def _remove_files(folder: RunFolder, below: str, but: Collection[str]) -> None:
+    for file in folder.artifacts.files(below):
+        if file.removeprefix(f"{folder.name}/") not in but:
+            folder.artifacts.remove(file)
