@@ -94,24 +94,25 @@ def _remedy(error: OSError, path: Path) -> str:
         existing = next(
             (folder for folder in (path, *path.parents) if os.path.lexists(folder)), path
         )
-        me = _name(os.geteuid())
+        me = user_name(os.geteuid())
         # all of .state or .venv, whichever it is; what is outside of the clone is not ours to give
         # to somebody else
         inside = existing.relative_to(ROOT).parts[:1] if existing.is_relative_to(ROOT) else None
         chown = f"sudo chown -R {me} {ROOT.joinpath(*inside)}" if inside is not None else None
         whose = f"{existing} belongs to {_owner(existing)}, and this is {me}"
-        return f"{whose}: run it as that user, or {chown or 'name another partition'}"
+        return f"{whose}: run it as that user, or {chown or 'name another place'}"
     return "look at that path; the same command with DEBUG=1 shows what wanted it"
 
 
 def _owner(path: Path) -> str:
     try:
-        return _name(path.lstat().st_uid)
+        return user_name(path.lstat().st_uid)
     except OSError:
         return "another user"
 
 
-def _name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The name of a user; the number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

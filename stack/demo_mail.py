@@ -90,11 +90,11 @@ class DemoMail:
         """Raises CannotStart when the disk of the state folder cannot hold what of this source is
         not in the stores yet.
         """
-        partition, free = free_mib(self._stack)
+        folder, free = free_mib(self._stack)
         needed = max(0, self._bytes - self.progress.bytes) // 2**20 + _SPARE_MIB
         if not self.enqueued and free < needed:
             raise CannotStart(
-                f"MAIL={self._source}: {partition} has {free} MiB free, {needed} are needed for "
+                f"MAIL={self._source}: {folder} has {free} MiB free, {needed} are needed for "
                 "it. Remedy: make room, or name fewer mails"
             )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from stack.program import CannotStart, Program, answers_http, write_file, write_once
 from stack.settings import StackSettings
 
-_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 USER = "guest"
 PASSWORD = "guest"  # noqa: S105 - RabbitMQ's own first user, which it lets in from loopback alone
 
@@ -22,7 +22,7 @@ PASSWORD = "guest"  # noqa: S105 - RabbitMQ's own first user, which it lets in f
 def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
     """Writes the folder of RabbitMQ and gives the programs of the port mapper and of the broker."""
     epmd = shutil.which("epmd")
-    if not _SERVER.is_file() or epmd is None:
+    if not SERVER.is_file() or epmd is None:
         raise CannotStart("RabbitMQ is not installed. Remedy: apt-get install -y rabbitmq-server")
     folder = stack.state / "rabbitmq"
     (folder / "log").mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
     )
     broker = Program(
         name="rabbitmq",
-        command=(str(_SERVER),),
+        command=(str(SERVER),),
         environment=environment,
         healthy=lambda: answers_http(
             f"http://127.0.0.1:{ports.rabbitmq_management_port}/api/overview", auth=(USER, PASSWORD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -58,25 +58,29 @@ def check_disk(stack: StackSettings) -> None:
 
     Before anything is written: on a full disk every file would be cut off.
     """
-    partition, free = free_mib(stack)
+    folder, free = free_mib(stack)
     if free < stack.sizes.disk_mib:
         raise CannotStart(
-            f"{partition} has {free} MiB free, {stack.sizes.disk_mib} are needed. Remedy: make "
+            f"{folder} has {free} MiB free, {stack.sizes.disk_mib} are needed. Remedy: make "
             f"room, or set {stack.variable('disk_mib')}"
         )
 
 
 def free_mib(stack: StackSettings) -> tuple[Path, int]:
     """The state folder, or its nearest existing parent, and the free MiB of its disk."""
-    partition = next(folder for folder in (stack.state, *stack.state.parents) if folder.exists())
-    return partition, shutil.disk_usage(partition).free // 2**20
+    folder = next(path for path in (stack.state, *stack.state.parents) if path.exists())
+    return folder, shutil.disk_usage(folder).free // 2**20
 
 
-def check_ports(stack: StackSettings, programs: Iterable[Program]) -> None:
+def check_ports(
+    stack: StackSettings,
+    programs: Iterable[Program],
+    listeners: Mapping[int, str] | None = None,
+) -> None:
     """Raises CannotStart naming the first port that somebody else listens on, who that is, and the
     variable that changes ours.
     """
-    listeners = _listeners()
+    listeners = listening_ports() if listeners is None else listeners
     for program in programs:
         for field in program.ports:
             port = getattr(stack.ports, field)
@@ -129,7 +133,8 @@ def _failed(stack: StackSettings, name: str, problem: str) -> str:
     return f"{name} {problem}: {last}. Remedy: see {log}"
 
 
-def _listeners() -> dict[int, str]:
+def listening_ports() -> dict[int, str]:
+    """The program that listens on each local TCP port."""
     listeners: dict[int, str] = {}
     for connection in psutil.net_connections(kind="tcp"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr.ip in _LOCAL_ADDRESSES:

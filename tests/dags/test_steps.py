@@ -391,7 +391,7 @@ def test_a_gate_that_fails_is_final_and_a_store_that_is_away_is_not(monkeypatch,
     monkeypatch.setattr("mailslice.maintenance.runner.run_step", run_step)
     monkeypatch.setattr(task_chain, "get_current_context", context)
     with pytest.raises(seen, match=str(raised)[:12]):
-        task_chain._run("queue_cleanup", "check", "spool")
+        task_chain.run_in_process("queue_cleanup", "check", "spool")
 
 
 class States:
@@ -569,7 +569,7 @@ def test_a_connection_is_spoken_to_whatever_the_settings_name(
         notifier, "connection_of", {"mailslice_webhook": connection, "mailslice_email": email}.get
     )
     monkeypatch.setattr(
-        notifier, "_post", lambda message, hook: posted.append((message["dag"], hook))
+        notifier, "post", lambda message, hook: posted.append((message["dag"], hook))
     )
     monkeypatch.setattr(notifier, "send_email", lambda _, to, **more: mailed.append((to, more)))
     monkeypatch.setattr(
@@ -688,7 +688,7 @@ def test_the_report_task_tells_the_alerts(monkeypatch):
         lambda: {"outlet_events": {ASSET: SimpleNamespace(extra=None)}},
     )
     monkeypatch.setattr(task_chain, "failed_steps", lambda *_: [])
-    monkeypatch.setattr(task_chain, "_run", lambda *_: report_with_alerts())
+    monkeypatch.setattr(task_chain, "run_in_process", lambda *_: report_with_alerts())
     task = task_chain._report("queue_size", ASSET, before=[])
     task.function("spool")
     assert told == [report_with_alerts()]

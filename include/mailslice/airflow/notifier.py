@@ -89,10 +89,11 @@ def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str)
 
 def _by_webhook(message: Mapping[str, Any], settings: DutySettings) -> None:
     url = settings.notify_webhook
-    _post(message, Webhook(url.get_secret_value() if url else ""))
+    post(message, Webhook(url.get_secret_value() if url else ""))
 
 
-def _post(message: Mapping[str, Any], hook: Webhook) -> None:
+def post(message: Mapping[str, Any], hook: Webhook) -> None:
+    """Send the message to a webhook."""
     headers = {**hook.headers, "Content-Type": "application/json"}
     request = Request(  # noqa: S310
         hook.url, data=json.dumps(dict(message)).encode(), headers=headers, method="POST"
@@ -110,7 +111,7 @@ _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]
     EMAIL: lambda message, settings, connection: send_email(
         message, recipients_of(connection, settings.notify_email), smtp_conn_id=EMAIL
     ),
-    WEBHOOK: lambda message, _settings, connection: _post(message, webhook_of(connection)),
+    WEBHOOK: lambda message, _settings, connection: post(message, webhook_of(connection)),
 }
 
 

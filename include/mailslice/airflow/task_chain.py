@@ -158,7 +158,7 @@ def _step(task_id: str, duty: str, step: str) -> Callable[[str], Any]:
     def run(queue: str) -> dict[str, Any]:
         if step == "apply" and get_current_context()["params"].get("dry_run"):
             raise AirflowSkipException(DRY_RUN)
-        return _xcom_of(_run(duty, step, queue))
+        return _xcom_of(run_in_process(duty, step, queue))
 
     return run
 
@@ -174,7 +174,7 @@ def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
         context = get_current_context()
         failed = failed_steps(context, before)
         recorded = _recorded(context, duty, queue) if failed else None
-        written = recorded or _run(duty, "report", queue)
+        written = recorded or run_in_process(duty, "report", queue)
         notify_alerts(written)
         names = ("run", "status", "planned", "applied", "failed")
         fields = {name: written.get(name) for name in names}
@@ -229,7 +229,7 @@ def _xcom_of(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in summary.items() if isinstance(value, single)}
 
 
-def _run(duty: str, step: str, queue: str) -> dict[str, Any]:
+def run_in_process(duty: str, step: str, queue: str) -> dict[str, Any]:
     """Run one step in this process. TryAgain is retried; all other errors are final."""
     from mailslice.maintenance.runner import done_ahead, run_step
     from mailslice.model.settings import load_settings

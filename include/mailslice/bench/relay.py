@@ -28,7 +28,7 @@ _LONGEST = 2**31
 
 
 @dataclass
-class _Server:
+class _MailSink:
     """Takes everything, and counts mails. Each answer comes a round trip after what it answers."""
 
     rtt: float
@@ -73,7 +73,7 @@ class _Server:
 
 async def _serve(pipe: Connection, rtt: float) -> None:
     """A process: sends its two ports, without and with PIPELINING; when asked, how many mails."""
-    server = _Server(rtt)
+    server = _MailSink(rtt)
     pipe.send([await server.listen(extensions) for extensions in (b"", b"250-PIPELINING\r\n")])
     while await asyncio.to_thread(pipe.recv):
         pipe.send(server.mails)

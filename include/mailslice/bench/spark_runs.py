@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 _MIB = 1024 * 1024
-_EVERY = 0.25
+_SAMPLE_SECONDS = 0.25
 _TASKS = 64
+CpuClock = Callable[[], tuple[float | None, float]]
+"""CPU seconds so far: of Cassandra, if it runs here, and of this process and its children."""
 _REST, _REST_TIMEOUT = 2.0, 180.0
 """Seconds without a compaction that count as rest, and the most that is waited for it."""
 
@@ -106,12 +109,12 @@ class Peak:
 
 
 @contextmanager
-def peak_memory(settings: Settings) -> Iterator[Peak]:
+def peak_memory(settings: Settings, every: float = _SAMPLE_SECONDS) -> Iterator[Peak]:
     """Most memory of this process and its children (Spark's JVM, its Python workers); sampled."""
     peak, stop, own = Peak(settings.duty.spark_driver_memory), threading.Event(), psutil.Process()
 
     def sample() -> None:
-        while not stop.wait(_EVERY):
+        while not stop.wait(every):
             with suppress(psutil.Error):
                 sizes = {True: 0, False: 0}
                 for process in (own, *own.children(recursive=True)):
@@ -142,14 +145,14 @@ class StepCpu:
     Cassandra's are None where it runs elsewhere.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._stores = StoreCpu(settings)
-        self._last = self._read()
+    def __init__(self, settings: Settings, clock: CpuClock | None = None) -> None:
+        self._clock = clock or partial(_cpu_seconds, StoreCpu(settings))
+        self._last = self._clock()
         self._steps: dict[str, tuple[float | None, float]] = {}
 
     def step(self, name: str, _: object = None) -> None:
         """A step has ended."""
-        cassandra, own_rows = now = self._read()
+        cassandra, own_rows = now = self._clock()
         before, own_before = self._last
         known = None if cassandra is None or before is None else cassandra - before
         self._steps[name] = known, own_rows - own_before
@@ -179,15 +182,16 @@ class StepCpu:
             for cassandra, own_rows in (self._steps[step],)
         }
 
-    def _read(self) -> tuple[float | None, float]:
-        seconds = 0.0
-        for process in (own := psutil.Process(), *own.children(recursive=True)):
-            with suppress(psutil.Error):
-                times = process.cpu_times()
-                seconds += times.user + times.system
-                if process != own:  # the ended children of this process are other programs
-                    seconds += times.children_user + times.children_system
-        return self._stores.read()["cassandra"], seconds
+
+def _cpu_seconds(stores: StoreCpu) -> tuple[float | None, float]:
+    seconds = 0.0
+    for process in (own := psutil.Process(), *own.children(recursive=True)):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds += times.user + times.system
+            if process != own:  # the ended children of this process are other programs
+                seconds += times.children_user + times.children_system
+    return stores.read()["cassandra"], seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,4 +232,4 @@ def settle(stores: Stores) -> None:
     while time.monotonic() < until and time.monotonic() - rested < _REST:
         if any(nodes.compacting(node.address).pending for node in nodes.all() if node.asked):
             rested = time.monotonic()
-        time.sleep(_EVERY)
+        time.sleep(_SAMPLE_SECONDS)

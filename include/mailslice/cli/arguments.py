@@ -73,16 +73,16 @@ def check_text(option: str, value: object) -> None:
             raise BadInput(f"{option}: {text[:60]!r} is not allowed; text in UTF-8 is")
 
 
-class Counts(tuple[int, ...]):
+class CountList(tuple[int, ...]):
     """Whole numbers, given as `1,2,4`."""
 
     __slots__ = ()
 
 
-def counts(option: str, most: int = _MAX_INT) -> Callable[[Any], Counts]:
+def counts(option: str, most: int = _MAX_INT) -> Callable[[Any], CountList]:
     """A parser of whole numbers from 1 to `most` with commas between them."""
     one = count(option, most=most)
-    return lambda text: Counts(one(word) for word in str(text).split(","))
+    return lambda text: CountList(one(word) for word in str(text).split(","))
 
 
 def duration(

@@ -26,7 +26,7 @@ _RETRY_AFTER_QUIET = 0.3
 """Seconds without a new mail before one that was retried already gets its next turn."""
 
 
-class Outcome(StrEnum):
+class DrainOutcome(StrEnum):
     """What happens to each mail."""
 
     SUCCESS = "success"
@@ -39,7 +39,7 @@ class DrainOptions:
     """How to drain. `most` None: until the queue is idle."""
 
     most: int | None
-    outcome: Outcome
+    outcome: DrainOutcome
     idle: timedelta
     prefetch: int
     reason: str
@@ -76,7 +76,7 @@ class Draining:
 
     def _prefetch(self) -> int:
         """No more than may be handled; retried mails that are set aside take room, too."""
-        if self._options.most is None or self._options.outcome is Outcome.RETRY:
+        if self._options.most is None or self._options.outcome is DrainOutcome.RETRY:
             return self._options.prefetch
         return min(self._options.prefetch, self._options.most)
 
@@ -125,7 +125,10 @@ class Draining:
 
     def _accept(self, delivery: Delivery) -> bool:
         """Whether this mail is new to this run; it is handled then, else set aside."""
-        if self._options.outcome is Outcome.RETRY and delivery.item.enqueue_id in self._started_ids:
+        if (
+            self._options.outcome is DrainOutcome.RETRY
+            and delivery.item.enqueue_id in self._started_ids
+        ):
             self._postponed.append(delivery)
             return False
         self._start(delivery)
@@ -133,7 +136,7 @@ class Draining:
 
     def _start(self, delivery: Delivery) -> None:
         self._started += 1
-        if self._options.outcome is Outcome.RETRY:
+        if self._options.outcome is DrainOutcome.RETRY:
             self._started_ids.add(delivery.item.enqueue_id)
         self._running.add(asyncio.create_task(self._handle(delivery)))
 
@@ -147,11 +150,11 @@ class Draining:
     async def _handle(self, delivery: Delivery) -> None:
         digest = hashlib.sha256(delivery.content).hexdigest()
         match self._options.outcome:
-            case Outcome.SUCCESS:
+            case DrainOutcome.SUCCESS:
                 await delivery.complete()
-            case Outcome.RETRY:
+            case DrainOutcome.RETRY:
                 await delivery.retry()
-            case Outcome.REJECT:
+            case DrainOutcome.REJECT:
                 await delivery.reject(self._options.reason)
         self.handled += 1
         mail = delivery.item.mail

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mailslice.worker import QueueWorker
 
 IN_FLIGHT = 64
-_BYTES_IN_FLIGHT = 64 * 1024 * 1024
+BYTES_IN_FLIGHT = 64 * 1024 * 1024
 """Content in memory, unless one mail is larger: keeps 64 mails of 25 MB under 300 MB resident."""
 
 
@@ -49,11 +49,18 @@ class EnvelopeOptions:
 class Enqueuing:
     """One run of `mail enqueue`: prints a line for each durable mail, collects failures."""
 
-    def __init__(self, worker: QueueWorker, options: EnvelopeOptions, out: Output) -> None:
+    def __init__(
+        self,
+        worker: QueueWorker,
+        options: EnvelopeOptions,
+        out: Output,
+        *,
+        bytes_in_flight: int = BYTES_IN_FLIGHT,
+    ) -> None:
         self._worker = worker
         self._options = options
         self._out = out
-        self._budget = _Budget(IN_FLIGHT, _BYTES_IN_FLIGHT)
+        self._budget = _Budget(IN_FLIGHT, bytes_in_flight)
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: Exception | None = None
         self._stop = threading.Event()

@@ -158,10 +158,10 @@ def _list_failures(out: Output, failures: list[dict[str, object]]) -> None:
             out.note(f"failed: {shown(str(failure['path']))}: {shown(str(failure['error']))}")
 
 
-def _checked_text(partition: str, text: str | None) -> None:
+def _checked_text(option_name: str, text: str | None) -> None:
     if text is not None and (not text or len(text) > 1000 or not text.isprintable()):
         raise BadInput(
-            f"{partition}: {text[:60]!r} is not allowed; 1 to 1000 printable characters are"
+            f"{option_name}: {text[:60]!r} is not allowed; 1 to 1000 printable characters are"
         )
 
 

@@ -21,7 +21,7 @@ from mailslice.cli.arguments import (
     queue_option,
 )
 from mailslice.cli.command import command, group
-from mailslice.cli.draining import Outcome
+from mailslice.cli.draining import DrainOutcome
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, record
 from mailslice.model.mail import QueueName
@@ -47,8 +47,8 @@ def drain(
         option("--max N", "End after this many mails; without it, when the queue is idle.", count),
     ] = None,
     outcome: Annotated[
-        Outcome, typer.Option("--outcome", help="What happens to each mail.")
-    ] = Outcome.SUCCESS,
+        DrainOutcome, typer.Option("--outcome", help="What happens to each mail.")
+    ] = DrainOutcome.SUCCESS,
     idle: Annotated[
         timedelta,
         option(

@@ -102,15 +102,15 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
     verdicts = None if limited_to_slices(report) else report.get("verdicts")
     letters, consumers = report.get("deadLetters"), report.get("consumers")
     if isinstance(letters, int):
-        what = "messages are in the dead letter queue"
-        yield _more("dead_letters", letters, limits.dead_letters, what)
+        subject = "messages are in the dead letter queue"
+        yield _more("dead_letters", letters, limits.dead_letters, subject)
     if isinstance(consumers, int) and limits.consumers:
         text = f"{consumers} consumers take mail from the queue, fewer than {limits.consumers}"
         yield Reading("consumers", consumers, limits.consumers, consumers < limits.consumers, text)
     if isinstance(verdicts, Mapping):
         lost = sum(int(verdicts.get(name) or 0) for name in _LOST)
-        what = "mails are in no queue: lost, or done without a mark"
-        yield _more("lost", lost, limits.lost, what)
+        subject = "mails are in no queue: lost, or done without a mark"
+        yield _more("lost", lost, limits.lost, subject)
         bare = int(verdicts.get("bare") or 0)
         yield _more("bare", bare, limits.bare, "mails have lost their content")
     if "inFlight" in report:
@@ -119,8 +119,8 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
         yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")
 
 
-def _more(name: str, value: int, limit: int, what: str) -> Reading:
-    return Reading(name, value, limit, value > limit, f"{value:,} {what}, more than {limit:,}")
+def _more(name: str, value: int, limit: int, subject: str) -> Reading:
+    return Reading(name, value, limit, value > limit, f"{value:,} {subject}, more than {limit:,}")
 
 
 def _ends(report: Report) -> Iterable[Reading]:

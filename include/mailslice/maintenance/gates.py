@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mailslice.engine.plan_rows import Derive
 
 
-def judged(context: Run, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
+def gate_summary(context: Run, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
     """What a step reports of its gate. Raises GateFailed naming the expectation and the value.
 
     Without a frame there is nothing to judge, and it takes none of the seconds that a gate takes.

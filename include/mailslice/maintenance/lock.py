@@ -24,7 +24,7 @@ TTL = timedelta(seconds=60)
 HEARTBEAT = timedelta(seconds=15)
 PATIENCE = timedelta(seconds=90)
 """How long a run waits: longer than the TTL, so that a killed owner never refuses a successor."""
-_MARGIN = timedelta(seconds=15)
+MARGIN = timedelta(seconds=15)
 """A lock counts as lost this long before its TTL: pending requests must end before the TTL does."""
 
 
@@ -59,7 +59,7 @@ class Lock:
 
     def check(self) -> None:
         """Raises LockLost when the lock may be another's by now. Call it before each change."""
-        if self._lost or elapsed_seconds() - self._good > (TTL - _MARGIN).total_seconds():
+        if self._lost or elapsed_seconds() - self._good > (TTL - MARGIN).total_seconds():
             raise LockLost(
                 f"the lock {self.name} could not be kept: Cassandra did not renew it in "
                 "time; nothing more was changed, run it again"

@@ -9,13 +9,11 @@ from typing import Any
 from mailslice.maintenance.alerts import Reading
 from mailslice.model.names import file_name
 
-FOLDER = "metrics"
-
 
 def file_of(duty: str, queue: str | None) -> str:
     """The file of a duty below the artifacts location; `queue` None for a duty without queue."""
     subject = f"-{file_name(queue)}" if queue else ""
-    return f"{FOLDER}/duty-{duty}{subject}.prom"
+    return f"metrics/duty-{duty}{subject}.prom"
 
 
 def queue_file(prefix: str, queue: str) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mailslice.maintenance.plan import Plan
     from mailslice.maintenance.run import Run
 
-_SAVED_EACH, _NAMED = 100, 100
+SAVE_EVERY, MAX_NAMED_FAILURES = 100, 100
 
 
 class Progress:
@@ -52,7 +52,7 @@ class Progress:
     def fail(self, item: str, why: str, count: int = 1) -> None:
         """An error kept items from being done. The first hundred are named."""
         self.failed += count
-        if len(self.failures) < _NAMED:
+        if len(self.failures) < MAX_NAMED_FAILURES:
             self.failures[item] = why
         self._counted(count)
 
@@ -98,5 +98,5 @@ class Progress:
 
     def _counted(self, count: int) -> None:
         self._unsaved += count
-        if self._unsaved >= _SAVED_EACH:
+        if self._unsaved >= SAVE_EVERY:
             self.save()

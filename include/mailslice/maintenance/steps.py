@@ -10,7 +10,7 @@ from typing import Any
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.maintenance.artifacts import FILES, PLAN_FOLDER, RunFolder
 from mailslice.maintenance.duty import AnyDuty, ReportDuty
-from mailslice.maintenance.gates import judged
+from mailslice.maintenance.gates import gate_summary
 from mailslice.maintenance.lock import LockHeld
 from mailslice.maintenance.plan import Plan, load_checked_plan, load_plan
 from mailslice.maintenance.progress import Progress
@@ -64,7 +64,7 @@ def _check(duty: AnyDuty, run: Run) -> dict[str, Any]:
         frames.append(_age(run, plan, duty.plan_max_age))
     elif plan.planned:
         raise RuntimeError(f"{run.request.duty} judges nothing of {plan.planned} planned items")
-    gate = judged(run, "check", frames)
+    gate = gate_summary(run, "check", frames)
     return {**gate, "planDigest": plan.digest, "planned": plan.planned, **run.fields}
 
 
@@ -95,7 +95,7 @@ def _verify(duty: AnyDuty, run: Run) -> dict[str, Any]:
         raise TryAgain(str(error)) from error
     if not frames and result.applied:
         raise RuntimeError(f"{run.request.duty} verifies nothing of what it did")
-    return {**judged(run, "verify", frames), **run.fields}
+    return {**gate_summary(run, "verify", frames), **run.fields}
 
 
 def _report(duty: AnyDuty, run: Run) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mailslice.testing.faults.matrix import Break, Case, Fault, Outcome, World
+from mailslice.testing.faults.matrix import Break, Case, Fault, LaneResult, World
 from mailslice.testing.faults.operations import OPERATIONS, Seeds
 
 SLOW = (Seeds.SET_ASIDE, Seeds.BEGUN, Seeds.LATER, Seeds.DUE_DELETED, Seeds.DUE)
@@ -25,7 +25,7 @@ class Lane:
     strict: bool = True
 
 
-def run_lanes(world: World, lanes: Mapping[str, Lane], at_once: int) -> dict[str, Outcome]:
+def run_lanes(world: World, lanes: Mapping[str, Lane], at_once: int) -> dict[str, LaneResult]:
     """Each lane on a queue of its name; those that wait longest begin first."""
     order = sorted(lanes, key=lambda name: OPERATIONS[lanes[name].operation].seeds not in SLOW)
     with ThreadPoolExecutor(at_once) as threads:

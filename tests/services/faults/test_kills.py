@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from mailslice.testing.faults.matrix import Case, Outcome, World, kills
+from mailslice.testing.faults.matrix import Case, LaneResult, World, kills
 from mailslice.testing.faults.operations import OPERATIONS
 from mailslice.testing.faults.points import named
 from tests.services.faults.lanes import Lane, run_lanes
@@ -35,7 +35,7 @@ def own_kills(operation: str, points: Sequence[str]) -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(world: World) -> dict[str, Outcome]:
+def outcomes(world: World) -> dict[str, LaneResult]:
     return run_lanes(
         world,
         {operation: Lane(operation, partial(own_kills, operation)) for operation in OPERATIONS},
@@ -45,7 +45,7 @@ def outcomes(world: World) -> dict[str, Outcome]:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_books_balance_after_a_kill_at_every_point_of(
-    outcomes: dict[str, Outcome], operation: str
+    outcomes: dict[str, LaneResult], operation: str
 ) -> None:
     outcome = outcomes[operation]
     assert outcome.books.wrong == []
@@ -54,7 +54,7 @@ def test_the_books_balance_after_a_kill_at_every_point_of(
 
 
 def test_something_was_killed_at_every_point_that_the_code_names(
-    outcomes: dict[str, Outcome],
+    outcomes: dict[str, LaneResult],
 ) -> None:
     killed_at = {
         case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop
@@ -62,7 +62,7 @@ def test_something_was_killed_at_every_point_that_the_code_names(
     assert killed_at == named() - set(WHERE_MAILS_WAIT.values())
 
 
-def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, Outcome]) -> None:
+def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, LaneResult]) -> None:
     """The kit sees something: without these the balance above would be that of an empty book."""
     books, end = outcomes["enqueue"].books, outcomes["enqueue"].end
     assert end is not None
@@ -71,7 +71,7 @@ def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, Outcome]
     assert len(books.drained) > len(books.accepted)  # killed between confirm and return
 
 
-def test_blobs_are_left_only_by_what_was_killed(outcomes: dict[str, Outcome]) -> None:
+def test_blobs_are_left_only_by_what_was_killed(outcomes: dict[str, LaneResult]) -> None:
     books, end = outcomes["complete"].books, outcomes["complete"].end
     assert end is not None
     kept = {

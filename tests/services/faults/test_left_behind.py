@@ -22,7 +22,7 @@ from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
-from mailslice.testing.faults.matrix import Outcome, World, kills
+from mailslice.testing.faults.matrix import LaneResult, World, kills
 from tests.services.duties.world import run_all_in_process
 from tests.services.faults.lanes import Lane, run_lanes
 
@@ -51,7 +51,7 @@ def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_what_kills_leave_is_found_by_the_duties(alone: World) -> None:
-    outcomes: dict[str, Outcome] = run_lanes(
+    outcomes: dict[str, LaneResult] = run_lanes(
         alone, {name: Lane(name, partial(kills, most=4)) for name in OPERATIONS}, 3
     )
     settings, stores = alone.stores.settings, alone.stores

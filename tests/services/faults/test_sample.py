@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 
-from mailslice.testing.faults.matrix import Break, Outcome, World, faults
+from mailslice.testing.faults.matrix import Break, LaneResult, World, faults
 from mailslice.testing.faults.operations import OPERATIONS
 from tests.services.faults.lanes import STORES, WAYS, Lane, fault, run_lanes, strict
 
@@ -43,7 +43,7 @@ def lane(rng: random.Random, store: str, how: Break) -> Lane:
 
 
 @pytest.fixture(scope="module")
-def outcomes(world: World) -> dict[str, Outcome]:
+def outcomes(world: World) -> dict[str, LaneResult]:
     lanes = {
         f"{store}-{how}": lane(random.Random(f"{SEED} {store} {how}"), store, how)
         for store, how in product(STORES, WAYS)
@@ -54,7 +54,7 @@ def outcomes(world: World) -> dict[str, Outcome]:
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("store", STORES)
 def test_nothing_is_lost_or_doubled_when_a_store_breaks(
-    outcomes: dict[str, Outcome], store: str, how: Break
+    outcomes: dict[str, LaneResult], store: str, how: Break
 ) -> None:
     outcome = outcomes[f"{store}-{how}"]
     assert outcome.books.wrong == [], f"MAILSLICE_TEST_SEED={SEED}"

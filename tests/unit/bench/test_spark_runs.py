@@ -14,10 +14,9 @@ CORES = os.cpu_count() or 1
 
 
 @pytest.fixture
-def cpu(monkeypatch: pytest.MonkeyPatch) -> StepCpu:
+def cpu() -> StepCpu:
     readings = iter([(10.0, 1.0), (12.0, 2.0), (12.0, 2.5), (16.0, 3.5)])
-    monkeypatch.setattr(StepCpu, "_read", lambda _: next(readings))
-    return StepCpu(Settings())
+    return StepCpu(Settings(), lambda: next(readings))
 
 
 def test_cpu_of_a_step_is_what_came_since_the_step_before(cpu: StepCpu) -> None:
@@ -77,11 +76,10 @@ def test_memory_is_told_by_kind_and_the_heap_beside_it() -> None:
 
 
 def test_memory_of_a_process_without_spark_is_python_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mailslice.bench.spark_runs._EVERY", 0.01)
     monkeypatch.setattr(
         "psutil.Process.children", lambda *_, **__: []
     )  # another test's Spark may live beside it
-    with peak_memory(Settings()) as peak:
+    with peak_memory(Settings(), every=0.01) as peak:
         while not peak.total:
             time.sleep(0.01)
     assert peak.python > 0

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.cli.draining import Draining, DrainOptions, Outcome
+from mailslice.cli.draining import Draining, DrainOptions, DrainOutcome
 from mailslice.cli.output import Output
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
@@ -90,7 +90,7 @@ class FakeDelivery:
         self.broker.rejected.append((self.number, reason))
 
 
-async def drain(broker, most=None, outcome=Outcome.SUCCESS, idle=0.4, prefetch=8):
+async def drain(broker, most=None, outcome=DrainOutcome.SUCCESS, idle=0.4, prefetch=8):
     await asyncio.wait_for(
         Draining(
             broker,
@@ -128,28 +128,28 @@ async def test_an_idle_queue_ends_it_after_idle():
 
 async def test_retry_with_a_number_gives_every_mail_its_turn_first():
     broker = FakeBroker(5)
-    await drain(broker, most=5, outcome=Outcome.RETRY, prefetch=5)
+    await drain(broker, most=5, outcome=DrainOutcome.RETRY, prefetch=5)
     assert broker.retried == Counter(range(5))
     assert sorted(broker.ready) == list(range(5))
 
 
 async def test_retry_of_one_mail_ends_after_n():
     broker = FakeBroker(1)
-    await drain(broker, most=4, outcome=Outcome.RETRY)
+    await drain(broker, most=4, outcome=DrainOutcome.RETRY)
     assert broker.retried == {0: 4}
     assert list(broker.ready) == [0]
 
 
 async def test_retry_without_a_number_takes_each_mail_once_and_ends():
     broker = FakeBroker(6)
-    await drain(broker, outcome=Outcome.RETRY, prefetch=8)
+    await drain(broker, outcome=DrainOutcome.RETRY, prefetch=8)
     assert broker.retried == Counter(range(6))
     assert sorted(broker.ready) == list(range(6))
 
 
 async def test_reject_passes_the_reason():
     broker = FakeBroker(2)
-    await drain(broker, most=2, outcome=Outcome.REJECT)
+    await drain(broker, most=2, outcome=DrainOutcome.REJECT)
     assert sorted(broker.rejected) == [(0, "why"), (1, "why")]
 
 

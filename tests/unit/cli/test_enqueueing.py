@@ -320,13 +320,13 @@ async def test_at_most_64_mails_are_in_flight(tmp_path):
     assert 32 < worker.most <= 64
 
 
-async def test_bytes_in_flight_are_bounded_and_a_larger_mail_goes_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(enqueueing, "_BYTES_IN_FLIGHT", 4 * MIB)
+async def test_bytes_in_flight_are_bounded_and_a_larger_mail_goes_alone(tmp_path):
     for number in range(20):
         (tmp_path / f"{number:02}.eml").write_bytes(b"To: a@b.example\r\n\r\n" + b"x" * MIB)
     (tmp_path / "99.eml").write_bytes(b"To: a@b.example\r\n\r\n" + b"x" * 6 * MIB)
     worker = FakeWorker(delay=0.01)
-    run = await enqueue(worker, tmp_path)
+    run = Enqueuing(worker, given(), Output(as_json=True), bytes_in_flight=4 * MIB)
+    await run.run([str(tmp_path)])
     assert run.done == 21
     assert worker.most_bytes <= 6 * MIB + 100
 

@@ -69,10 +69,8 @@ def test_a_newer_run_that_cannot_be_read_is_skipped_with_a_warning_and_no_older_
     ran(settings, OLDER, "plan", "check")
     ran(settings, NEWER, "plan", "check")
     assert newest_pending(settings, "blob_gc", "-", "report") == NEWER
-    partition = artifacts(settings)
-    partition.write(
-        RunFolder(partition, "blob_gc", "-", NEWER).file(FILES["plan"]), b'{"decided": '
-    )
+    location = artifacts(settings)
+    location.write(RunFolder(location, "blob_gc", "-", NEWER).file(FILES["plan"]), b'{"decided": ')
     assert newest_pending(settings, "blob_gc", "-", "report") == OLDER
     assert f"run {NEWER} is passed over" in caplog.text
     with pytest.raises(
@@ -84,12 +82,12 @@ def test_a_newer_run_that_cannot_be_read_is_skipped_with_a_warning_and_no_older_
 def test_of_a_run_that_ended_the_asked_step_alone_is_read_so_what_broke_of_it_since_is_not_said(
     settings, monkeypatch, caplog
 ):
-    partition, read = artifacts(settings), []
+    location, read = artifacts(settings), []
     for hour in range(9):
         run = f"20261120T0{hour}0000Z-cccccc"
         ran(settings, run, *FILES)
-        partition.write(
-            RunFolder(partition, "blob_gc", "-", run).file(FILES["plan"]), b'{"decided": '
+        location.write(
+            RunFolder(location, "blob_gc", "-", run).file(FILES["plan"]), b'{"decided": '
         )
     monkeypatch.setattr(
         RunFolder,

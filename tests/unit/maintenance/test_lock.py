@@ -94,7 +94,7 @@ def test_a_lock_that_another_took_over_is_lost(monkeypatch):
 def test_a_lock_that_could_not_be_renewed_in_time_is_as_good_as_lost(monkeypatch):
     monkeypatch.setattr(locks, "HEARTBEAT", timedelta(milliseconds=5))
     monkeypatch.setattr(locks, "TTL", timedelta(milliseconds=50))
-    monkeypatch.setattr(locks, "_MARGIN", timedelta(milliseconds=10))
+    monkeypatch.setattr(locks, "MARGIN", timedelta(milliseconds=10))
     table = Table()
     with locked(table, "x", "r1") as lock:
         table.down = True

@@ -31,9 +31,9 @@ def test_a_tuned_server_and_one_as_it_comes_have_ports_and_folders_of_their_own(
         for file in files
     ]
     assert threads == ["32", "200"]
-    partitions = {server.endpoint for server in (tuned, untuned)}
-    partitions |= {server.secure for server in (tuned, untuned)}
-    assert len(partitions | {f"http://127.0.0.1:{stack.ports.s3_port}"}) == 5
+    addresses = {server.endpoint for server in (tuned, untuned)}
+    addresses |= {server.secure for server in (tuned, untuned)}
+    assert len(addresses | {f"http://127.0.0.1:{stack.ports.s3_port}"}) == 5
     assert {json.loads(file.read_text())["ca"] for file in files} == {"/certificate"}
     assert tuned.environment == {"JAVA_HOME": "/java", "MAILSLICE_STACK_OWNER": str(stack.state)}
 

@@ -151,7 +151,7 @@ def test_what_a_machine_may_do_is_one_line_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
 ) -> None:
     monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 12345)
-    monkeypatch.setattr(bootstrap, "_name", lambda uid: "somebody" if uid == 12345 else "root")
+    monkeypatch.setattr(bootstrap, "user_name", lambda uid: "somebody" if uid == 12345 else "root")
     said = bootstrap.message_of_error(error)
     assert says in said
     assert "\n" not in said

@@ -13,7 +13,7 @@ from stack.settings import Profile, StackSettings, stack_settings
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     server = tmp_path / "rabbitmq-server"
     server.touch()
-    monkeypatch.setattr(rabbitmq, "_SERVER", server)
+    monkeypatch.setattr(rabbitmq, "SERVER", server)
     monkeypatch.setattr(rabbitmq.shutil, "which", lambda name: f"/usr/bin/{name}")
 
 

@@ -26,20 +26,19 @@ class _Supervisor:
 
 
 def test_a_taken_port_is_named_with_its_holder_and_the_variable(
-    stack: StackSettings, monkeypatch: pytest.MonkeyPatch
+    stack: StackSettings,
 ) -> None:
-    monkeypatch.setattr(services, "_listeners", lambda: {stack.ports.s3_port: "nginx (pid 4)"})
+    listeners = {stack.ports.s3_port: "nginx (pid 4)"}
     with pytest.raises(CannotStart) as raised:
-        services.check_ports(stack, [_program("s3")])
+        services.check_ports(stack, [_program("s3")], listeners)
     assert str(raised.value) == (
         "port 17090 of s3 is taken by nginx (pid 4). Remedy: end that, or set "
         "MAILSLICE_STACK_S3_PORT to a free port"
     )
 
 
-def test_free_ports_pass(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "_listeners", lambda: {1: "init (pid 1)"})
-    services.check_ports(stack, [_program("s3")])
+def test_free_ports_pass(stack: StackSettings) -> None:
+    services.check_ports(stack, [_program("s3")], {1: "init (pid 1)"})
 
 
 def test_too_little_disk_is_named(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
-from mailslice.testing.faults.books import Books, State
+from mailslice.testing.faults.books import Books, QueueState
 from mailslice.testing.faults.operations import RECIPIENTS, content_of
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-EMPTY = State(rows={}, marks=frozenset(), blobs=frozenset(), delayed={}, letters=(), ready={})
+EMPTY = QueueState(rows={}, marks=frozenset(), blobs=frozenset(), delayed={}, letters=(), ready={})
 
 
 def made(name: str = "m-1") -> QueuedMail:
@@ -32,7 +32,7 @@ def row(item: QueuedMail) -> ViewRow:
     return ViewRow(QueueName("q"), Partition(NOW, 0), NOW, item)
 
 
-def holding(*items: QueuedMail, **changes: Any) -> State:
+def holding(*items: QueuedMail, **changes: Any) -> QueueState:
     blobs = frozenset(key for item in items for key in (item.header_blob_id, item.body_blob_id))
     return replace(
         EMPTY, **{"rows": {item.enqueue_id: row(item) for item in items}, "blobs": blobs, **changes}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class QueueState:
     """What the stores hold of one queue.
 
     `letters` are the bodies of dead letters; `ready` is messages by RabbitMQ queue, of those that
@@ -42,13 +42,13 @@ class State:
     ready: Mapping[str, int]
 
     @staticmethod
-    def read(stores: Stores, queue: QueueName) -> State:
+    def read(stores: Stores, queue: QueueName) -> QueueState:
         """All of it, while nobody works on the queue."""
         written = stores.tables.written
         rows = [
             row for partition in written.partitions(queue) for row in written.rows(queue, partition)
         ]
-        return State(
+        return QueueState(
             rows={row.enqueue_id: row for row in rows},
             marks=frozenset(stores.tables.deleted.ids(queue)),
             blobs=frozenset(blob.key for blob in stores.blobs.list()),
@@ -156,7 +156,7 @@ class Books:
         for enqueue_id in ids:
             self.ended.setdefault(enqueue_id, at)
 
-    def check_live(self, state: State) -> None:
+    def check_live(self, state: QueueState) -> None:
         """I1 and I6 in between: what was accepted and has no end yet is live, with its content."""
         dead = {_id_of(body) for body in state.letters}
         for enqueue_id in self.accepted - self.ended.keys() - state.marks - dead:
@@ -166,7 +166,7 @@ class Books:
             elif enqueue_id not in self.bare and not state.has_content(row.item):
                 self.wrong.append(f"{enqueue_id} is live and has lost its content (I6)")
 
-    def check_end(self, state: State, far: Iterable[str] = ()) -> None:
+    def check_end(self, state: QueueState, far: Iterable[str] = ()) -> None:
         """When everything was consumed.
 
         `far`: RabbitMQ queues in which late copies may still wait.
@@ -191,7 +191,7 @@ class Books:
                 not blobs, f"{item.enqueue_id} was completed in peace and left {blobs} blobs"
             )
 
-    def check_sent(self, state: State, failed: Iterable[QueuedMail]) -> None:
+    def check_sent(self, state: QueueState, failed: Iterable[QueuedMail]) -> None:
         """With stage marks, at the end: each recipient was sent to, or is in doubt.
 
         `failed`: the mails in quarantine, with the recipients in doubt alone.
@@ -209,7 +209,7 @@ class Books:
             if name not in reported
         ]
 
-    def check_released(self, state: State) -> None:
+    def check_released(self, state: QueueState) -> None:
         """What was set aside was released once each, under another id, and delivered."""
         names = Counter(item.mail.name for item in self.drained.values())
         for one, name in self.set_aside.items():
@@ -219,7 +219,7 @@ class Books:
             f"{row.enqueue_id} is live after all releases were delivered" for row in state.live()
         ]
 
-    def lost(self, state: State) -> set[EnqueueId]:
+    def lost(self, state: QueueState) -> set[EnqueueId]:
         """Live mails without any message, when everything was consumed: what queue_audit is to
         find. None of them was accepted.
         """

@@ -37,7 +37,7 @@ from mailslice.model.settings import load_settings
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
-from mailslice.testing.faults.books import Books, State, ready
+from mailslice.testing.faults.books import Books, QueueState, ready
 from mailslice.testing.faults.child import ChildMessage, Stop, run
 from mailslice.testing.faults.operations import (
     OPERATIONS,
@@ -71,7 +71,7 @@ _DELAYS = {
 }
 _IDLE = timedelta(seconds=0.3)
 _ACCEPTED = 250
-_ENDED_EARLY = "worker-that-is-gone"
+_DEAD_WORKER = "worker-that-is-gone"
 _NAME = re.compile(r"m-[0-9a-f-]{36}")
 
 
@@ -114,7 +114,7 @@ class Case:
 
 
 @dataclass
-class Outcome:
+class LaneResult:
     """What became of a lane.
 
     `points`: those that an undisturbed child came to, each as often as it did; `missed`: cases that
@@ -125,7 +125,7 @@ class Outcome:
     points: list[str] = field(default_factory=list)
     stopped: list[Case] = field(default_factory=list)
     missed: list[Case] = field(default_factory=list)
-    end: State | None = None
+    end: QueueState | None = None
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,14 @@ class World:
         cases: Callable[[Sequence[str]], Sequence[Case]],
         *,
         strict: bool = True,
-    ) -> Outcome:
+    ) -> LaneResult:
         """A child that nothing happens to, then one for each of the cases that are made of its
         points, all on a new queue of this name; then the balance.
         """
         with nullcontext() if self.restarts is None else self.restarts.lane():
-            lane = _Lane(self, operation, create(self.stores, queue), Outcome(Books(strict=strict)))
+            lane = _Lane(
+                self, operation, create(self.stores, queue), LaneResult(Books(strict=strict))
+            )
             if lane.spec.reported:
                 create(self.stores, reports_of(lane.queue))
             return lane.run(cases)
@@ -190,7 +192,7 @@ class _Lane:
     world: World
     operation: str
     queue: QueueName
-    outcome: Outcome
+    outcome: LaneResult
     _clients: list[threading.Thread] = field(default_factory=list)
 
     @property
@@ -201,15 +203,15 @@ class _Lane:
     def spec(self) -> Operation:
         return OPERATIONS[self.operation]
 
-    def run(self, cases: Callable[[Sequence[str]], Sequence[Case]]) -> Outcome:
+    def run(self, cases: Callable[[Sequence[str]], Sequence[Case]]) -> LaneResult:
         self._child(Case())
         for case in cases(self.outcome.points):
             self._child(case)
-        self.books.check_live(State.read(self.world.stores, self.queue))
+        self.books.check_live(QueueState.read(self.world.stores, self.queue))
         before = set(self.books.ended)
         self._release_all()
         asyncio.run(self._drain())
-        end = self.outcome.end = State.read(self.world.stores, self.queue)
+        end = self.outcome.end = QueueState.read(self.world.stores, self.queue)
         self.books.check_end(end, self._far)
         self._check_more(end, before)
         return self.outcome
@@ -224,7 +226,7 @@ class _Lane:
             if not self._quarantine.tidy(mail):
                 self.books.accepted.add(self._quarantine.release(mail))
 
-    def _check_more(self, end: State, before: set[EnqueueId]) -> None:
+    def _check_more(self, end: QueueState, before: set[EnqueueId]) -> None:
         """What only some operations promise. `before`: what children have ended."""
         quarantined = list(self._quarantine.mails())
         failed = [message.decode(mail.message) for mail in quarantined]
@@ -289,12 +291,12 @@ class _Lane:
         elif seeds is Seeds.BEGUN:
             self.world.stores.own.mail_stages.prepare()
             for item in items:
-                nobody = MailStage(item.enqueue_id, _ENDED_EARLY, 1, 0, item.mail.recipients)
+                nobody = MailStage(item.enqueue_id, _DEAD_WORKER, 1, 0, item.mail.recipients)
                 self.world.stores.own.mail_stages.advance(
                     self.queue,
                     None,
                     nobody.moved(
-                        RECIPIENTS[:1], Stage.SENDING, by=_ENDED_EARLY, now=system_clock()
+                        RECIPIENTS[:1], Stage.SENDING, by=_DEAD_WORKER, now=system_clock()
                     ),
                 )
         elif seeds is Seeds.SET_ASIDE:
@@ -308,7 +310,7 @@ class _Lane:
 
     def _quarantine_mail(self, item: QueuedMail) -> None:
         quarantine = self._quarantine
-        holder = Holder(_ENDED_EARLY, Stage.LOADED.value, system_clock(), timedelta(minutes=11))
+        holder = Holder(_DEAD_WORKER, Stage.LOADED.value, system_clock(), timedelta(minutes=11))
         quarantined = quarantine.keep(
             item, holder, Decided("closed", "it was held for too long", "test kit")
         )
