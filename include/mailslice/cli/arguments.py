@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from mailslice.codec.addresses import NULL_SENDER, checked_address, checked_sender
 from mailslice.model.durations import format_duration, parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -106,8 +107,6 @@ def address(option: str) -> Callable[[Any], str]:
     """A parser of mail addresses."""
 
     def parse(text: Any) -> str:
-        from mailslice.codec.addresses import checked_address
-
         return checked_address(str(text), option)
 
     return parse
@@ -117,8 +116,6 @@ def sender(option: str) -> Callable[[Any], str]:
     """A parser of senders: an address; `<>` and the empty text are the null sender, `<>`."""
 
     def parse(text: Any) -> str:
-        from mailslice.codec.addresses import NULL_SENDER, checked_sender
-
         return checked_sender(str(text), option) or NULL_SENDER
 
     return parse

@@ -1,6 +1,7 @@
 """`mailslice blobs`: content that blob_gc deleted and still keeps."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from mailslice.cli.arguments import DryRun, Limit, Reason, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
+from mailslice.cli.queue_session import open_stores, record
 from mailslice.model.errors import BadInput, SomeFailed
 from mailslice.model.mail import BlobId
 
@@ -23,9 +25,6 @@ Run = Annotated[str | None, option("--run RUN", "All blobs that this run of blob
 @command(app, "kept")
 def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
-    from itertools import islice
-
-    from mailslice.cli.queue_session import open_stores
     from mailslice.duties.blob_gc.trash import KeptBlobs
 
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
@@ -51,7 +50,6 @@ def restore(
 
     A key without a copy is listed, and the exit code is 1.
     """
-    from mailslice.cli.queue_session import open_stores, record
     from mailslice.duties.blob_gc.trash import EXPIRED, KeptBlobs
 
     requested = [BlobId(key) for key in dict.fromkeys(keys or ())]
@@ -84,8 +82,6 @@ def restore(
 def _copies(
     copies: "KeptBlobs", requested: list[BlobId], run: str | None
 ) -> "Iterator[list[Kept]]":
-    from itertools import islice
-
     if run is None:
         yield list(copies.of_keys(requested).values())
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mailslice.cli.output import cell
+
 _HEAD = """\
 # Command line
 
@@ -71,8 +73,6 @@ def _value(option: Any) -> str:
 
 
 def _text(parameter: Any) -> str:
-    from mailslice.cli.output import cell
-
     extra = " Required." if parameter.required and parameter.param_type_name == "option" else ""
     if parameter.multiple:
         extra += " May be given several times."

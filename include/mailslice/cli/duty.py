@@ -1,7 +1,9 @@
 """`mailslice duty`: maintenance without Airflow, by the same code, gates and ledger."""
 
+import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +22,7 @@ from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import QueueName
+from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
     from mailslice.maintenance.artifacts import RunFolder
@@ -171,8 +174,6 @@ def _opened(
 
 def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Settings":
     """The settings of a known queue. A queue given to a duty that needs none is only said."""
-    from mailslice.model.settings import load_settings
-
     if not needs_queue:
         if queue is not None:
             with open_queue(queue):  # a name that is wrong is wrong here, too
@@ -212,8 +213,6 @@ def _params(
 
 def _value(text: str) -> object:
     """Numbers, true, false, null and lists as JSON; everything else is text."""
-    import json
-
     try:
         return json.loads(text)
     except ValueError:
@@ -228,8 +227,6 @@ def _folder(settings: "Settings", request: "RunRequest") -> "RunFolder":
 
 def _as_planned(request: "RunRequest", folder: "RunFolder") -> "RunRequest":
     """The request with the planned params; options of this command win, --dry-run above all."""
-    from dataclasses import replace
-
     planned: dict[str, Any] = (folder.read_json("request.json") or {}).get("params", {})
     planned.pop("dry_run", None)
     return replace(request, params={**planned, **request.params})

@@ -3,12 +3,14 @@
 import inspect
 import typing
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from mailslice.cli.arguments import check_text
+from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -152,8 +154,6 @@ def is_list(annotation: Any) -> bool:
 
 
 def _metavar(info: "FieldInfo") -> str:
-    from datetime import datetime, timedelta
-
     from mailslice.maintenance.params import kinds
 
     allowed = kinds(info.annotation)
@@ -162,8 +162,4 @@ def _metavar(info: "FieldInfo") -> str:
 
 
 def _shown(value: Any) -> Any:
-    from datetime import timedelta
-
-    from mailslice.model.durations import format_duration
-
     return format_duration(value) if isinstance(value, timedelta) else value

@@ -11,11 +11,12 @@ import typer
 from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
-from mailslice.cli.queue_session import open_queue, record
+from mailslice.cli.queue_session import open_queue, record, run
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
 from mailslice.model.mail import EnqueueId
+from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
     from mailslice.admin.mail_queue import MailQueue
@@ -117,8 +118,6 @@ def enqueue(
     A line a mail once it is durable, then the failures.
     """
     from mailslice.cli.enqueueing import Enqueuing, EnvelopeOptions
-    from mailslice.cli.queue_session import run
-    from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 
     _checked_text("--name", name)

@@ -30,10 +30,13 @@ from mailslice.cli.queue_session import (
     open_queue,
     open_stores,
     record,
+    run,
 )
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -236,8 +239,6 @@ def clear(
 @command(app, "flush")
 def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
     """Deliver delayed mails now."""
-    from mailslice.cli.queue_session import run
-    from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 
     settings = load_settings()
@@ -310,7 +311,6 @@ def _filter(
 
 def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
     from mailslice.admin.mail_queue import MailQueue
-    from mailslice.model.names import RabbitNames
 
     names, depth = RabbitNames(name), stores.management.depth
     work, dead = depth(names.work_queue), depth(names.dead_letter_queue)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
+import json
 import logging
+import secrets
 import socket
 import sys
 from collections.abc import Coroutine, Iterator
@@ -11,9 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from mailslice.cli.output import iso, plain
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, Refused
+from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
     from mailslice.admin.mail_queue import MailQueue
@@ -38,7 +43,6 @@ class OpenQueue:
 @contextmanager
 def open_stores() -> Iterator[Stores]:
     """The stores of the settings; closed at the end."""
-    from mailslice.model.settings import load_settings
     from mailslice.stores import open_stores as connect
 
     with connect(load_settings()) as stores:
@@ -97,10 +101,6 @@ def record(
     settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object
 ) -> None:
     """Keep who did what and why as a JSON file in `decisions/` of the artifacts; else warn."""
-    import json
-    import secrets
-
-    from mailslice.cli.output import iso, plain
     from mailslice.maintenance.artifacts import artifacts
 
     now = system_clock()
@@ -115,8 +115,6 @@ def record(
 
 def run(work: Coroutine[object, object, T]) -> T:
     """Run `work` on a uvloop, as the worker processes do; Ctrl-C cancels it and it unwinds."""
-    import asyncio
-
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -160,8 +161,6 @@ def _quarantined(opened: OpenQueue) -> "list[QuarantinedMail]":
 
 def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
     """What the last run in shadow mode would do, as `_shown`."""
-    from datetime import datetime
-
     from mailslice.duties.stuck_mails.mails import Action
     from mailslice.duties.stuck_mails.work import noted
 

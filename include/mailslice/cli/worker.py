@@ -21,12 +21,12 @@ from mailslice.cli.arguments import (
     queue_option,
 )
 from mailslice.cli.command import command, group
-from mailslice.cli.draining import DrainOutcome
+from mailslice.cli.draining import Draining, DrainOptions, DrainOutcome
 from mailslice.cli.output import Output
-from mailslice.cli.queue_session import open_queue, record
+from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
-from mailslice.model.settings import GiveUp, Settings
+from mailslice.model.settings import GiveUp, Settings, load_settings
 
 app = group("Worker processes: drain by hand, consume with a handler, accept by SMTP.")
 
@@ -62,9 +62,6 @@ def drain(
     reason: Reason = None,
 ) -> None:
     """Take mails off a queue with one outcome: a line a mail, after mark and ack."""
-    from mailslice.cli.draining import Draining, DrainOptions
-    from mailslice.cli.queue_session import run
-    from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 
     options = DrainOptions(
@@ -199,7 +196,6 @@ def top_(
     ] = False,
 ) -> None:
     """Sizes, ages, rates, workers and problems of queues. Live on a terminal, until Ctrl-C."""
-    from mailslice.cli.queue_session import open_stores
     from mailslice.cli.worker_top import Top, print_once, watch
 
     with open_stores() as stores:

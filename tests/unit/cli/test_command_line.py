@@ -268,7 +268,7 @@ def test_ctrl_c_exits_130(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mailslice.model.settings.load_settings", interrupted)
+    monkeypatch.setattr("mailslice.cli.queue_session.load_settings", interrupted)
     assert run(["queue", "list"]) == 130
 
 
@@ -276,7 +276,7 @@ def test_a_bug_is_called_a_bug_and_exits_1(capsys, monkeypatch):
     def broken():
         raise ZeroDivisionError("seven \x1b[31m")
 
-    monkeypatch.setattr("mailslice.model.settings.load_settings", broken)
+    monkeypatch.setattr("mailslice.cli.queue_session.load_settings", broken)
     assert run(["queue", "list"]) == 1
     assert capsys.readouterr().err == (
         "mailslice: ZeroDivisionError: seven \\x1b[31m (this is a bug of mailslice; "
@@ -291,7 +291,7 @@ def test_of_a_bug_in_a_worker_of_spark_the_last_line_of_its_traceback_is_said(ca
             "call last):\n  File \"x.py\"\nNameError: name 'x' is not defined\n"
         )
 
-    monkeypatch.setattr("mailslice.model.settings.load_settings", broken)
+    monkeypatch.setattr("mailslice.cli.queue_session.load_settings", broken)
     assert run(["queue", "list"]) == 1
     said = "An exception was thrown from the Python worker. ... NameError: name 'x' is not defined"
     assert (
