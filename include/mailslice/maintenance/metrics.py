@@ -18,7 +18,7 @@ def file_of(duty: str, queue: str | None) -> str:
 
 def queue_file(prefix: str, queue: str) -> str:
     """The file of a queue below the artifacts location; a collector reads all *.prom files."""
-    return f"{FOLDER}/{prefix}-{file_name(queue)}.prom"
+    return f"metrics/{prefix}-{file_name(queue)}.prom"
 
 
 def values_in(text: bytes, metric: str, queue: str, label: str = "queue") -> dict[str, float]:
