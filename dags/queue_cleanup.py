@@ -56,7 +56,7 @@ the pool `spark`, without which its tasks wait for ever.
 **Example**
 
 ```
-airflow dags trigger queue_cleanup --conf '{"queues": ["spool"], "dry_run": true, "reason": "upgrade"}'
+airflow dags trigger queue_cleanup --conf '{"queues": ["spool"], "dry_run": true}'
 mailslice duty run queue_cleanup --queue spool --dry-run       # the same without Airflow
 ```
 """

@@ -2,7 +2,7 @@
 citations.
 
 `python stack/house.py` (`make lint`) prints one line a measure and exits 1 where one is above its
-limit. LIMITS is the only table of them; `--tighten` lowers what the tree has reached, and `make docs`
+limit. LIMITS is the only table of them: `--tighten` lowers what the tree has reached, `make docs`
 copies it into docs/architecture.md. Standard library only.
 """
 
@@ -372,7 +372,7 @@ class Citable:
                 yield f"{path}::{test}"
 
     def missing_sections(self, line: str) -> Iterator[str]:
-        """`PAGE.md, "Title"`, `PAGE.md, section N` and `runbook, "Title"` without such a heading."""
+        """`PAGE.md, "Title"`, `PAGE.md, section N` or `runbook, "Title"` without such a heading."""
         for page, quoted, number in re.findall(
             r"\b(?:docs/)?(runbook|[\w/-]+(?=\.md))(?:\.md)?, (?:\"(\w[^\"]+)\"|sections? (\d+))",
             line,

@@ -118,12 +118,12 @@ class Measurement:
 def measuring(cpu: StoreCpu) -> Iterator[Measurement]:
     """Takes the time, and the CPU of this process and the stores, of the block."""
     measured = Measurement()
-    stores, own = cpu.read(), time.process_time()
+    stores, own = cpu.seconds(), time.process_time()
     measured.began = time.perf_counter()
     yield measured
     measured.seconds = time.perf_counter() - measured.began
     measured.cpu_seconds = time.process_time() - own
-    measured.stores = cpu_between(stores, cpu.read())
+    measured.stores = cpu_between(stores, cpu.seconds())
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:

@@ -53,11 +53,11 @@ def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str
     """One phase: all are ready, all begin, all answer (began, ended, CPU seconds)."""
     for process in running:
         process.answer()
-    before = cpu.read()
+    before = cpu.seconds()
     for process in running:
         process.send()
     answers = [process.answer() for process in running]
-    stores = cpu_between(before, cpu.read())
+    stores = cpu_between(before, cpu.seconds())
     seconds = max(ended for _, ended, _ in answers) - min(began for began, _, _ in answers)
     own = sum(used for _, _, used in answers)
     measured = Measurement(seconds, own, stores, latencies=[0.0] * count)

@@ -191,7 +191,7 @@ def _cpu_seconds(stores: StoreCpu) -> tuple[float | None, float]:
             seconds += times.user + times.system
             if process != own:  # the ended children of this process are other programs
                 seconds += times.children_user + times.children_system
-    return stores.read()["cassandra"], seconds
+    return stores.seconds()["cassandra"], seconds
 
 
 @dataclass(frozen=True, slots=True)

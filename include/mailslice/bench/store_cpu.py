@@ -24,8 +24,8 @@ class StoreCpu:
             for store, (host, port) in _addresses(settings).items()
         }
 
-    def read(self) -> dict[str, float | None]:
-        """By store, by now."""
+    def seconds(self) -> dict[str, float | None]:
+        """CPU seconds of each store so far."""
         return {store: _seconds(self._pids[store]) for store in STORES}
 
 

@@ -102,7 +102,7 @@ def test_stores_on_other_machines_have_no_cpu_figures() -> None:
             )
         }
     )
-    assert StoreCpu(settings).read()["cassandra"] is None
+    assert StoreCpu(settings).seconds()["cassandra"] is None
 
 
 def test_a_store_that_was_restarted_between_two_readings_has_none() -> None:

@@ -42,7 +42,7 @@ class QueueState:
     ready: Mapping[str, int]
 
     @staticmethod
-    def read(stores: Stores, queue: QueueName) -> QueueState:
+    def load(stores: Stores, queue: QueueName) -> QueueState:
         """All of it, while nobody works on the queue."""
         written = stores.tables.written
         rows = [

@@ -207,11 +207,11 @@ class _Lane:
         self._child(Case())
         for case in cases(self.outcome.points):
             self._child(case)
-        self.books.check_live(QueueState.read(self.world.stores, self.queue))
+        self.books.check_live(QueueState.load(self.world.stores, self.queue))
         before = set(self.books.ended)
         self._release_all()
         asyncio.run(self._drain())
-        end = self.outcome.end = QueueState.read(self.world.stores, self.queue)
+        end = self.outcome.end = QueueState.load(self.world.stores, self.queue)
         self.books.check_end(end, self._far)
         self._check_more(end, before)
         return self.outcome
