@@ -19,10 +19,10 @@ from stack.settings import Profile, StackSettings, stack_settings
 from stack.supervise import OWNER, Supervisor
 from tests.ports import free_port
 
-_SERVER = "import os, subprocess, sys, http.server\n"(
+_SERVER = (
+    "import os, subprocess, sys, http.server\n"
     "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
     "start_new_session=True)\n"
-)(
     "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), "
     "http.server.SimpleHTTPRequestHandler).serve_forever()\n"
 )

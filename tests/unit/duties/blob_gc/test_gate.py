@@ -8,7 +8,7 @@ import pytest
 from mailslice.duties.blob_gc.gates import deletes, sources, totals
 from mailslice.duties.blob_gc.orphans import DELETE, BlobWriter, PlannedBlob
 from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
-from mailslice.maintenance.gates import judged
+from mailslice.maintenance.gates import gate_summary
 from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed
@@ -66,7 +66,7 @@ def planned(context, rows, scan=None, listing=None, unread=()):
 
 def judge(context, plan, share=0.1):
     frames = [sources(plan, context.settings, 0.5), totals(plan, share), deletes(context, plan)]
-    return judged(context, "check", frames)
+    return gate_summary(context, "check", frames)
 
 
 def test_a_plan_that_is_right_passes_and_so_does_one_that_deletes_nothing(context):
