@@ -139,7 +139,7 @@ def _audit(run: Run) -> AuditPlan:
 
 def _slices(run: Run, view: Shape, now: datetime, latest: datetime) -> tuple[list[datetime], int]:
     """The run's slices that may hold mails enqueued until `latest`, and how many buckets."""
-    partitions = list(LiveRows(run.stores.tables, run.queue, view).partitions(now))
+    partitions = LiveRows(run.stores.tables, run.queue, view).partitions(now)
     buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
     # A writer reads its clock once for the slice and once for the enqueued time, and may be ahead.
     starts = {partition.slice_start for partition in partitions}

@@ -15,7 +15,6 @@ from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.view import (
-    existing_partitions,
     range_of,
     slices_to_read,
     starts_of,
@@ -38,6 +37,7 @@ from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import is_live, slice_start
 from mailslice.view.configuration import view_shape
+from mailslice.view.partitions import partitions_in_use
 
 if TYPE_CHECKING:
     from mailslice.engine.mark_deletion import Halves
@@ -240,6 +240,6 @@ def _names(run: Run, plan: CleanupPlan) -> set[PartitionName]:
     slices, buckets = slices_to_read(run.stores, run.queue, plan.shape, first, last)
     names = {(millis(start), bucket) for start in slices for bucket in range(buckets)}
     if plan.candidates is not None or run.params(Params).sweep:
-        everywhere = existing_partitions(run.stores, run.queue)
+        everywhere = partitions_in_use(run.stores.tables, run.queue)
         names |= {(millis(partition.slice_start), partition.bucket) for partition in everywhere}
     return {(table.value, *name) for name in names for table in plan.tables}

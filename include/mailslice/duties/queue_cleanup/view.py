@@ -5,7 +5,6 @@ Starts are written beside a live James: never lowered, read back, a later write 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,13 +14,12 @@ from mailslice.engine.partition_scan import micros
 from mailslice.model.clock import Clock
 from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
-from mailslice.model.slices import slice_start, slices_between
+from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
 from mailslice.view.configuration import Shape
-
-log = logging.getLogger(__name__)
+from mailslice.view.partitions import partitions_in_use, partitions_to_read
 
 MAX_KEYS = 50_000
 """Of so many partitions each is read, though most may be empty; of more, those with a key."""
@@ -55,11 +53,6 @@ def starts_of(stores: Stores, queue: QueueName) -> Starts:
     return Starts(browse.value if browse else None, content.value if content else None)
 
 
-def existing_partitions(stores: Stores, queue: QueueName) -> set[Partition]:
-    """Every partition of the queue, in both tables: a scan of all keys of the tables."""
-    return {partition for rows in stores.tables.existing for partition in rows.partitions(queue)}
-
-
 def range_of(
     stores: Stores, queue: QueueName, now: datetime, shape: Shape
 ) -> tuple[datetime, datetime]:
@@ -70,7 +63,8 @@ def range_of(
     starts = starts_of(stores, queue)
     browse = starts.browse or now
     content = starts.content or min(
-        (partition.slice_start for partition in existing_partitions(stores, queue)), default=browse
+        (partition.slice_start for partition in partitions_in_use(stores.tables, queue)),
+        default=browse,
     )
     return min(content, browse), now + shape.largest_window
 
@@ -80,24 +74,17 @@ def slices_to_read(
 ) -> tuple[list[datetime], int]:
     """The slices from that of `first` to that of `last`, oldest first, and the buckets of each.
 
-    Computed while they are few; else those that have a partition, by a scan of the keys: a window
-    of seconds gives millions of empty slices.
+    By `view.partitions`: computed while they are few, else those that have a partition.
     """
     low = min(slice_start(first, shape.largest_window), slice_start(first, shape.window))
-    high = slice_start(last, shape.window)
-    count = ((high - low) // shape.window + 1) * shape.buckets * len(stores.tables.existing)
-    if count <= MAX_KEYS:
-        return list(slices_between(low, high, shape.window)), shape.buckets
-    log.info("%d partitions from %s to %s: their keys are scanned instead", count, low, high)
-    existing = existing_partitions(stores, queue)
-    return _slices((one for one in existing if low <= one.slice_start <= high), shape.buckets)
+    partitions = partitions_to_read(stores.tables, queue, shape, low, last, scan_from=MAX_KEYS)
+    return _slices(partitions, shape.buckets)
 
 
 def slices_before(stores: Stores, queue: QueueName, first: datetime) -> tuple[list[datetime], int]:
     """Slices before `first` that have a partition, oldest first, and the buckets they need."""
-    return _slices(
-        (one for one in existing_partitions(stores, queue) if one.slice_start < first), 1
-    )
+    in_use = partitions_in_use(stores.tables, queue)
+    return _slices((one for one in in_use if one.slice_start < first), 1)
 
 
 def _slices(partitions: Iterable[Partition], buckets: int) -> tuple[list[datetime], int]:

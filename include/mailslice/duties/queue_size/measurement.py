@@ -29,12 +29,13 @@ from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
-from mailslice.model.slices import is_live, slice_start, slices_between, whole_seconds
+from mailslice.model.slices import is_live, slice_start, whole_seconds
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
+from mailslice.view.partitions import partitions_to_read
 
 _MAX_BEHIND = 10_000
 """Most slices behind browseStart that are read one by one.
@@ -247,21 +248,16 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
     may remain.
     """
     tables = run.stores.tables
-    partitions = list(LiveRows(tables, run.queue, view).partitions(now))
+    partitions = LiveRows(tables, run.queue, view).partitions(now)
     buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
     starts = {partition.slice_start for partition in partitions}
     browse, content = tables.browse_starts.read(run.queue), tables.content_starts.read(run.queue)
     if browse is not None and content is not None and content.value < browse.value:
-        first, last = slice_start(content.value, view.largest_window), browse.value
-        if (last - first) // view.window * buckets <= _MAX_BEHIND:
-            starts.update(slices_between(first, last, view.window))
-        else:
-            existing = {
-                partition.slice_start
-                for table in tables.existing
-                for partition in table.partitions(run.queue)
-            }
-            starts.update(start for start in existing if first <= start <= last)
+        first = slice_start(content.value, view.largest_window)
+        behind = partitions_to_read(
+            tables, run.queue, view, first, browse.value, scan_from=_MAX_BEHIND
+        )
+        starts.update(partition.slice_start for partition in behind)
     return sorted(starts), buckets
 
 
