@@ -30,7 +30,7 @@ _ROWS_AT_A_TIME = 1000
 class GroupCopied:
     """Of planned rows: `copied` are in V4 now.
 
-    Since the plan `marked` ones were deleted, `gone` ones left V3, `behind` ones fell behind
+    Since the plan `marked` ones were deleted, `missing` ones left V3, `behind` ones fell behind
     browseStart. `failed` were written and are not there: a later delete of the partition in V4
     covers them. They stay in V3, which is still read.
     """
@@ -38,7 +38,7 @@ class GroupCopied:
     partition: Partition
     copied: int = 0
     marked: int = 0
-    gone: int = 0
+    missing: int = 0
     behind: int = 0
     failed: int = 0
 
@@ -79,7 +79,7 @@ class Copying:
         read = stores.tables.v3.some_written(queue, [(partition, unmarked)])
         rows = [(row, at) for row, at in read if at is not None]
         result.marked += len(marked)
-        result.gone += len(unmarked) - len(rows)
+        result.missing += len(unmarked) - len(rows)
         # After the marks: what lies behind this one proves nothing by having none.
         first = first_slice(stores, queue, self.window)
         if first is not None and partition.slice_start < first:

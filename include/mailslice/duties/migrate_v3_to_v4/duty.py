@@ -49,7 +49,7 @@ from mailslice.view.configuration import view_shape
 DEAD, COPIED, UNDATED = "deleted mark", "in V4 already", "no write time"
 _SKIPPED = {
     "marked": "deleted since the plan",
-    "gone": "left V3 since the plan",
+    "missing": "left V3 since the plan",
     "behind": "behind browseStart since the plan",
 }
 _BYTES_A_ROW = 500

@@ -147,14 +147,14 @@ def _slices(run: Run, view: Shape, now: datetime, latest: datetime) -> tuple[lis
     return sorted(start for start in starts if start <= until and covers(start)), buckets
 
 
-def _reads(requested: int, old_mails: Sequence[OldMails], judged: int) -> AuditReads:
+def _reads(requested: int, old_mails: Sequence[OldMails], classified: int) -> AuditReads:
     keys = {(old.table, old.slice_ms, old.bucket, old.delayed) for old in old_mails}
     return AuditReads(
         requested=requested,
         read=len({key[:3] for key in keys}),
         twice=len(old_mails) - len(keys),
         candidates=sum(old.count for old in old_mails),
-        judged=judged,
+        judged=classified,
     )
 
 

@@ -110,21 +110,21 @@ def _with_census(context: Run, youngest: datetime, sleep: Callable[[float], None
         hold.drain()
         crash.point("plan:census-held")
         hold.wait(HOLD.total_seconds())
-        consumers = _with_consumers(stores, queue, hold, before, longest)
+        consumers = explained_consumers(stores, queue, hold, before, longest)
         # What leaves a consumer may be parked, and goes from there to the work queue: read in this
         # order, and drained last, nothing is missed.
         parked = hold.parked()
         letters = hold.beside(lambda: _dead_letters(context))
         hold.drain()
         delayed = counts_of(stores, queue).delayed
-        unproved = _in_park(parked) or _unproved(stores, consumers)
+        unproved = why_unproved(stores, consumers, parked)
         ended = context.clock()
     seconds = time.monotonic() - started
     evidence = Evidence(
         now=ended,
         shared=context.settings.queue.shared,
         counts=undisturbed.model_copy(update={"delayed": delayed}),
-        in_flight=_in_flight(consumers.records) if consumers.hold != 0 else {},
+        in_flight=_in_flight(consumers.records) if consumers.unacknowledged != 0 else {},
         done=_done(stores.own.worker_records.list(queue)),
         quarantined=held(stores, queue),
         dead_letters=letters,
@@ -137,7 +137,7 @@ def _with_census(context: Run, youngest: datetime, sleep: Callable[[float], None
         "seconds": round(seconds, 3),
         "held": hold.messages,
         "notMails": hold.not_mails,
-        "withConsumers": consumers.hold,
+        "withConsumers": consumers.unacknowledged,
         "recorded": consumers.explained,
         "unproved": unproved,
     }
@@ -172,23 +172,23 @@ def longest_hold(records: Iterable[WorkerRecord]) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
-class _Consumers:
-    """`records` of since the hold began; messages that consumers `hold` (None: unknown), and
-    those that records explain.
+class Consumers:
+    """`records` of since the hold began; how many messages consumers have (None: unknown), and how
+    many of those records explain.
     """
 
     records: list[WorkerRecord]
-    hold: int | None
+    unacknowledged: int | None
     explained: int = 0
 
 
-def _with_consumers(
+def explained_consumers(
     stores: Stores,
     queue: QueueName,
     hold: WorkHold,
     before: Iterable[WorkerRecord],
     longest: timedelta,
-) -> _Consumers:
+) -> Consumers:
     """What consumers hold, asked until records explain it, or the `longest` hold is over.
 
     Only records that were made after RabbitMQ's figure explain it. Consumers get nothing new, so
@@ -201,7 +201,7 @@ def _with_consumers(
     deadline = time.monotonic() + (longest - HOLD).total_seconds()
     while True:
         figure = hold.elsewhere()
-        consumers = _Consumers(_records_since(stores, queue, began), figure)
+        consumers = Consumers(_records_since(stores, queue, began), figure)
         first = {record.worker: record.beat for record in stores.own.worker_records.list(queue)}
         second: dict[str, int] = {}
         while figure and time.monotonic() < deadline:
@@ -210,7 +210,7 @@ def _with_consumers(
             proved = [one for one in records if one.beat > second.get(one.worker, one.beat)]
             new = {one.worker: one.beat for one in records if one.beat > first.get(one.worker, 0)}
             second = new | second
-            consumers = _Consumers(records, figure, len(_in_flight(proved).keys() - hold.ids))
+            consumers = Consumers(records, figure, len(_in_flight(proved).keys() - hold.ids))
             if consumers.explained == figure:
                 return consumers
             if all(one in proved for one in records if _in_flight([one]).keys() - hold.ids):
@@ -229,18 +229,14 @@ def _records_since(
     return [one for one in records if one.is_alive and one.beat > beats.get(one.worker, -1)]
 
 
-def _in_park(parked: int | None) -> str | None:
-    """As `_unproved`, by how many messages are parked."""
-    if parked is None:
-        return "RabbitMQ gives no figures of what is parked"
-    return f"{parked} messages are parked until a store answers for them" if parked else None
-
-
-def _unproved(stores: Stores, consumers: _Consumers) -> str | None:
+def why_unproved(stores: Stores, consumers: Consumers, parked: int | None) -> str | None:
     """Why a mail that was not found may still be somewhere; None when nothing says so."""
-    explained, count = consumers.explained, consumers.hold
-    if count is None:
-        return "RabbitMQ gives no figures of what consumers hold"
+    explained, count = consumers.explained, consumers.unacknowledged
+    if parked:
+        return f"{parked} messages are parked until a store answers for them"
+    if parked is None or count is None:
+        unknown = "what is parked" if parked is None else "what consumers hold"
+        return f"RabbitMQ gives no figures of {unknown}"
     if count > explained:
         return f"consumers hold {count - explained} messages of which no worker's record tells"
     if count < explained:

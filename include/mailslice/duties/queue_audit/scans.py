@@ -101,16 +101,16 @@ class _FirstRead:
         """All its partitions; a mail that has a row in both tables counts once."""
         queue, tables = self.spec.queue, self.stores.tables.existing
         partitions = [Partition(start, bucket) for bucket in range(self.spec.buckets)]
-        seen_ids: set[EnqueueId] = set()
+        read_ids: set[EnqueueId] = set()
         for table in tables:
             for partition, pages in pages_by_partition(table.ids_of, queue, partitions):
                 spools = Spool(), Spool()
                 for page in pages:
                     times = {row.enqueue_id: row.enqueued_time or start for row in page}
                     latest = self.spec.latest
-                    old = {k: at for k, at in times.items() if at <= latest and k not in seen_ids}
+                    old = {k: at for k, at in times.items() if at <= latest and k not in read_ids}
                     if len(tables) > 1:
-                        seen_ids |= old.keys()
+                        read_ids |= old.keys()
                     self._add(old, spools)
                 yield from self._written(table.table.value, partition, spools)
 

@@ -16,7 +16,7 @@ from mailslice.duties.queue_cleanup.orphan_rows import quarantine_rows
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, planned_partitions
 from mailslice.duties.queue_cleanup.planning import make_plan
-from mailslice.duties.queue_cleanup.reads import Remaining, SecondRead, read_again, read_remaining
+from mailslice.duties.queue_cleanup.reads import Remaining, SecondRead, read_remaining, second_read
 from mailslice.duties.queue_cleanup.view import (
     Moved,
     Starts,
@@ -81,7 +81,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         require_clock(run, plan.grace)
         partitions, throttle = planned_partitions(run, plan), _throttle(run)
         first = _sampled_empty(run, plan)
-        second = read_again(run, plan, partitions)
+        second = second_read(run, plan, partitions)
         crash.point("apply:after-second-read")
 
         run.require_lock()

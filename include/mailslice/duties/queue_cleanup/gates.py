@@ -265,12 +265,12 @@ class Verification:
         browse = self.starts.browse
         if written_start is None or before is None or browse is None or browse < written_start:
             return 0
-        left_unmarked = (one for one in self.remaining.partitions.values() if one.early)
+        early_partitions = (one for one in self.remaining.partitions.values() if one.early)
         made_us, window = micros(self.plan.made_at), self.plan.shape.window
         early = [
             row.enqueue_id
             for table, partition in {
-                (one.table, one.partition) for one in (*self.live, *left_unmarked)
+                (one.table, one.partition) for one in (*self.live, *early_partitions)
             }
             if is_live(partition.slice_start, before, window)
             and partition.slice_start < written_start

@@ -38,14 +38,14 @@ class QuarantinedRows:
     alarms: list[str] = field(default_factory=list)
 
 
-def quarantine_rows(run: Run, strays: Iterable[RowKey], window: timedelta) -> QuarantinedRows:
+def quarantine_rows(run: Run, rows: Iterable[RowKey], window: timedelta) -> QuarantinedRows:
     """Copy each planned row's mail into quarantine, then mark it as deleted.
 
     What changed since the plan is left alone. What a kill leaves half done is finished by the next
     sweep, or by stuck_mails.
     """
     throttle, quarantined = run.throttle("s3"), QuarantinedRows()
-    for row_key in strays:
+    for row_key in rows:
         run.require_lock()
         throttle.take()
         table = rows_of(run.stores, row_key.table)

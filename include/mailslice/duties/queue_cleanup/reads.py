@@ -94,7 +94,7 @@ class SecondRead:
         return target if target > stored else None
 
 
-def read_again(run: Run, plan: CleanupPlan, planned: Sequence[PlannedPartition]) -> SecondRead:
+def second_read(run: Run, plan: CleanupPlan, planned: Sequence[PlannedPartition]) -> SecondRead:
     """Raises PlanRefused when the view has another shape by now, or the plan's files other rows."""
     _require_same_shape(run, plan)
     stored = starts_of(run.stores, run.queue).browse

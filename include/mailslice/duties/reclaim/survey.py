@@ -108,7 +108,7 @@ class Survey:
         if not self.tables:
             return f"nothing to do: keyspace {self.keyspace} has no table of a queue view"
         elsewhere = sum(state.mib is None and state.up for state in self.nodes)
-        more = (
+        hint = (
             f"; {elsewhere} nodes of other data centres cannot be asked from here: "
             "run reclaim there, too"
             if elsewhere
@@ -116,13 +116,13 @@ class Survey:
         )
         waits = f"about {self.waiting_mib} MiB wait to come back"
         if self.due:
-            return f"{waits} on {len(self.due)} of {len(self.nodes)} nodes{more}"
+            return f"{waits} on {len(self.due)} of {len(self.nodes)} nodes{hint}"
         if any(state.why for state in self.nodes):
             return (
                 f"{waits}, and {VARIABLE} is not set: set it (such as 'ssh {{host}} nodetool'), "
-                f"or run on each node, one after the other: {self._by_hand()}{more}"
+                f"or run on each node, one after the other: {self._by_hand()}{hint}"
             )
-        return f"nothing to do: nothing was deleted since the nodes were last reclaimed{more}"
+        return f"nothing to do: nothing was deleted since the nodes were last reclaimed{hint}"
 
     def _by_hand(self) -> str:
         return by_hand(self.keyspace, self.tables, self.template)

@@ -82,14 +82,16 @@ def looked_at(monkeypatch, broker, before=()):
     stores = SimpleNamespace(
         own=SimpleNamespace(worker_records=broker), management=SimpleNamespace(alarms=list)
     )
-    found = evidence._with_consumers(stores, QUEUE, broker, before, evidence.longest_hold(before))
-    return found, evidence._unproved(stores, found)
+    found = evidence.explained_consumers(
+        stores, QUEUE, broker, before, evidence.longest_hold(before)
+    )
+    return found, evidence.why_unproved(stores, found, 0)
 
 
 def test_a_worker_that_goes_on_holding_explains_the_figure(monkeypatch):
     broker = Broker([1], [[record(beat, W)] for beat in range(5, 20)])
     found, unproved = looked_at(monkeypatch, broker, [record(4, W)])
-    assert (found.hold, found.explained, unproved) == (1, 1, None)
+    assert (found.unacknowledged, found.explained, unproved) == (1, 1, None)
     assert evidence._in_flight(found.records).keys() == {W}
     assert broker.now <= 3
 
@@ -100,7 +102,7 @@ def test_a_mail_done_after_the_record_explains_no_message_of_somebody_else(monke
     """
     records = [[record(5, W)]] * 3 + [[record(6)]] * 3 + [[record(7)]]
     found, unproved = looked_at(monkeypatch, Broker([1], records), [record(4, W)])
-    assert (found.hold, found.explained) == (1, 0)
+    assert (found.unacknowledged, found.explained) == (1, 0)
     assert unproved == "consumers hold 1 messages of which no worker's record tells"
 
 
@@ -111,7 +113,7 @@ def test_a_record_that_was_on_its_way_as_the_figure_was_made_explains_nothing(mo
 
 def test_a_worker_that_was_killed_explains_nothing_though_it_still_seems_alive(monkeypatch):
     found, unproved = looked_at(monkeypatch, Broker([1], [[record(5, W)]]), [record(4, W)])
-    assert (found.hold, found.explained) == (1, 0)
+    assert (found.unacknowledged, found.explained) == (1, 0)
     assert unproved is not None
 
 
@@ -122,14 +124,14 @@ def test_what_came_to_the_hold_explains_nothing(monkeypatch):
     # figure's two.
     broker = Broker([2], [[record(beat, W, OLD)] for beat in range(5, 40)], came={1: {W}})
     found, unproved = looked_at(monkeypatch, broker, [record(4, W, OLD)])
-    assert (found.hold, found.explained) == (2, 1)
+    assert (found.unacknowledged, found.explained) == (2, 1)
     assert unproved == "consumers hold 1 messages of which no worker's record tells"
 
 
 def test_a_figure_that_comes_down_to_what_the_records_tell_is_looked_at_again(monkeypatch):
     broker = Broker([2] * 5 + [1], [[record(beat, W)] for beat in range(5, 40)])
     found, unproved = looked_at(monkeypatch, broker, [record(4, W, OLD)])
-    assert (found.hold, found.explained, unproved) == (1, 1, None)
+    assert (found.unacknowledged, found.explained, unproved) == (1, 1, None)
     assert len(broker.asked) > 1
 
 
@@ -166,7 +168,7 @@ def test_a_worker_that_writes_its_record_each_minute_is_waited_for(monkeypatch):
         Broker([1], [[every_minute(second)] for second in range(200)]),
         [every_minute(0)],
     )
-    assert (found.hold, found.explained, unproved) == (1, 1, None)
+    assert (found.unacknowledged, found.explained, unproved) == (1, 1, None)
 
 
 def test_a_worker_is_waited_for_three_of_its_records_and_at_most_three_minutes(

@@ -224,7 +224,7 @@ def test_what_a_killed_try_deleted_is_counted_by_the_next_as_its_own(view, monke
         view.insert(number, dead=True)
     view.take("plan", "check")
     killed_at(view, monkeypatch, "read_remaining")
-    killed_at(view, monkeypatch, "read_again")  # the try after it knows of the first one, too
+    killed_at(view, monkeypatch, "second_read")  # the try after it knows of the first one, too
     report = view.take("apply", "verify", "report")
     assert (report["applied"], report["skipped"], report["failed"]) == (2, 0, 0)
 
@@ -288,7 +288,7 @@ def test_a_start_that_a_killed_try_wrote_is_judged(view, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
         killed_at(view, patch, "quarantine_rows")
-    killed_at(view, monkeypatch, "read_again")
+    killed_at(view, monkeypatch, "second_read")
     view.take("apply")
     with pytest.raises(GateFailed, match="live_rows_passed: 1"):
         view.take("verify")
