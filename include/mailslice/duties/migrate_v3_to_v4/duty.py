@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mailslice.admin.queues import require
@@ -31,6 +30,7 @@ from mailslice.duties.migrate_v3_to_v4.source import (
     v3_partitions,
 )
 from mailslice.engine.frames import slots_of
+from mailslice.engine.partition_scan import micros
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
@@ -55,7 +55,6 @@ _SKIPPED = {
 _BYTES_A_ROW = 500
 _SLICES = 500
 """Slices that a report shows."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MigrationPlan(QueuePlan):
@@ -70,11 +69,9 @@ class MigrationPlan(QueuePlan):
 
     @property
     def planned(self) -> int:
-        """Rows that are to be copied."""
         return self.rows
 
     def files(self) -> frozenset[str]:
-        """Those of the rows, too, which tasks wrote."""
         return super().files() | set(self.row_files)
 
 
@@ -171,7 +168,6 @@ class Migration(Duty[MigrationPlan]):
         )
 
     def describe(self, steps: Summaries) -> str:
-        """How many rows were copied and compared."""
         result, verified = steps.result, steps.verified or {}
         if not result.planned:
             return ""
@@ -181,7 +177,6 @@ class Migration(Duty[MigrationPlan]):
         return "; ".join(words + result.rest())
 
     def problem(self, steps: Summaries) -> str | None:
-        """Copies that a delete covers."""
         if not (failed := steps.result.failed):
             return None
         return (
@@ -248,8 +243,9 @@ def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:
         return []
     partitions = v3_partitions(stores, run.queue, view_shape(stores, checked=True))
     browsed = [partition for partition, skip_reason in partitions if not skip_reason]
-    planned_us = (plan.made_at - _EPOCH) // timedelta(microseconds=1)
-    return compare_partitions(run.spark(), _source(run), browsed, planned_us) if browsed else []
+    if not browsed:
+        return []
+    return compare_partitions(run.spark(), _source(run), browsed, micros(plan.made_at))
 
 
 def _report_plan(

@@ -56,7 +56,6 @@ class PlannedGroup(RowGroup):
 
     @property
     def partition(self) -> Partition:
-        """Slice and bucket."""
         return Partition(instant(self.slice_ms), self.bucket)
 
 
@@ -80,7 +79,6 @@ class V3Partition:
 
 
 def has_table(stores: Stores, table: QueueTable) -> bool:
-    """Whether there is such a table now."""
     return table.cql in tables_of(stores.cassandra, stores.settings.cassandra.keyspace)
 
 

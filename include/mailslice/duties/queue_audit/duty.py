@@ -79,11 +79,9 @@ class QueueAudit(ReportDuty[AuditPlan]):
         yield published(run, plan)
 
     def describe(self, steps: Summaries) -> str:
-        """The verdicts in words."""
         return str(steps.plan["message"])
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """Every verdict is counted, zeros too."""
         verdicts = {**dict.fromkeys(Verdict, 0), **steps.plan.get("verdicts", {})}
         return {"verdicts": verdicts, "census": steps.plan.get("census")}
 
@@ -159,7 +157,6 @@ def _reads(requested: int, old_mails: Sequence[OldMails], classified: int) -> Au
 
 
 def _census(params: Params, gathered: Gathered) -> dict[str, object]:
-    """What became of the census."""
     if gathered.census is not None:
         return {"taken": True, **gathered.census}
     if not params.census:
@@ -170,7 +167,6 @@ def _census(params: Params, gathered: Gathered) -> dict[str, object]:
 
 
 def _message(plan: AuditPlan, params: Params) -> str:
-    """The verdicts in words."""
     age = format_duration(plan.older_than)
     if not plan.planned:
         return f"no live mail is older than {age}"
@@ -197,7 +193,6 @@ def mails(run: Run, plan: AuditPlan) -> Frame:
 
 
 def _provable(plan: AuditPlan) -> list[str]:
-    """The verdicts that this audit can prove."""
     lost = Verdict.LOST_OR_GHOST if plan.shared else Verdict.LOST
     proves = plan.census and not plan.unproved
     return [one.value for one in Verdict if one not in _LOST or (proves and one is lost)]
@@ -214,7 +209,6 @@ def _sentence(plan: AuditPlan) -> str:
 
 
 def published(run: Run, plan: AuditPlan) -> Frame:
-    """One row a verdict."""
     location = run.folder.artifacts
     text = location.read(file_of(run.queue)) or b""
     metrics = values_in(text, METRIC, run.queue, "verdict")
@@ -236,7 +230,6 @@ def published(run: Run, plan: AuditPlan) -> Frame:
 
 
 def file_of(queue: str) -> str:
-    """The queue's metrics file."""
     return queue_file("mailslice-audit", queue)
 
 

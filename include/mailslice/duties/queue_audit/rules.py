@@ -98,7 +98,6 @@ def _not_in_work_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, s
 
 
 def _nowhere(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
-    """Of a mail that no evidence places."""
     if facts.was_delayed and facts.due is None:
         return Verdict.UNKNOWN, "its delay ended while the audit looked: it is on its way"
     if evidence.dead_letters is None:

@@ -55,7 +55,6 @@ class AuditSpec:
 
     @property
     def path(self) -> str:
-        """The plan's folder."""
         return f"{self.folder}/{PLAN_FOLDER}"
 
 
@@ -151,7 +150,6 @@ class ClassifiedMails:
 def classify_all(
     spark: Session, spec: AuditSpec, candidates: Sequence[OldMails], evidence: Evidence
 ) -> list[ClassifiedMails]:
-    """The verdicts on all candidates."""
     with shared(spark, evidence) as evidence_of:
 
         def read(keys: Iterator[Sequence[OldMails]]) -> Iterator[ClassifiedMails]:

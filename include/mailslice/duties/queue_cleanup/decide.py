@@ -31,7 +31,6 @@ class SliceRows:
 
     @property
     def dead(self) -> int:
-        """Rows with a mark."""
         return self.rows - self.unmarked
 
 

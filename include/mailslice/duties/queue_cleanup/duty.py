@@ -59,7 +59,6 @@ class QueueCleanup(Duty[CleanupPlan]):
     bulky = frozenset({"skippedSlices", "closedSlices", "readAt", _TARGET, _DELETING})
 
     def plan(self, run: Run) -> CleanupPlan:
-        """Raises UnknownQueue, ClockSkew, ConfigurationDiffers, StoreUnavailable."""
         return make_plan(run)
 
     def retained(self, run: Run) -> Collection[str]:
@@ -67,7 +66,6 @@ class QueueCleanup(Duty[CleanupPlan]):
         return candidates.retained(run)
 
     def check(self, run: Run, plan: CleanupPlan) -> Iterable[Frame]:
-        """Judges every planned row, and what the stores say of some of them now."""
         partitions = planned_partitions(run, plan)
         yield gates.rows(run, plan, partitions)
         yield gates.stores(run, plan, partitions)
@@ -119,7 +117,6 @@ class QueueCleanup(Duty[CleanupPlan]):
         )
 
     def verify(self, run: Run, plan: CleanupPlan, result: Result) -> Iterable[Frame]:
-        """Judges what this run wrote, by what is in the stores now."""
         verification = gates.Verification.of(run, plan, result)
         remaining = verification.remaining
         run.report(
@@ -130,7 +127,6 @@ class QueueCleanup(Duty[CleanupPlan]):
         return [verification.frame()]
 
     def describe(self, steps: Summaries) -> str:
-        """What was deleted, moved, set aside and dropped."""
         result, marks = steps.result, _marks(steps)
         quarantined, wrote = result.fields.get("aside", 0), result.fields.get("wrote", {})
         moved = [name for name, when in wrote.items() if when]
@@ -150,18 +146,15 @@ class QueueCleanup(Duty[CleanupPlan]):
         return ", ".join(text for text, is_true in parts.items() if is_true) + _waiting(marks)
 
     def nothing(self, steps: Summaries) -> str:
-        """The plan's message, and which marks wait."""
         message = super().nothing(steps)
         if not message.startswith("nothing to do"):
             message = f"nothing to do, the range is clean already: {message}"
         return message + _waiting(_marks(steps))
 
     def problem(self, steps: Summaries) -> str | None:
-        """Also what a person must look at."""
         return super().problem(steps) or next(iter(steps.result.fields.get("keptAnew", ())), None)
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
-        """Also what emptied slices risk."""
         status, message = super().outcome(run, steps)
         tables = steps.plan.get("unrepaired", ())
         return status, message + risk(tables if status in {DONE, DRY_RUN} else ())
@@ -336,7 +329,6 @@ def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> M
 
 
 def _after(run: Run, plan: CleanupPlan, remaining: Remaining, starts: Starts) -> dict[str, Any]:
-    """The starts, and what was there after the deletes."""
     slices = [slice_ for slice_ in remaining.slices() if run.params(Params).covers(slice_.start)]
     counts = decide.counts(slices, starts.browse, plan.shape.window)
     return {

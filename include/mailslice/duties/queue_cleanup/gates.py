@@ -175,7 +175,6 @@ class Verification:
         return cls(run, plan, result, remaining, starts, run.read_rows(plan.live, RowKey))
 
     def frame(self) -> Frame:
-        """One row: what is expected of this run's writes."""
         browse, content = self.starts.browse, self.starts.content
         unmarked_rows = sum(
             partition.matched_unmarked

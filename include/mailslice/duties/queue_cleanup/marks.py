@@ -58,13 +58,11 @@ class MarksOutcome:
     listed: int = 0
 
     def wait(self, marks: int, why: str) -> None:
-        """So many stay."""
         if marks:
             self.waiting += marks
             self.why[why] = self.why.get(why, 0) + marks
 
     def as_json(self) -> dict[str, object]:
-        """For reports."""
         return {**asdict(self), "why": [f"{count}: {why}" for why, count in self.why.items()]}
 
 
@@ -183,7 +181,6 @@ class _Dropper:
     outcome: MarksOutcome
 
     def planned(self, partitions: Sequence[PlannedPartition]) -> None:
-        """Those of this run's plan."""
         spec = self._dropping(self.run.folder.file(PLAN_FOLDER))
         parts = [partition.part for partition in partitions]
         spark = self.run.spark()

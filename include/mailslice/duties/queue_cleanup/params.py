@@ -79,5 +79,4 @@ class Params(SlicedParams):
         return self
 
     def grace_or(self, default: timedelta) -> timedelta:
-        """The grace of the run."""
         return default if self.grace is None else self.grace

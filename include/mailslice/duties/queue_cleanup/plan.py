@@ -60,7 +60,6 @@ class PlannedPartition(PartitionKey):
 
     @property
     def part(self) -> PlanPart:
-        """Where its rows are."""
         return PlanPart(self.file, self.first, self.groups)
 
 
@@ -73,7 +72,6 @@ class Candidates(JsonModel):
 
     @property
     def marks(self) -> int:
-        """How many."""
         return sum(file.marks for file in self.files)
 
 
@@ -107,7 +105,6 @@ class CleanupPlan(QueuePlan):
 
     @property
     def planned(self) -> int:
-        """Rows that are to go."""
         return self.rows.count
 
     @property

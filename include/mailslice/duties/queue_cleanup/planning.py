@@ -64,18 +64,15 @@ class _Reading:
 
     @property
     def oldest_live(self) -> datetime | None:
-        """The slice of the oldest live row."""
         if self.browse is None:
             return None
         return decide.oldest_live(self.slices, self.browse, self.shape.window)
 
     @property
     def counts(self) -> RowCounts:
-        """Rows as seen from browseStart."""
         return decide.counts(self.slices, self.browse, self.shape.window)
 
     def new_browse_start(self, grace: timedelta) -> datetime | None:
-        """Where browseStart may go; None: it stays."""
         if self.browse is None:
             return None
         highest = decide.highest_browse_start(self.open_for, now=self.now, grace=grace)
@@ -284,14 +281,3 @@ def unrepaired_tables(
         return [f"the repair history cannot be read: {error}"]
     now = run.clock()
     return [repair.sentence() for repair in repairs if not repair.is_recent(now)]
-
-
-def risk(unrepaired: Sequence[str]) -> str:
-    """The sentence of a report; empty when there is no risk."""
-    if not unrepaired:
-        return ""
-    return (
-        f"; slices after browseStart are emptied, and tables were not repaired within gc_grace: a "
-        f"node that was away can bring rows back as live mail ({'; '.join(unrepaired)}). See the "
-        f"runbook, Repair"
-    )

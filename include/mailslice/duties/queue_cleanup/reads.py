@@ -179,7 +179,6 @@ class Remaining:
 
     @property
     def planned(self) -> int:
-        """Planned rows that are left."""
         return sum(partition.matched for partition in self.partitions.values())
 
     def planned_in(self, partition: PlannedPartition) -> int:
@@ -199,7 +198,6 @@ class Remaining:
         return halves_of([partition.ids for partition in self.partitions.values()])
 
     def slices(self) -> list[SliceRows]:
-        """Slices that have rows, oldest first."""
         return by_slice(self.partitions.values())
 
     def save(self, run: Run) -> None:

@@ -42,14 +42,12 @@ class AgeHistogram:
     domains: dict[str, list[int]] = field(default_factory=lambda: defaultdict(_zeros))
 
     def add(self, recipients: Iterable[str], enqueued: datetime, now: datetime) -> None:
-        """Count one mail."""
         at = column(now - enqueued)
         self.total[at] += 1
         for domain in set(map(domain_of, recipients)) or {NO_DOMAIN}:
             self.domains[domain][at] += 1
 
     def merge(self, other: AgeHistogram) -> None:
-        """Add another part's counts."""
         self.total = _sums([self.total, other.total])
         for domain, counts in other.domains.items():
             self.domains[domain] = _sums([self.domains[domain], counts])

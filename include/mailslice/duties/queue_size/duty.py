@@ -35,7 +35,6 @@ class MeasurementPlan(QueuePlan):
 
     @property
     def planned(self) -> int:
-        """Nothing is changed."""
         return 0
 
 
@@ -59,7 +58,6 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         )
 
     def check(self, run: Run, plan: MeasurementPlan) -> Iterable[Frame]:
-        """Whether the measurement may be published."""
         del run
         reads = plan.measured["reads"]
         counts = Reads(reads["wanted"], reads["read"], reads["twice"])
@@ -103,7 +101,6 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         )
 
     def describe(self, steps: Summaries) -> str:
-        """What was measured, and advice."""
         return str(steps.plan["message"])
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
@@ -137,7 +134,6 @@ def slices(measured: Mapping[str, Any]) -> Frame:
 
 
 def file_of(queue: str) -> str:
-    """The queue's metrics file."""
     return queue_file("mailslice", queue)
 
 

@@ -66,21 +66,17 @@ class SliceMeasured:
 
     @property
     def live(self) -> int:
-        """Mails that a browse shows."""
         return 0 if self.behind else self.unmarked
 
     @property
     def unproven(self) -> int:
-        """Unmarked rows behind browseStart."""
         return self.unmarked if self.behind else 0
 
     @property
     def rows(self) -> int:
-        """All rows."""
         return self.dead + self.unmarked
 
     def add(self, row: ViewRow, now: datetime) -> None:
-        """Count an unmarked row."""
         self.unmarked += 1
         if not self.behind:
             self.oldest = min(self.oldest or row.enqueued_time, row.enqueued_time)
@@ -153,7 +149,6 @@ class Measure:
         return measured
 
     def _unmarked(self, stores: Stores, packed: bytes) -> list[EnqueueId]:
-        """The ids without a mark."""
         pages = ((None, page) for page in cut(packed))
         looked_up = stores.tables.deleted.look_up(self.queue, pages, READS_IN_FLIGHT)
         return [

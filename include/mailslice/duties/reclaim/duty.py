@@ -87,14 +87,12 @@ class Reclaim(Duty[NodesPlan]):
         yield Frame("nodes", rows, expect, may_be_empty=True)
 
     def describe(self, steps: Summaries) -> str:
-        """How much came back."""
         result = steps.result
         if not result.applied:
             return ""
         return f"{result.fields['freedMib']} MiB came back on {result.applied} nodes{_rest(result)}"
 
     def nothing(self, steps: Summaries) -> str:
-        """The plan's message, or why no planned node was begun."""
         rest = _rest(steps.result)
         return f"no node was reclaimed{rest}" if rest else super().nothing(steps)
 
@@ -122,7 +120,6 @@ class Reclaim(Duty[NodesPlan]):
         return report
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        """Draws the picture."""
         file = run.folder.file(DISK_PICTURE)
         run.folder.artifacts.write(file, nodes_svg(self.report_fields(steps)["nodes"]))
         run.report(plot=run.folder.artifacts.uri(file))

@@ -47,7 +47,6 @@ class NodesPlan(Plan):
 
     @property
     def planned(self) -> int:
-        """Nodes."""
         return len(self.nodes)
 
 
@@ -69,7 +68,6 @@ class NodeOutcome(JsonModel):
 
     @property
     def freed_mib(self) -> int:
-        """MiB that came back."""
         return sum((self.before or {}).values()) - sum((self.after or {}).values())
 
 

@@ -48,7 +48,6 @@ class Nodetool:
         return any(HOST in word for word in self.words)
 
     def command(self, host: str, arguments: Sequence[str]) -> list[str]:
-        """The words to run."""
         return [*(word.replace(HOST, host) for word in self.words), *arguments]
 
     def run(self, host: str, arguments: Sequence[str], timeout: timedelta) -> None:

@@ -71,16 +71,13 @@ class Survey:
 
     @property
     def sizes(self) -> list[Mapping[str, int]]:
-        """MiB a table, of each node that could be asked."""
         return [state.mib for state in self.nodes if state.mib is not None]
 
     @property
     def waiting_mib(self) -> int:
-        """About how much waits to come back."""
         return to_mib(sum(state.waiting_bytes for state in self.nodes))
 
     def as_json(self) -> dict[str, Any]:
-        """For plan.json and reports."""
         by_table = [
             {
                 "table": repair.table,
@@ -99,7 +96,6 @@ class Survey:
         }
 
     def message(self) -> str:
-        """What it comes to, in words."""
         lacking = not_repaired(self.repairs, self.now, self.params)
         unrepaired = f"; not repaired within gc_grace: {'; '.join(lacking)}" if lacking else ""
         return self._due_in_words() + unrepaired
