@@ -146,10 +146,10 @@ def _slices(run: Run, view: Shape, now: datetime, latest: datetime) -> tuple[lis
 
 
 def _reads(requested: int, old_mails: Sequence[OldMails], classified: int) -> AuditReads:
-    keys = {(old.table, old.slice_ms, old.bucket, old.delayed) for old in old_mails}
+    keys = {(old.name, old.delayed) for old in old_mails}
     return AuditReads(
         requested=requested,
-        read=len({key[:3] for key in keys}),
+        read=len({name for name, _ in keys}),
         twice=len(old_mails) - len(keys),
         candidates=sum(old.count for old in old_mails),
         judged=classified,

@@ -19,8 +19,8 @@ from mailslice.duties.queue_audit.rules import Evidence, MailFacts, classify, co
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.partition_scan import (
     READS_IN_FLIGHT,
+    PartitionKey,
     Spool,
-    instant,
     millis,
     pages_by_partition,
 )
@@ -59,16 +59,13 @@ class AuditSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class OldMails:
+class OldMails(PartitionKey):
     """The old live mails of one partition: those that were delayed at this read, or the others.
 
     A partition without any is reported, too. `count` ids are at `part`; `youngest_ms`: the latest
     enqueued time among them.
     """
 
-    table: str
-    slice_ms: int
-    bucket: int
     delayed: bool
     count: int
     youngest_ms: int
@@ -78,16 +75,16 @@ class OldMails:
 def find_old_mails(spark: Session, spec: AuditSpec, slices: Sequence[datetime]) -> list[OldMails]:
     """Of every table and bucket of the slices, read once each."""
 
-    def read(keys: Iterator[Sequence[int]]) -> Iterator[OldMails]:
+    def read(starts: Iterator[Sequence[datetime]]) -> Iterator[OldMails]:
         stores = stores_of(spec.settings)
         with PlanWriter(spec.location, spec.path) as writer:
             reader = _FirstRead(spec, stores, writer)
             old_mails = [
-                old for batch in keys for key in batch for old in reader.slice(instant(key))
+                old for start in chain.from_iterable(starts) for old in reader.slice(start)
             ]
         yield from old_mails  # the file is whole by now
 
-    return run_on_keys(spark, [millis(start) for start in slices], read)
+    return run_on_keys(spark, slices, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +183,7 @@ class _SecondRead:
 
     def _classify(self, mails: OldMails, ids: list[EnqueueId]) -> list[MailVerdict]:
         spec, stores, queue = self.spec, self.stores, self.spec.queue
-        partition = (QueueTable(mails.table), Partition(instant(mails.slice_ms), mails.bucket))
+        partition = (QueueTable(mails.table), mails.partition)
         rows = still_live(stores.tables, queue, spec.window, partition, ids)
         due = stores.own.delayed_mails.waiting(queue, rows)
         verdicts: dict[EnqueueId, tuple[Verdict, str]] = {}
