@@ -134,16 +134,19 @@ class QueueCleanup(Duty[CleanupPlan]):
             return ""
         orphan_rows = len(steps.plan.get("strays", ())) - quarantined
         queue = steps.folder.queue
-        parts = {
-            f"{result.applied} rows deleted": True,
-            f"{sum(result.skipped.values())} skipped": result.skipped,
-            f"{' and '.join(moved)} moved" if moved else "the starts stay": True,
-            f"{quarantined} rows set aside (mailslice stuck list {queue})": quarantined,
-            f"{marks['dropped']} deleted marks dropped ({marks['proof']})": marks["dropped"],
-            f"{orphan_rows} rows without a mark stay before contentStart "
-            "(--sweep --aside sets them aside)": orphan_rows,
-        }
-        return ", ".join(text for text, is_true in parts.items() if is_true) + _waiting(marks)
+        parts = [
+            (f"{result.applied} rows deleted", True),
+            (f"{sum(result.skipped.values())} skipped", result.skipped),
+            (f"{' and '.join(moved)} moved" if moved else "the starts stay", True),
+            (f"{quarantined} rows set aside (mailslice stuck list {queue})", quarantined),
+            (f"{marks['dropped']} deleted marks dropped ({marks['proof']})", marks["dropped"]),
+            (
+                f"{orphan_rows} rows without a mark stay before contentStart "
+                "(--sweep --aside sets them aside)",
+                orphan_rows,
+            ),
+        ]
+        return ", ".join(text for text, is_true in parts if is_true) + _waiting(marks)
 
     def nothing(self, steps: Summaries) -> str:
         message = super().nothing(steps)
@@ -245,7 +248,7 @@ def _choose(
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """`failures`: partitions that failed, the first hundred, and why.
+    """`failures`: partitions that failed, the first MAX_NAMED, and why.
 
     `tried`: how many partitions, from the first; the time limit left the others to the next run.
     """
