@@ -134,17 +134,17 @@ class QueueCleanup(Duty[CleanupPlan]):
             return ""
         orphan_rows = len(steps.plan.get("strays", ())) - quarantined
         queue = steps.folder.queue
+        orphan_text = (
+            f"{orphan_rows} rows without a mark stay before contentStart "
+            "(--sweep --aside sets them aside)"
+        )
         parts = [
             (f"{result.applied} rows deleted", True),
             (f"{sum(result.skipped.values())} skipped", result.skipped),
             (f"{' and '.join(moved)} moved" if moved else "the starts stay", True),
             (f"{quarantined} rows set aside (mailslice stuck list {queue})", quarantined),
             (f"{marks['dropped']} deleted marks dropped ({marks['proof']})", marks["dropped"]),
-            (
-                f"{orphan_rows} rows without a mark stay before contentStart "
-                "(--sweep --aside sets them aside)",
-                orphan_rows,
-            ),
+            (orphan_text, orphan_rows),
         ]
         return ", ".join(text for text, is_true in parts if is_true) + _waiting(marks)
 
