@@ -6,7 +6,7 @@ listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -62,6 +62,10 @@ class MarksOutcome:
             self.waiting += marks
             self.why[why] = self.why.get(why, 0) + marks
 
+    def count(self, dropped: Dropped) -> None:
+        self.dropped += dropped.dropped
+        self.wait(dropped.blocked, _DEAD_LETTER)
+
     def as_json(self) -> dict[str, object]:
         return {**asdict(self), "why": [f"{count}: {why}" for why, count in self.why.items()]}
 
@@ -70,13 +74,12 @@ class MarksOutcome:
 class _Batch:
     """Marks that go by one proof: all were there at `written_until`.
 
-    `has_rows`: they are of planned rows, which were in closed slices.
+    `listed`: by the last sweep; None: they are of planned rows, which were in closed slices.
     """
 
     marks: int
     written_until: datetime
-    has_rows: bool
-    drop: Callable[[_Dropper], None]
+    listed: Candidates | None = None
 
 
 def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how fast
@@ -93,11 +96,9 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     """
     outcome, batches = MarksOutcome(), []
     if own := plan.planned - remaining.planned:
-        batches.append(_Batch(own, plan.marks_read, True, lambda dropper: dropper.planned(planned)))
+        batches.append(_Batch(own, plan.marks_read))
     if (listed := plan.candidates) is not None:
-        batches.append(
-            _Batch(listed.marks, listed.listed_at, False, lambda dropper: dropper.listed(listed))
-        )
+        batches.append(_Batch(listed.marks, listed.listed_at, listed))
     if not batches:
         return outcome
     if why := _why_none(run, plan):
@@ -107,17 +108,46 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     until = _drained_until(run, plan, batches, first) if shared else _closed_until(run, plan)
     proved = []
     for batch in batches:
-        if (batch.has_rows and not shared) or (until and batch.written_until <= until):
+        if (batch.listed is None and not shared) or (until and batch.written_until <= until):
             proved.append(batch)
         else:
             outcome.wait(batch.marks, f"{_UNPROVED[outcome.proof]} ({iso(batch.written_until)})")
     blocked = _dead_letters(run) if proved else None
     if blocked is None:
         return _waits(outcome, proved, _UNCOUNTED)
-    dropper = _Dropper(run, remaining.ids(), blocked, throttle, outcome)
-    for batch in proved:
-        batch.drop(dropper)
+    _drop(run, proved, planned, outcome, throttle, rows=remaining.ids(), blocked=blocked)
     return outcome
+
+
+def _drop(
+    run: Run,
+    batches: Sequence[_Batch],
+    planned: Sequence[PlannedPartition],
+    outcome: MarksOutcome,
+    throttle: Throttle,
+    *,
+    rows: Halves,
+    blocked: Halves,
+) -> None:
+    """Drop marks, but for those of ids in `rows`, which exist, and in `blocked`."""
+    spark, artifacts = run.spark(), run.folder.artifacts
+    turn = None if throttle.free else throttle.share(slots_of(spark)).take
+    for batch in batches:
+        sweep = run.request.run if batch.listed is None else batch.listed.run
+        folder = replace(run.folder, run=sweep).file(MARKS_FOLDER if batch.listed else PLAN_FOLDER)
+        spec = Dropping(run.settings, run.queue, artifacts, folder, turn)
+        if batch.listed is None:
+            parts = [partition.part for partition in planned]
+            outcome.count(drop_planned(spark, spec, parts, rows=rows, blocked=blocked))
+            crash.point("apply:inside-marks")
+            continue
+        try:
+            files = batch.listed.files
+            outcome.count(drop_listed(spark, spec, files, rows=rows, blocked=blocked))
+        except PlanRefused as error:
+            outcome.wait(batch.marks, f"{error}: the next sweep lists its marks again")
+        # What stays of them, the next sweep lists again.
+        candidates.forget(run, batch.listed)
 
 
 def _waits(outcome: MarksOutcome, batches: Sequence[_Batch], why: str) -> MarksOutcome:
@@ -168,42 +198,3 @@ def _dead_letters(run: Run) -> Halves | None:
     except MailsliceError:
         return None
     return halves_of([enqueue_id.bytes[8:] for enqueue_id in ids])
-
-
-@dataclass(frozen=True, slots=True)
-class _Dropper:
-    """Drops marks, but for those of ids in `rows`, which are there, and in `blocked`."""
-
-    run: Run
-    rows: Halves
-    blocked: Halves
-    throttle: Throttle
-    outcome: MarksOutcome
-
-    def planned(self, partitions: Sequence[PlannedPartition]) -> None:
-        spec = self._dropping(self.run.folder.file(PLAN_FOLDER))
-        parts = [partition.part for partition in partitions]
-        spark = self.run.spark()
-        self._count(drop_planned(spark, spec, parts, rows=self.rows, blocked=self.blocked))
-        crash.point("apply:inside-marks")
-
-    def listed(self, listed: Candidates) -> None:
-        """Those that a sweep listed. What stays of them, the next sweep lists again."""
-        folder = replace(self.run.folder, run=listed.run)
-        spec = self._dropping(folder.file(MARKS_FOLDER))
-        spark = self.run.spark()
-        try:
-            dropped = drop_listed(spark, spec, listed.files, rows=self.rows, blocked=self.blocked)
-            self._count(dropped)
-        except PlanRefused as error:
-            self.outcome.wait(listed.marks, f"{error}: the next sweep lists its marks again")
-        candidates.forget(self.run, listed)
-
-    def _count(self, dropped: Dropped) -> None:
-        self.outcome.dropped += dropped.dropped
-        self.outcome.wait(dropped.blocked, _DEAD_LETTER)
-
-    def _dropping(self, folder: str) -> Dropping:
-        run, throttle = self.run, self.throttle
-        turn = None if throttle.free else throttle.share(slots_of(run.spark())).take
-        return Dropping(run.settings, run.queue, run.folder.artifacts, folder, turn)
