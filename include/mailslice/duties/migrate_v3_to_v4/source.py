@@ -21,13 +21,12 @@ from mailslice.engine.partition_scan import (
     millis,
     pages_by_partition,
 )
-from mailslice.engine.row_files import Location
+from mailslice.engine.row_files import PlanFiles
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.row_file import RowGroup, RowWriter
 from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.names import QueueTable
-from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.ddl import tables_of
@@ -37,13 +36,9 @@ BEHIND, UNREACHABLE = "behind browseStart", "no slice or bucket of the view"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Source(PlanFiles):
     """Which queue, and the run's folder. `v4`: whether that table exists."""
 
-    settings: Settings
-    queue: QueueName
-    location: Location
-    folder: str
     v4: bool = True
 
 

@@ -24,14 +24,13 @@ from mailslice.engine.partition_scan import (
     millis,
     pages_by_partition,
 )
-from mailslice.engine.row_files import Location, PlanPart, PlanReader, PlanWriter
+from mailslice.engine.row_files import PlanFiles, PlanPart, PlanReader, PlanWriter
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowFile, write_rows
 from mailslice.model.batches import batches
-from mailslice.model.mail import EnqueueId, Partition, QueueName
+from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.names import QueueTable
-from mailslice.model.settings import Settings
 from mailslice.model.verdicts import MailVerdict, Verdict
 
 if TYPE_CHECKING:
@@ -42,16 +41,12 @@ _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 
 @dataclass(frozen=True, slots=True)
-class AuditSpec:
-    """What tasks need: the view's shape, mails enqueued until `latest`, the run's folder."""
+class AuditSpec(PlanFiles):
+    """What tasks need: the run's folder, the view's shape, mails enqueued until `latest`."""
 
-    settings: Settings
-    queue: QueueName
     window: timedelta
     buckets: int
     latest: datetime
-    location: Location
-    folder: str
 
     @property
     def path(self) -> str:
