@@ -70,7 +70,7 @@ class Evaluator(Protocol):
 def run_gate(
     name: str, frames: Sequence[Frame], docs: Docs, evaluator: Evaluator | None = None
 ) -> GateResult:
-    """Check every frame against its expectations, by Great Expectations unless `evaluator` is given.
+    """Check every frame against its expectations; `evaluator`: Great Expectations unless given.
 
     Raises GateFailed, which names the first that fails, the value, the rows and how many more fail.
     """

@@ -203,7 +203,9 @@ def pages_by_partition(
     queue: QueueName,
     partitions: Sequence[Partition],
 ) -> Iterator[tuple[Partition, Iterator[P]]]:
-    """Each partition with its pages, in the order of `partitions`. Read its pages before the next one.
+    """Each partition with its pages, in the order of `partitions`.
+
+    Read its pages before the next one.
 
     `read`: a method of `EnqueuedMails` that gives pages of many partitions.
     """

@@ -1,4 +1,6 @@
-"""A bucket, James' tables and mailslice's own on real stores that tests fill blob by blob, and the collector's steps over them."""
+"""A bucket, James' tables and mailslice's own on real stores that tests fill blob by blob, and the
+collector's steps over them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ OLD = timedelta(hours=1)
 
 @dataclass
 class Heap(World):
-    """One deployment. Blobs are put now; runs have a clock that is ahead, so nothing has to wait."""
+    """One deployment.
+
+    Blobs are put now; runs have a clock that is ahead, so nothing has to wait.
+    """
 
     duty = "blob_gc"
     locks = ("blob_gc",)
@@ -92,10 +97,22 @@ class Heap(World):
 
 
 JAMES = (
-    "CREATE TABLE {}.messagev3 (messageid timeuuid PRIMARY KEY, bodycontent text, headercontent text, attachments list<frozen<map<text, text>>>)",
-    "CREATE TABLE {}.attachmentv2 (idasuuid uuid PRIMARY KEY, blobid text, id text, message_id timeuuid, size bigint, type text)",
-    "CREATE TABLE {}.mailrepositorycontentv2 (urlprefix text, mailkey text, headerblobid text, bodyblobid text, PRIMARY KEY (urlprefix, mailkey))",
-    "CREATE TABLE {}.extension (owner text, at timestamp, id text, avatar text, files set<text>, PRIMARY KEY ((owner, at), id))",
+    (
+        "CREATE TABLE {}.messagev3 (messageid timeuuid PRIMARY KEY, bodycontent text, "
+        "headercontent text, attachments list<frozen<map<text, text>>>)"
+    ),
+    (
+        "CREATE TABLE {}.attachmentv2 (idasuuid uuid PRIMARY KEY, blobid text, id text, "
+        "message_id timeuuid, size bigint, type text)"
+    ),
+    (
+        "CREATE TABLE {}.mailrepositorycontentv2 (urlprefix text, mailkey text, headerblobid "
+        "text, bodyblobid text, PRIMARY KEY (urlprefix, mailkey))"
+    ),
+    (
+        "CREATE TABLE {}.extension (owner text, at timestamp, id text, avatar text, files "
+        "set<text>, PRIMARY KEY ((owner, at), id))"
+    ),
 )
 
 

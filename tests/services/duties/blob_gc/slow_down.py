@@ -8,11 +8,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from urllib.parse import urlsplit
 
-_BODY = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
+_BODY = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
+    b"<Message>Please reduce your request rate.</Message></Error>"
+)
 
 
 class SlowDown:
-    """Listens on a port of its own. `refuse(method, times)`: so many requests of that method get 503."""
+    """Listens on a port of its own.
+
+    `refuse(method, times)`: so many requests of that method get 503.
+    """
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target).netloc

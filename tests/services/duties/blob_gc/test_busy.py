@@ -29,7 +29,10 @@ def busy(heap):
     ["HEAD", "POST", *(pytest.param(each, marks=pytest.mark.soak) for each in ("GET", "PUT"))],
 )
 def test_a_run_waits_while_s3_says_slow_down(busy, method):
-    """GET lists, HEAD looks, PUT copies, POST deletes. Each is refused three times: boto3 itself asks twice."""
+    """GET lists, HEAD looks, PUT copies, POST deletes.
+
+    Each is refused three times: boto3 itself asks twice.
+    """
     heap, proxy = busy
     orphan = heap.blob()
     heap.collect()

@@ -1,4 +1,7 @@
-"""kill -9 inside plan and apply; the same plan applied again, or the next run, ends in the state of an undisturbed one (I7)."""
+"""kill -9 inside plan and apply.
+
+The same plan applied again, or the next run, ends in the state of an undisturbed one (I7).
+"""
 
 from datetime import timedelta
 

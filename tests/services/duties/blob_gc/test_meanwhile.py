@@ -1,4 +1,7 @@
-"""What others do while a run works: references that appear, content that is written again, a second run, a broken source."""
+"""What others do while a run works.
+
+References that appear, content that is written again, a second run, a broken source.
+"""
 
 import uuid
 from datetime import timedelta
@@ -186,7 +189,7 @@ def test_a_source_that_fails_in_one_range_stops_the_run(heap, monkeypatch, step)
     assert heap.keys() == (keys if step != "look" else set())
     monkeypatch.setattr(ReferenceColumns, "rows", rows)
     if step == "look":
-        # Deleted, and not looked for since: a reference that came meanwhile is served by the next run, of any kind.
+        # Deleted, and not looked for since: the next run serves a reference that came meanwhile.
         heap.message("a", lost := min(keys))
         assert (heap.collect(3 * HOURS)["restored"], heap.keys()) == (1, {lost})
 

@@ -1,4 +1,6 @@
-"""A copy of a deleted blob that is referred to is never forgotten before its blob is there, however long its time is over."""
+"""A copy of a deleted blob that is referred to is never forgotten before its blob is there, however
+long its time is over.
+"""
 
 from datetime import timedelta
 
@@ -32,7 +34,10 @@ def collect_and_die(heap, monkeypatch, point):
 
 @pytest.fixture
 def deleted(heap, monkeypatch):
-    """(heap, a blob that is referred to since it was deleted, one that is not): the run that deleted both did not look again."""
+    """(heap, a blob that is referred to since it was deleted, one that is not).
+
+    The run that deleted both did not look again.
+    """
     missed, orphan = heap.blob(), heap.blob()
     heap.collect()
     with monkeypatch.context() as patch:
@@ -93,7 +98,8 @@ def test_an_inventory_of_before_the_deletes_hides_nothing_that_is_missed(
 ):
     missed, present = heap.blob(), heap.blob()
     lines = [
-        f'"{heap.settings.s3.bucket}","{blob.key}","{blob.size}","{blob.modified.isoformat().replace("+00:00", "Z")}"'
+        f'"{heap.settings.s3.bucket}","{blob.key}","{blob.size}",'
+        f'"{blob.modified.isoformat().replace("+00:00", "Z")}"'
         for blob in heap.stores.blobs.list()
     ]
     (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")

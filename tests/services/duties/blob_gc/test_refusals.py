@@ -1,4 +1,7 @@
-"""What stops a run before it changes anything: absent sources, gates, edited plans and candidates, clocks, wrong settings."""
+"""What stops a run before it changes anything.
+
+Absent sources, gates, edited plans and candidates, clocks, wrong settings.
+"""
 
 import json
 import uuid
@@ -75,7 +78,7 @@ def test_a_source_of_the_operator_that_cannot_be_scanned_stops_the_run(heap, sou
         heap.collect()
 
 
-def test_a_table_that_the_operator_names_twice_or_that_is_james_own_is_one_source_with_all_its_columns(
+def test_a_table_that_is_named_twice_or_is_james_own_is_one_source_with_all_its_columns(
     heap,
 ):
     keys = [heap.blob() for _ in range(3)]

@@ -1,4 +1,7 @@
-"""What a run finds and records, and what a later run deletes: every kind of blob beside each other, and time."""
+"""What a run finds and records, and what a later run deletes.
+
+Every kind of blob beside each other, and time.
+"""
 
 import hashlib
 import json
@@ -152,7 +155,8 @@ def test_every_source_keeps_its_blobs(heap):
         "INSERT INTO {}.attachmentv2 (idasuuid, blobid) VALUES (%s, %s)", uuid.uuid4(), next(take)
     )
     heap.cql(
-        "INSERT INTO {}.mailrepositorycontentv2 (urlprefix, mailkey, headerblobid, bodyblobid) VALUES ('x', 'y', %s, %s)",
+        "INSERT INTO {}.mailrepositorycontentv2 (urlprefix, mailkey, headerblobid, "
+        "bodyblobid) VALUES ('x', 'y', %s, %s)",
         next(take),
         next(take),
     )

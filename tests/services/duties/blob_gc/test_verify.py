@@ -1,4 +1,7 @@
-"""Verify asks S3 about what the plan lists, whatever apply says of it: here S3's client says yes and does no."""
+"""Verify asks S3 about what the plan lists, whatever apply says of it.
+
+Here S3's client says yes and does no.
+"""
 
 from datetime import timedelta
 

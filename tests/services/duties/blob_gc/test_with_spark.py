@@ -1,4 +1,7 @@
-"""The whole road with real Spark jobs, over a listing of many ranges; and the command line of what was deleted."""
+"""The whole road with real Spark jobs, over a listing of many ranges.
+
+And the command line of what was deleted.
+"""
 
 import json
 import uuid

@@ -1,6 +1,9 @@
-"""The plan's Spark jobs in this process: the workers' own code, and what Spark's columns do said again by plain Python, for a few mailboxes.
+"""The plan's Spark jobs in this process.
 
-Interleavings are about stores. `test_whole` runs the same data through Spark and through this, and both must find the same.
+The workers' own code, and what Spark's columns do said again by plain Python, for a few mailboxes.
+
+Interleavings are about stores. `test_whole` runs the same data through Spark and through this, and
+both must find the same.
 """
 
 from __future__ import annotations

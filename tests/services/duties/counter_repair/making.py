@@ -1,4 +1,6 @@
-"""James' tables of mailboxes, as its DDL makes them (own text, equal in effect), and mailboxes in them that tests fill row by row, as James does."""
+"""James' tables of mailboxes, as its DDL makes them (own text, equal in effect), and mailboxes in
+them that tests fill row by row, as James does.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,31 @@ _FLAGS = (
     "flaguser",
 )
 _MESSAGE = (
-    "bodystartoctet int, flaganswered boolean, flagdeleted boolean, flagdraft boolean, flagflagged boolean, flagrecent boolean, flagseen boolean, "
-    "flaguser boolean, fullcontentoctets bigint, headercontent text, internaldate timestamp, modseq bigint, save_date timestamp, threadid timeuuid, "
+    "bodystartoctet int, flaganswered boolean, flagdeleted boolean, flagdraft boolean, "
+    "flagflagged boolean, flagrecent boolean, flagseen boolean, "
+    "flaguser boolean, fullcontentoctets bigint, headercontent text, internaldate timestamp, "
+    "modseq bigint, save_date timestamp, threadid timeuuid, "
     "userflags set<text>"
 )
 DDL = (
     "CREATE TYPE {ks}.mailboxbase (namespace text, user text)",
-    "CREATE TABLE {ks}.mailbox (id timeuuid PRIMARY KEY, mailboxbase frozen<mailboxbase>, name text, uidvalidity bigint)",
-    "CREATE TABLE {ks}.mailboxcounters (mailboxid timeuuid PRIMARY KEY, count counter, unseen counter)",
+    (
+        "CREATE TABLE {ks}.mailbox (id timeuuid PRIMARY KEY, mailboxbase frozen<mailboxbase>, "
+        "name text, uidvalidity bigint)"
+    ),
+    (
+        "CREATE TABLE {ks}.mailboxcounters (mailboxid timeuuid PRIMARY KEY, count counter, unseen"
+        " counter)"
+    ),
     "CREATE TABLE {ks}.modseq (mailboxid timeuuid PRIMARY KEY, nextmodseq bigint)",
-    f"CREATE TABLE {{ks}}.imapuidtable (messageid timeuuid, mailboxid timeuuid, uid bigint, {_MESSAGE}, PRIMARY KEY (messageid, mailboxid, uid))",
-    f"CREATE TABLE {{ks}}.messageidtable (mailboxid timeuuid, uid bigint, messageid timeuuid, {_MESSAGE}, PRIMARY KEY (mailboxid, uid))",
+    (
+        f"CREATE TABLE {{ks}}.imapuidtable (messageid timeuuid, mailboxid timeuuid, uid bigint, "
+        f"{_MESSAGE}, PRIMARY KEY (messageid, mailboxid, uid))"
+    ),
+    (
+        f"CREATE TABLE {{ks}}.messageidtable (mailboxid timeuuid, uid bigint, messageid timeuuid, "
+        f"{_MESSAGE}, PRIMARY KEY (mailboxid, uid))"
+    ),
 )
 BOTH = ("imapuidtable", "messageidtable")
 
@@ -73,7 +89,8 @@ class Mailboxes(World):
         """A mailbox with messages, `seen` of them seen, and counters that are off by `add`."""
         mailbox = timeuuid()
         self.execute(
-            "INSERT INTO {ks}.mailbox (id, mailboxbase, name, uidvalidity) VALUES (%s, {namespace: '#private', user: %s}, %s, 1)",
+            "INSERT INTO {ks}.mailbox (id, mailboxbase, name, uidvalidity) VALUES (%s, "
+            "{namespace: '#private', user: %s}, %s, 1)",
             mailbox,
             user,
             name,
@@ -98,7 +115,10 @@ class Mailboxes(World):
         """Rows of one message, counters left alone."""
         message = message or timeuuid()
         for table in tables:
-            columns = f"messageid, mailboxid, uid, modseq, {', '.join(_FLAGS)}, userflags, bodystartoctet, fullcontentoctets, threadid"
+            columns = (
+                f"messageid, mailboxid, uid, modseq, {', '.join(_FLAGS)}, userflags, "
+                "bodystartoctet, fullcontentoctets, threadid"
+            )
             values = [
                 message,
                 mailbox,
@@ -115,9 +135,13 @@ class Mailboxes(World):
         return message
 
     def late_flags(self, mailbox: UUID, uid: int) -> None:
-        """As James changes flags of a message whose projection is deleted by then: a row that has these flags alone."""
+        """As James changes flags of a message whose projection is deleted by then.
+
+        A row that has these flags alone.
+        """
         self.execute(
-            "UPDATE {ks}.messageidtable SET flagseen = false, flagflagged = true, modseq = 99 WHERE mailboxid = %s AND uid = %s",
+            "UPDATE {ks}.messageidtable SET flagseen = false, flagflagged = true, modseq = 99"
+            " WHERE mailboxid = %s AND uid = %s",
             mailbox,
             uid,
         )
@@ -132,7 +156,8 @@ class Mailboxes(World):
         """Delete rows of a message, counters left alone."""
         if "imapuidtable" in tables:
             self.execute(
-                "DELETE FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND uid = %s",
+                "DELETE FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND "
+                "uid = %s",
                 message,
                 mailbox,
                 uid,
@@ -145,7 +170,8 @@ class Mailboxes(World):
     def add(self, mailbox: UUID, count: int, unseen: int) -> None:
         """As James' increments."""
         self.execute(
-            "UPDATE {ks}.mailboxcounters SET count = count + %s, unseen = unseen + %s WHERE mailboxid = %s",
+            "UPDATE {ks}.mailboxcounters SET count = count + %s, unseen = unseen + %s WHERE "
+            "mailboxid = %s",
             count,
             unseen,
             mailbox,
@@ -161,7 +187,8 @@ class Mailboxes(World):
     def projection(self, mailbox: UUID) -> dict[int, tuple]:
         """uid -> (message, seen, modSeq, user flags)."""
         rows = self.execute(
-            "SELECT uid, messageid, flagseen, modseq, userflags FROM {ks}.messageidtable WHERE mailboxid = %s",
+            "SELECT uid, messageid, flagseen, modseq, userflags FROM {ks}.messageidtable "
+            "WHERE mailboxid = %s",
             mailbox,
         )
         return {row[0]: (row[1], row[2], row[3], set(row[4] or ())) for row in rows}

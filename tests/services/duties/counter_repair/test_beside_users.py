@@ -1,6 +1,9 @@
-"""Users work on real tables while the duty reads and corrects: in the end every counter is right, or off by what it was off before (I9).
+"""Users work on real tables while the duty reads and corrects.
 
-No clock decides: `settle` and the pause of the plan wait here until whatever had begun has ended, which is what they are for.
+In the end every counter is right, or off by what it was off before (I9).
+
+No clock decides: `settle` and the pause of the plan wait here until whatever had begun has ended,
+which is what they are for.
 """
 
 import random
@@ -14,7 +17,9 @@ from tests.services.duties.counter_repair.in_process import plain_survey
 
 
 class User(threading.Thread):
-    """Appends, deletes and reads mail in some mailboxes, in James' order of writes, until it is told to stop."""
+    """Appends, deletes and reads mail in some mailboxes, in James' order of writes, until it is
+    told to stop.
+    """
 
     def __init__(self, james, mailboxes, seed):
         super().__init__(daemon=True)

@@ -1,4 +1,7 @@
-"""kill -9 around the claim and the update, and at the borders of steps: no difference is ever applied twice, and what is not known is said (I7, I9)."""
+"""kill -9 around the claim and the update, and at the borders of steps.
+
+No difference is ever applied twice, and what is not known is said (I7, I9).
+"""
 
 from mailslice.duties.counter_repair import decide
 from mailslice.maintenance.artifacts import RunFolder, artifacts

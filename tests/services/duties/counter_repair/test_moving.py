@@ -1,4 +1,7 @@
-"""What happens in mailboxes between the two reads, and to a run that is not alone (I9). One plan for many mailboxes: each is moved in its own way."""
+"""What happens in mailboxes between the two reads, and to a run that is not alone (I9).
+
+One plan for many mailboxes: each is moved in its own way.
+"""
 
 from contextlib import suppress
 from dataclasses import replace

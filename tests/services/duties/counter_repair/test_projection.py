@@ -1,4 +1,8 @@
-"""`repair_projection`: rows of messageIdTable are rewritten from the truth, those that the plan lists, each looked at again."""
+"""`repair_projection`.
+
+Rows of messageIdTable are rewritten from the truth, those that the plan lists, each looked at
+again.
+"""
 
 import time
 from functools import partial
@@ -170,7 +174,8 @@ def test_a_write_of_james_after_ours_wins(repaired):
         mailbox,
     )[0][0]
     truth = james.execute(
-        "SELECT WRITETIME(modseq) FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND uid = 11",
+        "SELECT WRITETIME(modseq) FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid ="
+        " %s AND uid = 11",
         ids["only truth"],
         mailbox,
     )
@@ -267,14 +272,16 @@ def test_cells_of_a_collection_that_are_newer_than_the_row_are_said_and_not_call
     mailbox = james.mailbox(messages=1)
     ahead = int(time.time() * 1e6) + 3_600_000_000
     james.execute(
-        f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + {{'late'}} WHERE mailboxid = %s AND uid = 1",
+        f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + "
+        f"{{'late'}} WHERE mailboxid = %s AND uid = 1",
         mailbox,
     )
     done = james.run(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
     assert (done["planned"], done["written"], done["skippedBy"]) == (1, 0, {projection.NEWER: 1})
     message = james.message(mailbox, 7, tables=("messageidtable",))
     james.execute(
-        f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + {{'late'}} WHERE mailboxid = %s AND uid = 7",
+        f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + "
+        f"{{'late'}} WHERE mailboxid = %s AND uid = 7",
         mailbox,
     )
     done = james.run(mailboxes=[str(mailbox)], repair_projection=True)["projection"]

@@ -19,7 +19,10 @@ from tests.services.duties.counter_repair.making import Mailboxes, create_mailbo
 
 @pytest.fixture(scope="module")
 def drifted(shared_james):
-    """A planned and checked run with one drifted mailbox, and its folder: tests spoil copies of it."""
+    """A planned and checked run with one drifted mailbox, and its folder.
+
+    Tests spoil copies of it.
+    """
     mailbox = shared_james.mailbox(messages=2, add=(1, 0))
     request = shared_james.request(mailboxes=[str(mailbox)])
     shared_james.steps(request, "plan", "check")
@@ -42,7 +45,8 @@ def test_without_james_tables_it_refuses_by_name(make_fresh):
             james.run(trust_projection=True)
         for table in ("mailbox", "mailboxcounters", "messageidtable", "imapuidtable"):
             stores.cassandra.execute(
-                f"CREATE TABLE {settings.cassandra.keyspace}.{table} (id timeuuid PRIMARY KEY, mailboxid timeuuid, uid bigint)"
+                f"CREATE TABLE {settings.cassandra.keyspace}.{table} (id timeuuid PRIMARY KEY,"
+                f" mailboxid timeuuid, uid bigint)"
             )
         with pytest.raises(
             Refused, match="messageidtable has no column messageid, modseq, flagseen"

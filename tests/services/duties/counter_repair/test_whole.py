@@ -1,4 +1,7 @@
-"""A keyspace with one mailbox of every kind: what a run finds, what it corrects, what it leaves, and that the next one finds nothing."""
+"""A keyspace with one mailbox of every kind.
+
+What a run finds, what it corrects, what it leaves, and that the next one finds nothing.
+"""
 
 import json
 from dataclasses import replace

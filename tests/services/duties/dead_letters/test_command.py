@@ -1,4 +1,7 @@
-"""The command lines: `queue dead`, which only looks, and `duty run dead_letters`, as scripts see them."""
+"""The command lines.
+
+`queue dead`, which only looks, and `duty run dead_letters`, as scripts see them.
+"""
 
 import json
 

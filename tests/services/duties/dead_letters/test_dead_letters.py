@@ -1,4 +1,7 @@
-"""dead_letters on real stores, through the whole road: what is listed, dropped, exported, redriven, kept."""
+"""dead_letters on real stores, through the whole road.
+
+What is listed, dropped, exported, redriven, kept.
+"""
 
 import json
 import time
@@ -52,7 +55,7 @@ def planted(letters):
     return mails
 
 
-def test_a_run_lists_all_drops_what_is_deleted_exports_what_is_no_mail_and_keeps_the_rest_in_its_order(
+def test_a_run_lists_all_drops_what_is_deleted_exports_what_is_no_mail_and_keeps_the_rest(
     letters,
 ):
     planted(letters)

@@ -1,4 +1,7 @@
-"""Mails with neither row nor mark that a person forces back: they have a row again, so that workers, cleanups and later runs treat them as live."""
+"""Mails with neither row nor mark that a person forces back.
+
+They have a row again, so that workers, cleanups and later runs treat them as live.
+"""
 
 import asyncio
 from contextlib import aclosing
@@ -22,7 +25,10 @@ class Killed(BaseException):
 
 
 def cleaned_letter(letters):
-    """As a worker dead-letters a mail whose slice was cleaned: its headers name a slice that is over."""
+    """As a worker dead-letters a mail whose slice was cleaned.
+
+    Its headers name a slice that is over.
+    """
     item = letters.mail("cleaned", row=False)
     long_ago = Partition(
         slice_start(datetime.now(UTC) - timedelta(days=1), letters.settings.queue.slice_window), 0

@@ -1,4 +1,7 @@
-"""kill -9 between and inside the steps: no letter is lost, the next run ends as an undisturbed one would, and what doubles is handled once."""
+"""kill -9 between and inside the steps.
+
+No letter is lost, the next run ends as an undisturbed one would, and what doubles is handled once.
+"""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,6 @@
-"""What a real worker dead-letters is told by its cause, on a queue of today's James and on one of James 3.5."""
+"""What a real worker dead-letters is told by its cause, on a queue of today's James and on one of
+James 3.5.
+"""
 
 import asyncio
 from contextlib import aclosing
@@ -24,7 +26,8 @@ async def dead_lettered(letters: Letters) -> None:
         await asyncio.to_thread(letters.publish, letters.names.exchange, b"no mail")
         async with aclosing(worker.deliveries(4)) as deliveries:
             await (await anext(deliveries)).reject("no such user")
-            while await asyncio.to_thread(lambda: len(letters.dead())) < 3:  # noqa: ASYNC110 - the broker tells nobody
+            # The broker tells nobody.
+            while len(await asyncio.to_thread(letters.dead)) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
 
 

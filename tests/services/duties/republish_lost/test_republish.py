@@ -1,4 +1,7 @@
-"""What an audit proved lost comes back: once, as an enqueue would publish it, each mail proved again, and nothing else."""
+"""What an audit proved lost comes back.
+
+Once, as an enqueue would publish it, each mail proved again, and nothing else.
+"""
 
 import json
 import uuid
@@ -385,7 +388,7 @@ def test_the_same_run_tried_again_counts_what_it_had_published(spool):
 
 
 def test_a_publish_without_a_confirm_is_unknown_and_the_rest_is_left(spool):
-    spool = replace(spool, tools=replace(spool.tools, logic=RepublishLost(concurrency=1)))
+    one_by_one = replace(spool, tools=replace(spool.tools, logic=RepublishLost(concurrency=1)))
     lost = [spool.put("lost", message=False) for _ in range(3)]
     spool.audit(census=True)
     with blocking_connection(spool.settings.rabbitmq) as connection:
@@ -394,7 +397,7 @@ def test_a_publish_without_a_confirm_is_unknown_and_the_rest_is_left(spool):
         StoreUnavailable,
         match=r"no queue bound.*0 mails were published, 1 without a confirm, 2 are left",
     ):
-        spool.republish()
+        one_by_one.republish()
     assert sorted(
         each.state for each in spool.stores.own.republished_mails.some(spool.queue, lost).values()
     ) == [PublishState.UNKNOWN]

@@ -1,4 +1,7 @@
-"""A queue whose workers are made of records: a thread speaks for each, as the worker's own task would. And the duty's steps, in this process."""
+"""A queue whose workers are made of records.
+
+A thread speaks for each, as the worker's own task would. And the duty's steps, in this process.
+"""
 
 from __future__ import annotations
 

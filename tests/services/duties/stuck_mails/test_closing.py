@@ -1,4 +1,7 @@
-"""Phase 1 on real stores: what is closed, what is left alone, and every way in which the world moves while it is decided."""
+"""Phase 1 on real stores.
+
+What is closed, what is left alone, and every way in which the world moves while it is decided.
+"""
 
 import time
 from dataclasses import replace
@@ -182,7 +185,10 @@ def test_a_mail_that_the_broker_took_back_between_plan_and_apply_is_left(world):
 
 
 def test_a_mail_whose_worker_dies_between_plan_and_apply_is_left(world):
-    """Also when its last record is later than the one that the plan saw: the broker has the mail."""
+    """Also when its last record is later than the one that the plan saw.
+
+    The broker has the mail.
+    """
     item = world.mail()
     worker = world.worker(world.held(item))
 
@@ -235,7 +241,10 @@ def test_a_mail_that_is_completed_while_it_is_copied_is_left_to_its_holder(world
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_mail_whose_withdrawal_was_not_answered_is_not_marked(world, monkeypatch, answered):
-    """Accepted by a minority: no plain read shows it, and the next conditional write finishes it."""
+    """Accepted by a minority.
+
+    No plain read shows it, and the next conditional write finishes it.
+    """
     item = world.mail()
     world.worker(world.held(item))
     with Unanswered("quarantine") as writes:

@@ -1,4 +1,7 @@
-"""What stuck_mails' gates are for: each expectation fails by data in the stores or in the plan's file."""
+"""What stuck_mails' gates are for.
+
+Each expectation fails by data in the stores or in the plan's file.
+"""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -28,7 +31,10 @@ def folder(world, request):
 
 
 def planned(world, change=None, **params):
-    """A run that has its plan, with the plan and its mails that `change` makes of them: its digest is right."""
+    """A run that has its plan, with the plan and its mails that `change` makes of them.
+
+    Its digest is right.
+    """
     request = world.request(**params)
     world.steps(request, "plan")
     if change is not None:

@@ -1,4 +1,7 @@
-"""kill -9 inside apply, then the next run, or the same task again: the mail is closed once, whole, or is its holder's (I1, I7). And inside a release."""
+"""kill -9 inside apply, then the next run, or the same task again.
+
+The mail is closed once, whole, or is its holder's (I1, I7). And inside a release.
+"""
 
 import signal
 import subprocess

@@ -1,4 +1,6 @@
-"""Whole worker processes that hang, are stopped (SIGSTOP) and killed (-9), and the duty beside them."""
+"""Whole worker processes that hang, are stopped (SIGSTOP) and killed (-9), and the duty beside
+them.
+"""
 
 import os
 import signal

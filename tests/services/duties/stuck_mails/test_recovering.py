@@ -1,4 +1,7 @@
-"""Phase 2 on real stores: what the stage marks decide of a mail whose holder hangs, and what a kill in between leaves."""
+"""Phase 2 on real stores.
+
+What the stage marks decide of a mail whose holder hangs, and what a kill in between leaves.
+"""
 
 import time
 from dataclasses import replace
@@ -199,7 +202,10 @@ def test_close_mode_leaves_a_mail_that_was_given_to_another_attempt(recover):
 
 
 def kept_by_holder(world, item, worker, *recipients, **changes):
-    """Its row of those in doubt, as a worker leaves it that hangs over the end of an attempt: written before its stage marks say that they failed."""
+    """Its row of those in doubt, as a worker leaves it that hangs over the end of an attempt.
+
+    Written before its stage marks say that they failed.
+    """
     doubtful = replace(item, mail=replace(item.mail, recipients=recipients))
     holder = Holder(worker.name, "sending", system_clock(), timedelta(0))
     return world.quarantine.keep(
@@ -320,7 +326,10 @@ def test_a_mail_that_was_closed_and_cleaned_is_not_recovered(recover):
 def test_a_closing_that_was_cut_off_after_its_mark_is_told_by_the_same_run(
     recover, monkeypatch, of
 ):
-    """Also on a row that another has kept: from then on it is that of a closed mail, which its worker may complete after all."""
+    """Also on a row that another has kept.
+
+    From then on it is that of a closed mail, which its worker may complete after all.
+    """
     item, worker, _ = held(recover, A, B, sending=(A,))
     if of == "its holder":
         kept_by_holder(recover, item, worker, A)
@@ -402,7 +411,10 @@ def killed(monkeypatch, point, work):
 
 @pytest.mark.parametrize("point", CUTS)
 def test_a_release_that_was_cut_off_is_finished_by_the_next_run(recover, monkeypatch, point):
-    """The message may come twice, under one enqueue id and attempt: of two who are handed it, the conditional mark lets one send."""
+    """The message may come twice, under one enqueue id and attempt.
+
+    Of two who are handed it, the conditional mark lets one send.
+    """
     item, _, _ = held(recover, A, B)
     cut(recover, monkeypatch, point)
     recover.run(mode="recover")
@@ -416,10 +428,13 @@ def test_a_release_that_was_cut_off_is_finished_by_the_next_run(recover, monkeyp
     assert published(recover) == []
 
 
-def test_a_release_that_was_cut_off_is_not_published_again_when_its_mail_was_handled_and_cleaned_meanwhile(
+def test_a_release_that_was_cut_off_is_not_published_again_when_its_mail_was_cleaned(
     recover, monkeypatch
 ):
-    """By a James, which writes no stage marks: the record is still the run's, and row and deleted mark are gone."""
+    """By a James, which writes no stage marks.
+
+    The record is still the run's, and row and deleted mark are gone.
+    """
     held(recover, A, B)
     cut(recover, monkeypatch, "apply:published")
     assert len(published(recover)) == 1
