@@ -125,7 +125,7 @@ def test_a_run_by_hand_cleans_its_queue_although_another_one_fails(airflow, stor
     assert states["plan_cleanup", "nosuch"] == states["report", "nosuch"] == "failed"
     assert airflow.state(DAG, run) == "failed"
     assert slices(stores, queue) == {pinned: (1, 9)}
-    assert stores.tables.browse_starts.read(queue).value == pinned
+    assert stores.tables.browse_starts.get(queue).value == pinned
     ledger = Ledger(stores, fresh_module.settings)
     report = ledger.last(DAG, queue)
     assert (report["status"], report["planned"], report["applied"], report["failed"]) == (
@@ -157,7 +157,7 @@ def test_a_backfill_on_a_spark_cluster_cleans_its_range_once(
     inside = [first + timedelta(minutes=45), first + timedelta(hours=20, minutes=45)]
     outside = [first - timedelta(minutes=15), first + DAY + timedelta(minutes=45)]
     put(stores, queue, [*inside, *outside])
-    starts = stores.tables.browse_starts.read(queue), stores.tables.content_starts.read(queue)
+    starts = stores.tables.browse_starts.get(queue), stores.tables.content_starts.get(queue)
     span = ("--from-date", first.isoformat(), "--to-date", first.isoformat())
 
     with spark_cluster(tmp_path / "spark") as master:
@@ -174,8 +174,8 @@ def test_a_backfill_on_a_spark_cluster_cleans_its_range_once(
         assert airflow.state(DAG, run) == "success"
         assert sorted(slices(stores, queue)) == sorted(outside)
         assert (
-            stores.tables.browse_starts.read(queue),
-            stores.tables.content_starts.read(queue),
+            stores.tables.browse_starts.get(queue),
+            stores.tables.content_starts.get(queue),
         ) == starts
         ledger = Ledger(stores, fresh_module.settings)
         [report] = ledger.list(DAG, queue)

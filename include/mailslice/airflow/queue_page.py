@@ -129,7 +129,7 @@ class QueuePage:
         cleanups = ledger.list("queue_cleanup", queue, HISTORY)
         depth, letters = _depths(stores, RabbitNames(queue))
         tables = stores.tables
-        browse, content = tables.browse_starts.read(queue), tables.content_starts.read(queue)
+        browse, content = tables.browse_starts.get(queue), tables.content_starts.get(queue)
         return {
             "queue": queue,
             "ready": depth.ready if depth else None,

@@ -95,7 +95,7 @@ class BenchQueue:
         """Both starts at the oldest slice, moved back where an earlier fill has set them."""
         now_us = int(system_clock().timestamp() * 1_000_000)
         for starts in (self.stores.tables.browse_starts, self.stores.tables.content_starts):
-            stored = starts.read(self.name)
+            stored = starts.get(self.name)
             if stored is None or stored.value > oldest:
                 starts.write(self.name, oldest, max(now_us, stored.written_us + 1 if stored else 0))
 

@@ -327,7 +327,7 @@ def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
 
 def _details(opened: OpenQueue) -> dict[str, object]:
     stores, tables, name = opened.stores, opened.stores.tables, opened.queue.name
-    browse, content = tables.browse_starts.read(name), tables.content_starts.read(name)
+    browse, content = tables.browse_starts.get(name), tables.content_starts.get(name)
     return _summary(stores, name) | {
         "configuration": shapes.configuration(opened.configuration),
         "browseStart": browse.value if browse else None,

@@ -76,5 +76,5 @@ def sample_again(
 
 def last_seen_empty(stores: Stores, queue: QueueName) -> datetime | None:
     """The moment that the newest pair of passes speaks for, whoever took it."""
-    sample = stores.own.queue_samples.read(queue)
+    sample = stores.own.queue_samples.get(queue)
     return sample.first_pass if sample is not None else None

@@ -176,12 +176,6 @@ class MemoryEnqueuedMails:
         written = self._partitions.get((queue, partition), {})
         return sorted(written.values(), key=lambda entry: entry[0].enqueue_id.bytes)
 
-    # Until the callers have the new names.
-    read = row
-    some = by_ids
-    some_written = written_by_ids
-    some_ids = existing_ids
-
 
 def _row_id(entry: WrittenRow) -> RowId:
     row, written = entry
@@ -252,9 +246,6 @@ class MemoryStarts:
         start, earlier = Start(instant(epoch_ms(value)), timestamp_us), self._starts.get(queue)
         if earlier is None or _order(start) > _order(earlier):
             self._starts[queue] = start
-
-    # Until the callers have the new names.
-    read = get
 
 
 def _order(start: Start) -> tuple[int, datetime]:
@@ -327,9 +318,6 @@ class MemoryMailStages:
         updated = None if after.updated is None else instant(epoch_ms(after.updated))
         self._records[queue, after.enqueue_id] = replace(after, updated=updated)
         return True
-
-    # Until the callers have the new names.
-    read = get
 
 
 def _state(record: MailStage | None) -> tuple[str, int, int] | None:

@@ -97,7 +97,7 @@ class LiveRows:
         Clocks of writers may be ahead. A browseStart that is not a multiple of the window (James
         never floors it) is floored: that shows rows that James is blind to, and hides none.
         """
-        start = self.tables.browse_starts.read(self.queue)
+        start = self.tables.browse_starts.get(self.queue)
         return partitions_to_read(
             self.tables,
             self.queue,
@@ -193,7 +193,7 @@ class LiveRows:
             rows = {
                 row.enqueue_id: row
                 for table, ids_by_partition in self._by_table(batch)
-                for row in table.some(self.queue, ids_by_partition.items())
+                for row in table.by_ids(self.queue, ids_by_partition.items())
             }
             yield from (rows[candidate[0]] for candidate in batch if candidate[0] in rows)
 
@@ -228,7 +228,7 @@ class LiveRows:
         present = {
             row_id.enqueue_id
             for table, ids_by_partition in self._by_table(batch)
-            for _, page in table.some_ids(self.queue, ids_by_partition.items())
+            for _, page in table.existing_ids(self.queue, ids_by_partition.items())
             for row_id in page
         }
         return [candidate for candidate in batch if candidate[0] in present]
@@ -282,7 +282,7 @@ class LiveRows:
             for partition in partitions
             if partition.slice_start in self.survivors
         )
-        for partition, page in table.some_ids(
+        for partition, page in table.existing_ids(
             self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True
         ):
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])

@@ -174,7 +174,7 @@ async def test_a_level_that_is_gone_when_a_copy_goes_round_is_declared_for_it(sp
         aclosing(worker.deliveries(4)) as deliveries,
     ):
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(minutes=31))
-        token = str(spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id).token)
+        token = str(spool.stores.own.delayed_mails.get(spool.queue, item.enqueue_id).token)
         with blocking_connection(spool.settings.rabbitmq) as connection:
             connection.channel().queue_delete(level)
         spool.publish(
@@ -244,7 +244,7 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
             delivery = await next_of(deliveries, 40)
             assert (delivery.item, delivery.content) == (item, CONTENT)
             await until(
-                lambda: spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id).published
+                lambda: spool.stores.own.delayed_mails.get(spool.queue, item.enqueue_id).published
             )
             await delivery.complete()
             await held(deliveries, 0.5)

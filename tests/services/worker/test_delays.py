@@ -44,7 +44,7 @@ async def nothing_within(deliveries: Deliveries, seconds: float) -> bool:
 
 
 def row(spool: Any, item: Any) -> Any:
-    return spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id)
+    return spool.stores.own.delayed_mails.get(spool.queue, item.enqueue_id)
 
 
 async def test_a_retry_with_a_delay_comes_back_when_it_is_due_as_the_same_mail(spool: Any) -> None:
@@ -436,7 +436,7 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
     late, other, none = (EnqueueId(uuid4()) for _ in range(3))
     item = QueuedMail(late, mail("late"), BlobId(""), BlobId(""))
 
-    some_ids = EnqueuedMails.some_ids
+    some_ids = EnqueuedMails.existing_ids
 
     def then_written(*given: Any) -> Any:
         pages = list(some_ids(*given))

@@ -45,14 +45,14 @@ async def test_a_mail_that_is_long_in_a_handler_is_not_unacknowledged(
     async with open_worker(spool.settings, spool.queue, tuning=OFTEN) as worker:
         async with aclosing(worker.deliveries(4)) as deliveries:
             delivery = await leased(spool, worker, deliveries)
-            row = spool.stores.own.delayed_mails.read(spool.queue, delivery.item.enqueue_id)
+            row = spool.stores.own.delayed_mails.get(spool.queue, delivery.item.enqueue_id)
             assert row is not None
             assert (row.leased, row.published) == (True, False)
             assert await worker.flush() == 0, "it is in a handler"
             first = row.token
             await until(
                 lambda: (
-                    spool.stores.own.delayed_mails.read(spool.queue, row.enqueue_id).token != first
+                    spool.stores.own.delayed_mails.get(spool.queue, row.enqueue_id).token != first
                 )
             )
             await deliveries.disconnect()  # the broker has nothing of it to give back
@@ -120,7 +120,7 @@ async def test_a_mail_that_was_closed_meanwhile_gets_no_lease(spool: Place4Queue
         delivery = await next_of(deliveries)
         spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
         await until(lambda: delivery.lease.is_out)
-        assert spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id) is None
+        assert spool.stores.own.delayed_mails.get(spool.queue, item.enqueue_id) is None
         await deliveries.disconnect()
     assert spool.ready(spool.names.work_queue) == 0
 

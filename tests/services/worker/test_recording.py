@@ -37,7 +37,7 @@ async def until(what, seconds=30):
 
 def record(world, worker):
     """The worker's record, None before it has written one."""
-    return WorkerRecords(world.stores.cassandra, world.settings.own.keyspace).read(
+    return WorkerRecords(world.stores.cassandra, world.settings.own.keyspace).get(
         world.queue, worker
     )
 

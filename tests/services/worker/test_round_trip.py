@@ -113,11 +113,9 @@ async def test_the_row_is_in_the_slice_and_bucket_that_the_headers_name(fresh: A
         assert row.partition.slice_start == datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
         assert row.partition.bucket == 6  # golden/bucket-vectors.json: "a" of 7
         assert row.enqueued_time == now
+        assert spool.stores.tables.browse_starts.get(spool.queue).value == row.partition.slice_start
         assert (
-            spool.stores.tables.browse_starts.read(spool.queue).value == row.partition.slice_start
-        )
-        assert (
-            spool.stores.tables.content_starts.read(spool.queue).value == row.partition.slice_start
+            spool.stores.tables.content_starts.get(spool.queue).value == row.partition.slice_start
         )
         properties, _ = spool.take(spool.names.work_queue)
         assert properties.headers == {

@@ -56,7 +56,7 @@ async def enqueued(worker: QueueWorker, *recipients: str) -> QueuedMail:
 
 
 def record(spool: Place4Queue, item: QueuedMail) -> MailStage | None:
-    found = spool.stores.own.mail_stages.read(spool.queue, item.enqueue_id)
+    found = spool.stores.own.mail_stages.get(spool.queue, item.enqueue_id)
     return None if found is None else replace(found, updated=None)
 
 
@@ -422,7 +422,7 @@ async def test_who_failed_and_is_sent_to_after_all_is_corrected_and_nobody_else_
             delivery = await next_of(deliveries)
             stage = delivery.stage_for_coroutine()
             await stage.sending([A])
-            read = spool.stores.own.mail_stages.read(spool.queue, item.enqueue_id)
+            read = spool.stores.own.mail_stages.get(spool.queue, item.enqueue_id)
             decision = decide(
                 read,
                 item.enqueue_id,

@@ -174,7 +174,7 @@ async def test_what_is_over_the_limit_waits_in_the_levels_and_the_rest_of_the_ma
         "a@Slow.example",
         *["b@fast.example"] * 3,
     ]
-    rows = [spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id) for item in items]
+    rows = [spool.stores.own.delayed_mails.get(spool.queue, item.enqueue_id) for item in items]
     waiting = [row for row in rows if row is not None]
     assert [(row.throttled, row.failures, row.published) for row in waiting] == [
         (True, 0, False)

@@ -172,7 +172,7 @@ def one_round(world: Any, mode: str, point: str) -> Round:
             finally:
                 process.kill()
         assert mode != "kill" or process.returncode == -signal.SIGKILL, (process.returncode, lines)
-        record = spool.stores.own.mail_stages.read(spool.queue, item.enqueue_id)
+        record = spool.stores.own.mail_stages.get(spool.queue, item.enqueue_id)
         return Round(
             counts=sink.counts,
             told={

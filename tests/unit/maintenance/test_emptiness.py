@@ -22,7 +22,7 @@ def broker(monkeypatch):
     own = SimpleNamespace(
         queue_samples=SimpleNamespace(
             save=lambda _queue, sample: kept.append(sample),
-            read=lambda _queue: kept[-1] if kept else None,
+            get=lambda _queue: kept[-1] if kept else None,
         )
     )
     found = SimpleNamespace(

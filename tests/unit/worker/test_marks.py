@@ -41,7 +41,7 @@ class Table:
         return now()
 
     async def fetch(self, enqueue_id: EnqueueId) -> MailStage | None:
-        return self.table.read(QUEUE, enqueue_id)
+        return self.table.get(QUEUE, enqueue_id)
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
         fault = self.faults.pop(0) if self.faults else "none"
@@ -54,7 +54,7 @@ class Table:
 
     @property
     def record(self) -> MailStage | None:
-        return self.table.read(QUEUE, ID)
+        return self.table.get(QUEUE, ID)
 
 
 def marks(table: Table, *recipients: str, told: list[tuple[str, ...]] | None = None) -> StageMarks:

@@ -42,7 +42,7 @@ class LetterLookups:
         The partition that the letter names is read first, then all that the row can be in.
         """
         view = self.view
-        start = self._stores.tables.browse_starts.read(self._queue)
+        start = self._stores.tables.browse_starts.get(self._queue)
         first = None if start is None else slice_start(start.value, view.window)
         named: dict[Partition, list[EnqueueId]] = {}
         with_id = [
@@ -71,7 +71,7 @@ class LetterLookups:
     def delayed(self, letters: Iterable[Letter]) -> Iterator[EnqueueId]:
         """Those of which a copy waits in a delay level."""
         for enqueue_id in {one.enqueue_id for one in letters if one.enqueue_id is not None}:
-            row = self._stores.own.delayed_mails.read(self._queue, enqueue_id)
+            row = self._stores.own.delayed_mails.get(self._queue, enqueue_id)
             if row is not None and not row.published:
                 yield enqueue_id
 
@@ -82,6 +82,6 @@ class LetterLookups:
         return {
             row.enqueue_id: partition
             for table in self._stores.tables.existing
-            for partition, page in table.some_ids(self._queue, batches)
+            for partition, page in table.existing_ids(self._queue, batches)
             for row in page
         }

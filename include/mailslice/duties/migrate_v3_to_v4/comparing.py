@@ -73,7 +73,7 @@ def _compared(
     result, queue, tables = PartitionCompared(partition), source.queue, stores.tables
     for _, page in tables.v3.written_rows_of(queue, [partition], READS_IN_FLIGHT):
         ids = [row.enqueue_id for row, _ in page]
-        written = tables.v4.some_written(queue, [(partition, ids)], READS_IN_FLIGHT)
+        written = tables.v4.written_by_ids(queue, [(partition, ids)], READS_IN_FLIGHT)
         copies = {row.enqueue_id: (row, at) for row, at in written}
         marked = tables.deleted.marked(queue, ids, READS_IN_FLIGHT) if ids else set()
         for row, at in page:

@@ -76,7 +76,7 @@ class Copying:
         partition, queue = result.partition, self.source.queue
         marked = stores.tables.deleted.marked(queue, ids, READS_IN_FLIGHT)
         unmarked = [one for one in ids if one not in marked]
-        read = stores.tables.v3.some_written(queue, [(partition, unmarked)])
+        read = stores.tables.v3.written_by_ids(queue, [(partition, unmarked)])
         rows = [(row, at) for row, at in read if at is not None]
         result.marked += len(marked)
         result.missing += len(unmarked) - len(rows)

@@ -90,7 +90,7 @@ def require_v4(stores: Stores) -> bool:
 
 def first_slice(stores: Stores, queue: QueueName, window: timedelta) -> datetime | None:
     """The first slice that counts by browseStart now, floored as browse floors it; None: all do."""
-    start = stores.tables.browse_starts.read(queue)
+    start = stores.tables.browse_starts.get(queue)
     return None if start is None else slice_start(start.value, window)
 
 
@@ -194,7 +194,7 @@ def copies_in_v4(
     stores: Stores, queue: QueueName, partition: Partition, written: Mapping[EnqueueId, int]
 ) -> set[EnqueueId]:
     """Those that V4 has, written at the same time or later."""
-    pages = stores.tables.v4.some_ids(queue, [(partition, list(written))], READS_IN_FLIGHT)
+    pages = stores.tables.v4.existing_ids(queue, [(partition, list(written))], READS_IN_FLIGHT)
     return {
         row.enqueue_id
         for _, page in pages

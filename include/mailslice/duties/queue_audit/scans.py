@@ -191,7 +191,7 @@ class _SecondRead:
         for one, missing in missing_content(spec.settings, loaded).items():
             verdict, why = verdicts[one]
             verdicts[one] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"
-        decisions = stores.own.republished_mails.some(queue, _republishable(verdicts))
+        decisions = stores.own.republished_mails.by_ids(queue, _republishable(verdicts))
         return [
             MailVerdict(
                 str(one),

@@ -152,7 +152,7 @@ def existing(run: Run, keys: Sequence[RowKey]) -> set[EnqueueId]:
     return {
         row.enqueue_id
         for table, by_partition in ids.items()
-        for _, page in rows_of(run.stores, table).some_ids(run.queue, by_partition.items())
+        for _, page in rows_of(run.stores, table).existing_ids(run.queue, by_partition.items())
         for row in page
     }
 

@@ -49,7 +49,7 @@ def quarantine_rows(run: Run, rows: Iterable[RowKey], window: timedelta) -> Quar
         run.require_lock()
         throttle.take()
         table = rows_of(run.stores, row_key.table)
-        row = table.read(run.queue, row_key.partition, row_key.enqueue_id)
+        row = table.row(run.queue, row_key.partition, row_key.enqueue_id)
         if row is not None and _is_behind(run, row_key, window):
             _quarantine_row(run, row_key, row, quarantined)
     return quarantined

@@ -48,8 +48,8 @@ def starts_of(stores: Stores, queue: QueueName) -> Starts:
 
     contentStart first: James moves browseStart, then contentStart up to it, also between the two.
     """
-    content = stores.tables.content_starts.read(queue)
-    browse = stores.tables.browse_starts.read(queue)
+    content = stores.tables.content_starts.get(queue)
+    browse = stores.tables.browse_starts.get(queue)
     return Starts(browse.value if browse else None, content.value if content else None)
 
 
@@ -109,7 +109,7 @@ def move_browse_start(
 ) -> Moved:
     """Raise browseStart to `target`, unless it is there or beyond already. Read back at quorum."""
     table, now = stores.tables.browse_starts, micros(clock())
-    stored = table.read(queue)
+    stored = table.get(queue)
     if stored is None or (target is not None and target <= stored.value):
         target = None
     return _moved(table, queue, stored, target, now)
@@ -124,7 +124,7 @@ def move_content_start(
 ) -> Moved:
     """Raise contentStart to the oldest slice with a row, never after browseStart as it is now."""
     table, now = stores.tables.content_starts, micros(clock())
-    browse, stored = stores.tables.browse_starts.read(queue), table.read(queue)
+    browse, stored = stores.tables.browse_starts.get(queue), table.get(queue)
     target = None
     if browse is not None:
         before = stored.value if stored else None
@@ -148,5 +148,5 @@ def _moved(
     if target is None:
         return Moved(before, None, before)
     table.write(queue, target, max(now_us, stored.written_us + 1) if stored else now_us)
-    after = table.read(queue)
+    after = table.get(queue)
     return Moved(before, target, after.value if after else None)

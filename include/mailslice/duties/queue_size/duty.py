@@ -150,5 +150,5 @@ def _sample_lost(run: Run, passes: list[str] | None) -> bool:
     """Whether the broker was seen empty and the store has no such sample; its times are in ms."""
     if not passes:
         return False
-    sample, first = run.stores.own.queue_samples.read(run.queue), datetime.fromisoformat(passes[0])
+    sample, first = run.stores.own.queue_samples.get(run.queue), datetime.fromisoformat(passes[0])
     return sample is None or sample.first_pass + timedelta(milliseconds=1) <= first

@@ -143,7 +143,7 @@ class Measure:
                 live = self._unmarked(stores, fresh)
                 measured.dead += len(fresh) // WIDTH - len(live)
                 for ids in batches(live, _ROWS_AT_A_TIME):
-                    for row in table.some(self.queue, [(partition, ids)], READS_IN_FLIGHT):
+                    for row in table.by_ids(self.queue, [(partition, ids)], READS_IN_FLIGHT):
                         measured.add(row, self.now)
         measured.fullest = max(rows_of.values(), default=0)
         return measured
@@ -167,8 +167,8 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
     require(stores, run.queue)
     first = sample_once(stores, run.queue, run.clock) if params.sample else None
     now, view = run.clock(), view_shape(stores)
-    start = stores.tables.browse_starts.read(run.queue)
-    content = stores.tables.content_starts.read(run.queue)
+    start = stores.tables.browse_starts.get(run.queue)
+    content = stores.tables.content_starts.get(run.queue)
     browse = start.value if start else None
     slices, buckets = slices_to_measure(run, view, now)
     measure = Measure(run.settings, run.queue, view.window, buckets, browse, now)
@@ -189,7 +189,7 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
     empty = second_pass(stores, run.queue, first, run.clock, sleep=sleep)
     if empty is not None:
         require_clock(run)  # deleted marks may go by when it was
-    last = empty or stores.own.queue_samples.read(run.queue)
+    last = empty or stores.own.queue_samples.get(run.queue)
     return {
         "measuredAt": iso(now),
         "size": facts.live,
@@ -258,7 +258,7 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
     partitions = LiveRows(tables, run.queue, view).partitions(now)
     buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
     starts = {partition.slice_start for partition in partitions}
-    browse, content = tables.browse_starts.read(run.queue), tables.content_starts.read(run.queue)
+    browse, content = tables.browse_starts.get(run.queue), tables.content_starts.get(run.queue)
     if browse is not None and content is not None and content.value < browse.value:
         first = slice_start(content.value, view.largest_window)
         behind = partitions_to_read(

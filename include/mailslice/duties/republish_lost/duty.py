@@ -143,7 +143,7 @@ class RepublishLost(Duty[RepublishPlan]):
             EnqueueId(UUID(mail.enqueue_id)): mail
             for mail in run.stream_rows(plan.mails, MailVerdict)
         }
-        decisions = run.stores.own.republished_mails.some(run.queue, list(mails))
+        decisions = run.stores.own.republished_mails.by_ids(run.queue, list(mails))
         published = {
             enqueue_id: mails[enqueue_id]
             for enqueue_id, decision in decisions.items()
@@ -279,13 +279,13 @@ def _vanished(run: Run, published: dict[EnqueueId, MailVerdict]) -> int:
             if QueueTable(mail.table) is view.table
         ]
         if ids_by_partition:
-            existing |= {row.enqueue_id for row in view.some(queue, ids_by_partition)}
+            existing |= {row.enqueue_id for row in view.by_ids(queue, ids_by_partition)}
     missing = published.keys() - existing
     if not missing:
         return 0
     unmarked = missing - tables.deleted.marked(queue, missing)
     # Behind browseStart James drops rows with their marks, and goes there once the mail is done.
-    window, browse = view_shape(run.stores).window, tables.browse_starts.read(queue)
+    window, browse = view_shape(run.stores).window, tables.browse_starts.get(queue)
     return sum(
         browse is None or is_live(instant(published[one].slice_ms), browse.value, window)
         for one in unmarked

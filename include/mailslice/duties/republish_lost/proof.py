@@ -115,7 +115,7 @@ class Prover:
         }
         rows = self._live_rows(by_id)
         due = stores.own.delayed_mails.waiting(queue, rows)
-        decisions = stores.own.republished_mails.some(queue, by_id)
+        decisions = stores.own.republished_mails.by_ids(queue, by_id)
         done = self._done | done_by_stages(stores, queue, rows).keys()
         bare = missing_content(self._run.settings, list(rows.values()))
         proved = []

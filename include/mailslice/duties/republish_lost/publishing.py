@@ -153,6 +153,6 @@ class Publication:
     def _close_delay(self, proved: Proved) -> None:
         """Its copy was gone, and it is published now: the row must not say that it will come."""
         table = self.run.stores.own.delayed_mails
-        row = table.read(self.run.queue, proved.row.enqueue_id)
+        row = table.get(self.run.queue, proved.row.enqueue_id)
         if row is not None and not row.published:
             table.close(self.run.queue, row.enqueue_id, uuid4(), row.written_us)

@@ -304,7 +304,7 @@ class StuckMailActions:
         stages, queue = self.run.stores.own.mail_stages, self.run.queue
         if stages.advance(queue, decision.record, decision.after):
             return
-        now = stages.read(queue, decision.record.enqueue_id)
+        now = stages.get(queue, decision.record.enqueue_id)
         if quarantined is not None and (now is None or now.owner != self.plan.run):
             self._withdraw(quarantined)
         raise LeftAlone("its holder went on meanwhile")

@@ -57,7 +57,7 @@ class DecidedMails:
         }
         of_run = {mail.enqueue_id for mail in rows.values() if mail.run == plan.run}
         ids = reported | decisions.keys() | of_run
-        stages = {one: stores.own.mail_stages.read(queue, one) for one in ids}
+        stages = {one: stores.own.mail_stages.get(queue, one) for one in ids}
         workers = stores.own.worker_records.list(queue) if ids else []
         return cls(
             run,

@@ -114,7 +114,7 @@ def is_superseded(stores: Stores, queue: QueueName, stuck: Stuck) -> bool:
     """Whether another attempt has the mail by now: marks of its old holder are refused."""
     if not stuck.record.stage_marks:
         return False
-    stage = stores.own.mail_stages.read(queue, stuck.mail.enqueue_id)
+    stage = stores.own.mail_stages.get(queue, stuck.mail.enqueue_id)
     return stage is not None and stage.attempt > stuck.mail.attempt
 
 
@@ -122,7 +122,7 @@ def stages_of(
     stores: Stores, queue: QueueName, item: QueuedMail, *, by: str, now: datetime
 ) -> Decision:
     """What the stage marks say of a mail whose holder hangs."""
-    stage = stores.own.mail_stages.read(queue, item.enqueue_id)
+    stage = stores.own.mail_stages.get(queue, item.enqueue_id)
     return decide(stage, item.enqueue_id, item.mail.recipients, by=by, now=now)
 
 
@@ -133,5 +133,5 @@ def item_of(stores: Stores, queue: QueueName, stuck: Stuck) -> QueuedMail | None
         return codec.decode(mail.message)
     if mail.partition is None:
         return None
-    rows = (table.read(queue, mail.partition, mail.enqueue_id) for table in stores.tables.existing)
+    rows = (table.row(queue, mail.partition, mail.enqueue_id) for table in stores.tables.existing)
     return next((row.item for row in rows if row is not None), None)

@@ -118,7 +118,7 @@ def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
     Not taken: it is the next plan's. Taken: published again, which the stage marks make safe.
     """
     stores, queue, failed = run.stores, run.queue, mail.action == Action.FAILED
-    stage = stores.own.mail_stages.read(queue, mail.enqueue_id)
+    stage = stores.own.mail_stages.get(queue, mail.enqueue_id)
     if stage is None or stage.attempt <= mail.attempt:
         quarantine.withdraw(mail)
         return "not taken from its holder"

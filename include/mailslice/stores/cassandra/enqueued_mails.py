@@ -236,12 +236,6 @@ class EnqueuedMails(Table):
             ]
         return [UNSET_VALUE if value is None else value for value in values]
 
-    # Until the callers have the new names.
-    read = row
-    some = by_ids
-    some_written = written_by_ids
-    some_ids = existing_ids
-
 
 class _Key(list[object]):
     """The bound key of a partition, and ids when some are asked for, which remembers the partition."""

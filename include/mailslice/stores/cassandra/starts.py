@@ -58,9 +58,6 @@ class _Starts(Table):
         """Write the start with this write time; a value that was written later stays."""
         self._session.execute(self._write, [queue, epoch_ms(value), timestamp_us])
 
-    # Until the callers have the new names.
-    read = get
-
 
 class BrowseStarts(_Starts):
     """Where browsing begins."""

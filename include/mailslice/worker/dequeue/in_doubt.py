@@ -127,7 +127,7 @@ class InDoubt:
 
     def _correct(self, item: QueuedMail, record: MailStage) -> None:
         table, queue = self._context.stores.own.quarantine, self._context.queue
-        row = table.read(queue, item.enqueue_id, record.attempt)
+        row = table.get(queue, item.enqueue_id, record.attempt)
         if row is not None:
             self._quarantine.finished(row, self._context.clock())
         self._decide(item, record, "sent", _SENT_AFTER_ALL)

@@ -121,7 +121,7 @@ async def _is_in_one(
     def has_row(rows: EnqueuedMails) -> bool:
         return any(
             page
-            for _, page in rows.some_ids(
+            for _, page in rows.existing_ids(
                 context.queue, [(partition, [enqueue_id]) for partition in partitions]
             )
         )
@@ -146,10 +146,7 @@ async def row_of(
     while batch := list(islice(looked, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
         results = await asyncio.gather(
-            *(
-                asyncio.to_thread(rows.read, context.queue, at, item.enqueue_id)
-                for rows, at in batch
-            )
+            *(asyncio.to_thread(rows.row, context.queue, at, item.enqueue_id) for rows, at in batch)
         )
         if (row := _first(results)) is not None:
             return row
@@ -157,7 +154,7 @@ async def row_of(
 
 
 def _possible_partitions(context: QueueContext, item: QueuedMail) -> Iterable[Partition]:
-    start = context.tables.browse_starts.read(context.queue)
+    start = context.tables.browse_starts.get(context.queue)
     return list(_partitions(context, item, start.value)) if start is not None else []
 
 

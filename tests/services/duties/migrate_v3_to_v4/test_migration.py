@@ -62,8 +62,8 @@ def test_live_rows_and_they_alone_are_copied_whole_with_their_times_and_counted_
     assert [
         (each["live"], each["same"], each["v3"] == each["v4"]) for each in report["slices"]
     ] == [(1, 1, True), (1, 1, True), (2, 2, True), (1, 1, True)]
-    assert old.stores.tables.browse_starts.read(old.queue).value == old.at(-3)
-    assert old.stores.tables.content_starts.read(old.queue).value == old.at(-3)
+    assert old.stores.tables.browse_starts.get(old.queue).value == old.at(-3)
+    assert old.stores.tables.content_starts.get(old.queue).value == old.at(-3)
     queue = old.mail_queue
     assert queue.size() == 5
     assert sorted(row.enqueue_id for row in queue.browse()) == sorted(

@@ -90,12 +90,12 @@ class View(World):
 
     @property
     def browse_start(self) -> datetime | None:
-        start = self.stores.tables.browse_starts.read(self.queue)
+        start = self.stores.tables.browse_starts.get(self.queue)
         return start.value if start else None
 
     @property
     def content_start(self) -> datetime | None:
-        start = self.stores.tables.content_starts.read(self.queue)
+        start = self.stores.tables.content_starts.get(self.queue)
         return start.value if start else None
 
     def rows(self, number: int, bucket: int = 0) -> set[EnqueueId]:

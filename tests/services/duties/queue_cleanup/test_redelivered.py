@@ -132,7 +132,7 @@ async def test_a_mail_enqueued_while_the_queue_is_cleaned_is_delivered_and_stays
         }
         assert there == set(later)
         assert first.enqueue_id not in there
-        browse = stores.tables.browse_starts.read(queue).value
+        browse = stores.tables.browse_starts.get(queue).value
         assert all(
             world.slice_start >= browse
             for table in stores.tables.existing
@@ -174,7 +174,7 @@ async def test_a_mail_that_was_cleared_after_the_queue_was_seen_empty_is_not_del
     messages = await asyncio.to_thread(take_all, settings, queue)
     assert len(messages) == 1
     deadline = time.monotonic() + 60
-    while stores.own.queue_samples.read(queue) is None:
+    while stores.own.queue_samples.get(queue) is None:
         assert time.monotonic() < deadline
         await asyncio.to_thread(
             run_all_in_process,

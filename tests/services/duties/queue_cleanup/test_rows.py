@@ -149,7 +149,7 @@ def test_a_row_of_a_clock_that_is_ahead_keeps_its_slice_until_that_time_has_come
     """
     view.start_at(0)
     ahead = view.insert(0, dead=True)
-    row = view.stores.tables.v4.read(view.queue, Partition(view.at(0), 0), ahead)
+    row = view.stores.tables.v4.row(view.queue, Partition(view.at(0), 0), ahead)
     in_a_while = micros(datetime.now(UTC) + timedelta(minutes=5))
     view.stores.tables.v4.copy_many([(row, in_a_while)])
     view.insert(1, dead=True)

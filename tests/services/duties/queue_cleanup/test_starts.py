@@ -146,7 +146,7 @@ def test_a_browse_start_that_james_lowers_after_our_write_keeps_content_start_be
     def then_james(stores, queue, wanted, clock):
         found = moved(stores, queue, wanted, clock)
         view.james_writes_browse_start(view.at(1))
-        return replace(found, after=stores.tables.browse_starts.read(queue).value)
+        return replace(found, after=stores.tables.browse_starts.get(queue).value)
 
     monkeypatch.setattr(duty, "move_browse_start", then_james)
     view.clean()

@@ -62,7 +62,7 @@ def test_a_start_of_ours_that_passed_a_live_mail_fails(busy, monkeypatch, unseen
         view.insert(9, dead=False)
     view.steps(request, "plan", "check")
     if unseen:
-        row = view.stores.tables.v4.read(view.queue, Partition(view.at(0), 0), dead)
+        row = view.stores.tables.v4.row(view.queue, Partition(view.at(0), 0), dead)
         late = replace(
             row,
             partition=Partition(view.at(4), 0),
@@ -99,7 +99,7 @@ def test_james_moving_both_starts_between_the_two_reads_is_no_alarm(busy, monkey
         return found
 
     kind = type(view.stores.tables.browse_starts)
-    monkeypatch.setattr(kind, "read", partialmethod(first_of_two, read=kind.read))
+    monkeypatch.setattr(kind, "get", partialmethod(first_of_two, read=kind.get))
     assert view.steps(request, "verify")["success"]
     assert moved
 

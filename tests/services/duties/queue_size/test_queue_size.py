@@ -183,7 +183,7 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
         time.sleep(1)
     request = RunRequest("queue_size", QueueName("drained"), "run-5")
     found = run_all(request, fresh_module.settings)
-    kept = stores.own.queue_samples.read(QueueName("drained"))
+    kept = stores.own.queue_samples.get(QueueName("drained"))
     assert kept.second_pass - kept.first_pass >= timedelta(seconds=15)
     assert abs(datetime.fromisoformat(found["lastSeenEmpty"]) - kept.first_pass) < timedelta(
         milliseconds=1

@@ -317,11 +317,11 @@ def test_a_mail_whose_delay_is_over_and_whose_copy_is_gone_is_published_and_no_l
     spool.delay(lost, datetime.now(UTC) - 5 * MINUTE)
     assert spool.audit(census=True)["verdicts"]["lost"] == 1
     assert spool.republish()["nbRequeuedMails"] == 1
-    assert spool.stores.own.delayed_mails.read(spool.queue, lost).published
+    assert spool.stores.own.delayed_mails.get(spool.queue, lost).published
 
 
 def decision(spool, lost):
-    return spool.stores.own.republished_mails.read(spool.queue, lost)
+    return spool.stores.own.republished_mails.get(spool.queue, lost)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_a_publish_without_a_confirm_is_unknown_and_the_rest_is_left(spool):
     ):
         one_by_one.republish()
     assert sorted(
-        each.state for each in spool.stores.own.republished_mails.some(spool.queue, lost).values()
+        each.state for each in spool.stores.own.republished_mails.by_ids(spool.queue, lost).values()
     ) == [PublishState.UNKNOWN]
     with blocking_connection(spool.settings.rabbitmq) as connection:
         connection.channel().queue_bind(spool.names.work_queue, spool.names.exchange, "")
@@ -537,7 +537,7 @@ def test_nobody_can_claim_a_mail_twice(spool):
     assert table.settle(spool.queue, first, PublishState.PUBLISHED, now, day)
     assert table.claim(spool.queue, second, "a", day) == second
     assert not table.settle(spool.queue, first, PublishState.PUBLISHED, now, day)
-    assert table.some(spool.queue, [one, EnqueueId(uuid.uuid4())]) == {one: second}
+    assert table.by_ids(spool.queue, [one, EnqueueId(uuid.uuid4())]) == {one: second}
 
 
 def test_an_audit_with_a_census_that_had_no_old_mail_to_ask_about_leaves_nothing_to_publish(spool):

@@ -139,7 +139,7 @@ def test_a_dead_workers_record_is_discarded_and_its_mail_left_to_the_broker(worl
     assert (report["status"], report["inFlight"]) == ("done", 0)
     assert not world.is_marked(item)
     assert world.kept() == world.decisions() == []
-    assert world.stores.own.worker_records.read(world.queue, worker.name).in_flight == ()
+    assert world.stores.own.worker_records.get(world.queue, worker.name).in_flight == ()
     assert counts(world.run()) == NOTHING
 
 
@@ -153,7 +153,7 @@ def test_a_stopped_worker_that_speaks_again_before_apply_is_neither_closed_nor_d
     world.steps(request, "apply", "verify")
     assert counts(world.steps(request, "report")) == NOTHING
     assert not world.is_marked(item)
-    assert world.stores.own.worker_records.read(world.queue, worker.name).in_flight
+    assert world.stores.own.worker_records.get(world.queue, worker.name).in_flight
 
 
 def meanwhile(world, change):
@@ -409,7 +409,7 @@ def test_shadow_mode_writes_down_what_it_would_do_and_changes_nothing(world):
         0,
     )
     assert world.kept() == []
-    assert world.stores.own.worker_records.read(world.queue, dead.name).in_flight
+    assert world.stores.own.worker_records.get(world.queue, dead.name).in_flight
     (again,) = world.run(mode="shadow")["mails"]
     assert again["decided"] == noted["decided"]
     assert min(mail["ageSeconds"] for mail in (noted, again)) >= 120

@@ -200,7 +200,7 @@ def test_verify_sees_that_what_stage_marks_end_has_no_deleted_mark(recover, mark
     item, _, _ = held(recover, A, B, **marks)
     request = recover.request(mode=StuckMode.RECOVER.value)
     recover.steps(request, "plan", "check", "apply", "verify")
-    assert recover.stores.own.mail_stages.read(recover.queue, item.enqueue_id).stage in {
+    assert recover.stores.own.mail_stages.get(recover.queue, item.enqueue_id).stage in {
         Stage.SENT,
         Stage.FAILED,
     }

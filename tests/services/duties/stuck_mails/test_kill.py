@@ -102,7 +102,7 @@ def test_a_mail_that_was_marked_before_the_kill_is_kept_though_its_holder_is_gon
     item, worker, _ = killed(world, "apply:marked")
     worker.fall_silent()
     world.stores.own.worker_records.discard(
-        world.queue, world.stores.own.worker_records.read(world.queue, worker.name)
+        world.queue, world.stores.own.worker_records.get(world.queue, worker.name)
     )
     world.run()
     assert_closed_once(world, item)

@@ -68,7 +68,7 @@ def published(world, queue=None):
 
 
 def stage(world, item):
-    return world.stores.own.mail_stages.read(world.queue, item.enqueue_id)
+    return world.stores.own.mail_stages.get(world.queue, item.enqueue_id)
 
 
 def test_before_sending_the_mail_is_given_to_another_and_its_holder_is_refused(recover):

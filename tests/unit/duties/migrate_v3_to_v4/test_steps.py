@@ -216,7 +216,7 @@ def test_a_copy_that_is_gone_or_holds_something_else_fails_verify(tables):
     tables.stores.tables.browse_starts.insert_first(QUEUE, tables.at(-2))
     row = tables.insert(0)
     tables.take(*ALL[:3])
-    (entry,) = tables.v4.some_written(QUEUE, [(row.partition, [row.enqueue_id])])
+    (entry,) = tables.v4.written_by_ids(QUEUE, [(row.partition, [row.enqueue_id])])
     mail = replace(row.item.mail, name="other")
     tables.v4.copy_many([(replace(row, item=replace(row.item, mail=mail)), entry[1])])
     with pytest.raises(GateFailed, match="differing"):

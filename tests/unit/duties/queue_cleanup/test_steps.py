@@ -144,8 +144,8 @@ def test_a_run_from_plan_to_report(view):
     report = view.take("plan", "check", "apply", "verify", "report")
     assert [view.rows(number) for number in (0, 1, 3, 5)] == [set(), set(), {live}, set()]
     assert not view.tables.deleted.marked(QUEUE, gone)
-    assert view.tables.browse_starts.read(QUEUE).value == view.at(3)
-    assert view.tables.content_starts.read(QUEUE).value == view.at(3)
+    assert view.tables.browse_starts.get(QUEUE).value == view.at(3)
+    assert view.tables.content_starts.get(QUEUE).value == view.at(3)
     counts = {
         name: report[name] for name in ("planned", "applied", "skipped", "failed", "remaining")
     }
@@ -189,7 +189,7 @@ def test_rows_that_changed_since_the_plan_are_counted_by_reason(view):
     assert (report["planned"], report["applied"], report["skipped"]) == (4, 1, 3)
     assert (view.rows(0), view.rows(1), view.rows(4)) == ({again}, set(late), set())
     assert not view.tables.deleted.is_marked(QUEUE, faster)
-    assert view.tables.browse_starts.read(QUEUE).value == view.at(0)
+    assert view.tables.browse_starts.get(QUEUE).value == view.at(0)
 
 
 def test_a_queue_without_browse_start_is_left_alone(view):
@@ -274,7 +274,7 @@ def test_whatever_a_kill_leaves_the_next_try_or_run_ends_in_the_same_state(
     assert [view.rows(number) for number in (0, 1, 2, 3, 5)] == [set()] * 3 + [set(stays), set()]
     marked = view.tables.deleted.marked(QUEUE, [*gone, *stays])
     assert marked == {stays[0]} or len(again) > 1
-    starts = view.tables.browse_starts.read(QUEUE), view.tables.content_starts.read(QUEUE)
+    starts = view.tables.browse_starts.get(QUEUE), view.tables.content_starts.get(QUEUE)
     assert [start.value for start in starts] == [view.at(3)] * 2
     if again == ("apply",):
         assert (report["status"], report["applied"], report["skipped"]) == ("done", 5, 0)

@@ -94,9 +94,9 @@ def test_a_publish_that_is_not_in_the_ledger_of_decisions_fails(tmp_path, state,
     lost = EnqueueId(UUID(int=1))
     decision = Republished(lost, "r-1#1", "r-1", state, "tester", NOW)
     row = SimpleNamespace(enqueue_id=lost)
-    view = SimpleNamespace(table=QueueTable.V4, some=lambda *_: [row])
+    view = SimpleNamespace(table=QueueTable.V4, by_ids=lambda *_: [row])
     stores = SimpleNamespace(
-        own=SimpleNamespace(republished_mails=SimpleNamespace(some=lambda *_: {lost: decision})),
+        own=SimpleNamespace(republished_mails=SimpleNamespace(by_ids=lambda *_: {lost: decision})),
         tables=SimpleNamespace(existing=[view]),
     )
     run = run_of(tmp_path, "republish_lost", Params(), stores=stores)

@@ -169,9 +169,6 @@ class DelayedMails(OwnTable):
                 if due is not None and not published:
                     yield EnqueueId(enqueue_id), instant(due), bool(throttled)
 
-    # Until the callers have the new names.
-    read = get
-
 
 def _shard(enqueue_id: EnqueueId) -> int:
     return enqueue_id.int % _SHARDS

@@ -52,6 +52,3 @@ class DeadLetterNotes(OwnTable):
         """The notes of those of `ids` that have one."""
         rows = self._rows_by_ids(self._by_ids, queue, ids)
         return {enqueue_id: _ROWS.record(values) for enqueue_id, *values in rows}
-
-    # Until the callers have the new names.
-    read = by_ids

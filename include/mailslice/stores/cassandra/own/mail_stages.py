@@ -91,10 +91,6 @@ class MailStages(OwnTable):
         """As `advance_future`; whether it was written. After an error it is unknown: read."""
         return self._apply(self._write, _bound(queue, before, after))
 
-    # Until the callers have the new names.
-    read = get
-    some = by_ids
-
 
 def _bound(queue: QueueName, before: MailStage | None, after: MailStage) -> Params:
     ttl = int((CLOSED_TTL if after.closed else OPEN_TTL).total_seconds())

@@ -168,9 +168,6 @@ class QuarantineTable(OwnTable):
         condition = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
         return self._apply(self._delete, [*_key(queue, mail), *condition])
 
-    # Until the callers have the new names.
-    read = get
-
 
 def _key(queue: QueueName, mail: QuarantinedMail) -> list[Any]:
     return [queue, mail.enqueue_id, mail.attempt]

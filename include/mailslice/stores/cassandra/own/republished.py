@@ -112,7 +112,3 @@ class RepublishedMails(OwnTable):
         return self._apply(
             self._replace, [ttl_seconds(ttl), *values, queue, enqueue_id, instead_of]
         )
-
-    # Until the callers have the new names.
-    read = get
-    some = by_ids

@@ -47,6 +47,3 @@ class QueueSamples(OwnTable):
     def delete(self, queue: QueueName) -> None:
         """Forget the queue."""
         self._session.execute(self._delete, [queue])
-
-    # Until the callers have the new names.
-    read = get

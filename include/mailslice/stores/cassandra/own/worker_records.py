@@ -208,9 +208,6 @@ class WorkerRecords(OwnTable):
         for row in self._session.stream(self._queues):
             yield QueueName(row[0])
 
-    # Until the callers have the new names.
-    read = get
-
 
 def _record(row: Row) -> WorkerRecord:
     *values, in_flight, messages, times, heartbeat, written, now = row
