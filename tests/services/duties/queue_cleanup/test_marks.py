@@ -1,5 +1,6 @@
 """Deleted marks go with a proof only, and never while a row with their id is left (I5)."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pika
@@ -173,7 +174,7 @@ def rewrite(path) -> None:
 
 
 def test_a_mark_of_another_queue_with_the_same_id_is_not_touched(view):
-    other = view.__class__(view.settings, view.stores, view.queue + "-other", view.base)
+    other = replace(view, queue=view.queue + "-other")
     view.start_at(0)
     shared_id = view.insert(0, dead=True)
     other.mark(shared_id)

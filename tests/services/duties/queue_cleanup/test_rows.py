@@ -1,6 +1,7 @@
 """Which rows go, and which never do (I1, I8)."""
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from mailslice.duties.queue_cleanup import duty
 from mailslice.duties.queue_cleanup import view as views
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.model.errors import BadInput, StoreUnavailable
-from mailslice.model.mail import EnqueueId, Partition
+from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
@@ -73,7 +74,7 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
             fresh.settings,
             stores,
             queue,
-            slice_start(datetime.now(UTC), timedelta(seconds=600)) - timedelta(seconds=1800),
+            base=slice_start(datetime.now(UTC), timedelta(seconds=600)) - timedelta(seconds=1800),
         )
         store_configuration(old, timedelta(seconds=10))
         old.start_at(0)
@@ -368,7 +369,7 @@ def test_closed_slices_are_remembered_with_their_survivors(view):
 
 
 def test_a_row_of_another_queue_in_the_same_slice_is_not_touched(view):
-    other = view.__class__(view.settings, view.stores, view.queue + "-other", view.base)
+    other = replace(view, queue=QueueName(f"{view.queue}-other"))
     view.start_at(0)
     other.start_at(0)
     view.insert(0, dead=True)

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId, QueueName
 from mailslice.stores.cassandra.own.quarantine import State
-from tests.services.duties.queue_cleanup.conftest import View
 from tests.services.duties.queue_cleanup.test_kill import later
 from tests.services.duties.queue_cleanup.test_marks import seen_empty, soon
 
@@ -173,7 +173,7 @@ def test_a_sweep_lists_the_marks_that_its_own_run_could_not_prove(shared_view):
 
 def test_a_sweep_lists_only_the_marks_of_its_queue_that_have_no_row(view, monkeypatch):
     view.start_at(0)
-    other = View(view.settings, view.stores, QueueName(f"{view.queue}-other"), view.base)
+    other = replace(view, queue=QueueName(f"{view.queue}-other"))
     other.mark(uuid.uuid4())
     for _ in range(30):
         view.insert(3, dead=True)
