@@ -11,14 +11,12 @@ import threading
 from itertools import count
 from pathlib import Path
 
-from mailslice.checks import gate
-from mailslice.engine.frames import InProcess
-from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.maintenance.runner import run_all
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import load_settings
 from tests.acceptance.walk.books import Journal
+from tests.services.duties.world import in_process
 
 EVERY = 1.5
 
@@ -27,8 +25,6 @@ def main() -> None:
     who, path, seed, grace, queue = sys.argv[1:6]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    Run.spark = lambda _: InProcess()  # type: ignore[method-assign,assignment,return-value]
-    gate._publish = lambda *_: "not rendered"  # type: ignore[assignment]
     journal, settings = Journal(Path(path), who), load_settings()
     journal.write("ready")
     for number in count():
@@ -40,6 +36,7 @@ def main() -> None:
                     "queue_cleanup", queue, f"walk-{seed}-{who}-{number}", params={"grace": grace}
                 ),
                 settings,
+                tools=in_process(),
             )
         except MailsliceError as error:
             journal.write("clean-failed", why=f"{type(error).__name__}: {error}")

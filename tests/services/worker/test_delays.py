@@ -436,10 +436,10 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
     late, other, none = (EnqueueId(uuid4()) for _ in range(3))
     item = QueuedMail(late, mail("late"), BlobId(""), BlobId(""))
 
-    some_ids = EnqueuedMails.existing_ids
+    existing_ids = EnqueuedMails.existing_ids
 
     def then_written(*given: Any) -> Any:
-        pages = list(some_ids(*given))
+        pages = list(existing_ids(*given))
         spool.stores.tables.written.insert_many(
             [ViewRow(spool.queue, old, datetime.now(UTC), item)]
         )
@@ -452,10 +452,10 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
         assert not await was_cleaned(worker.context, none)
         assert not await was_cleaned(worker.context, none, None, now)
         with monkeypatch.context() as patch:
-            patch.setattr(EnqueuedMails, "some_ids", unanswered)
+            patch.setattr(EnqueuedMails, "existing_ids", unanswered)
             with pytest.raises(StoreUnavailable):
                 await was_cleaned(worker.context, none, old)
-            patch.setattr(EnqueuedMails, "some_ids", then_written)
+            patch.setattr(EnqueuedMails, "existing_ids", then_written)
             assert not await was_cleaned(worker.context, late, old)
         spool.stores.tables.written.insert_many(
             [ViewRow(spool.queue, old, datetime.now(UTC), replace(item, enqueue_id=other))]
