@@ -52,13 +52,13 @@ class Limit:
 LIMITS = {
     "import circles": Limit(0),
     "vague names, per cent of definitions": Limit(2.0),
-    "vague constants": Limit(0, today=1),
+    "vague constants": Limit(0),
     "class names with two meanings": Limit(0),
     "classes with a method `read`": Limit(8),
-    "lines over 100 columns": Limit(0, today=180),
+    "lines over 100 columns": Limit(0, today=94),
     "patched private names in tests": Limit(0),
     "citations of nothing": Limit(0),
-    "lines of the product": Limit(43_000, today=47_500),
+    "lines of the product": Limit(43_000, today=47_300),
 }
 """`--tighten` writes the figures of `today`; docs/architecture.md repeats the table."""
 STEPS = {"lines of the product": 100}

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 from mailslice.model.clock import Clock, system_clock
 
-FOLDER = "data_docs"
-GATES = f"{FOLDER}/gates"
+DOCS_FOLDER = "data_docs"
+GATES = f"{DOCS_FOLDER}/gates"
 """A page for each gate of each run."""
-ENTRIES = f"{FOLDER}/entries"
+ENTRIES = f"{DOCS_FOLDER}/entries"
 """One small file a page, named by its time, in one folder a day: the index reads the newest."""
-VALIDATIONS = f"{FOLDER}/validations"
+VALIDATIONS = f"{DOCS_FOLDER}/validations"
 """Great Expectations' own pages: DUTY/GATE/FRAME/RUN/TIME/PAGE."""
 _NEWEST = 200
 _LONGEST = 180
@@ -67,9 +67,9 @@ class Docs:
         self, site: Path, gate: str, *, success: bool, findings: Sequence[Mapping[str, object]]
     ) -> str:
         """Copy a gate's pages to the artifacts, and list it in the index; the link to its page."""
-        styled = set(self.files.files(f"{FOLDER}/static"))
+        styled = set(self.files.files(f"{DOCS_FOLDER}/static"))
         for file in sorted(path for path in site.rglob("*") if path.is_file()):
-            name = f"{FOLDER}/{file.relative_to(site).as_posix()}"
+            name = f"{DOCS_FOLDER}/{file.relative_to(site).as_posix()}"
             if file.parent == site or name in styled:
                 # Great Expectations' own index lists this gate alone. Styles are shared.
                 continue
@@ -87,14 +87,14 @@ class Docs:
             "success": success,
             "pages": pages,
             "at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
-            "page": page.removeprefix(f"{FOLDER}/"),
+            "page": page.removeprefix(f"{DOCS_FOLDER}/"),
         }
         self.files.write(page, _gate_page(entry, findings).encode())
         self.files.write(
             f"{ENTRIES}/{now:%Y-%m-%d}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json",
             json.dumps(entry).encode(),
         )
-        self.files.write(f"{FOLDER}/index.html", _index(self._entries()).encode())
+        self.files.write(f"{DOCS_FOLDER}/index.html", _index(self._entries()).encode())
         return link(self.files.uri(page))
 
     def _entries(self) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
-from mailslice.checks.data_docs import ENTRIES, FOLDER, GATES, VALIDATIONS
+from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES, GATES, VALIDATIONS
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
 
 _PRUNED = "pruned.txt"
@@ -28,9 +28,9 @@ def prune_sometimes(
     if _is_time(artifacts, runs, now, retention):
         removed = prune(artifacts, duty, queue, now - retention)
         _record_pruning(artifacts, runs, now)
-    if _is_time(artifacts, FOLDER, now, retention):
+    if _is_time(artifacts, DOCS_FOLDER, now, retention):
         prune_docs(artifacts, now - retention)
-        _record_pruning(artifacts, FOLDER, now)
+        _record_pruning(artifacts, DOCS_FOLDER, now)
     return removed
 
 

@@ -1,4 +1,7 @@
-"""A step's context over files in a folder, and what its gate says of them: no stores, no Spark, no pages."""
+"""A step's context over files in a folder, and what its gate says of them.
+
+No stores, no Spark, no pages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Small work is done in the process; what is left once it turns out large goes to Spark, each key once."""
+"""Small work is done in the process.
+
+What is left once it turns out large goes to Spark, each key once.
+"""
 
 import pytest
 

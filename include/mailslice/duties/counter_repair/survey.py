@@ -1,4 +1,4 @@
-"""Read the tables of mailboxes by Spark: counters that drifted, rows that differ. Changes nothing."""
+"""Read the tables of mailboxes by Spark: counters that drifted, rows that differ."""
 
 from __future__ import annotations
 

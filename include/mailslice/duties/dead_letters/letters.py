@@ -53,7 +53,8 @@ def export_letter(context: Run, message: CheckedOutMessage, key: str) -> str:
     )
     if not is_exported(artifacts, name):
         raise StoreUnavailable(
-            f"the export {artifacts.uri(name)} does not read back as it was written: its letter stays"
+            f"the export {artifacts.uri(name)} does not read back as it was written: "
+            "its letter stays"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""What a plan holds, and what is to be done with a stuck mail: by the mode, or by its stage marks."""
+"""The stuck mails of a plan, and what is to be done with each: by mode, or by stage marks."""
 
 from __future__ import annotations
 

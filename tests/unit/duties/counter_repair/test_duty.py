@@ -244,7 +244,10 @@ class Repairs:
 
 
 def corrected(run, plan, outcomes):
-    """Progress after a work with these outcomes, mailbox by mailbox; three failures in a row end it."""
+    """Progress after a work with these outcomes, mailbox by mailbox.
+
+    Three failures in a row end it.
+    """
     repairs = Repairs(outcomes)
     with Progress(run, plan) as progress:
         work = CounterWork(

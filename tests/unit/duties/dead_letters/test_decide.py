@@ -238,7 +238,7 @@ def test_what_is_no_mail_is_bad_json_however_it_died():
     assert cause_of(letter, None) is Cause.BAD_JSON
 
 
-def test_the_newest_death_in_the_work_queue_counts_and_the_key_does_not_change_with_the_broker_s_own_counts():
+def test_the_newest_death_in_the_work_queue_counts_and_the_broker_s_counts_change_no_key():
     deaths = [
         {"queue": "delay", "reason": "expired", "time": NOW},
         {"queue": "work", "reason": "rejected", "time": NOW.replace(tzinfo=None), "count": 2},

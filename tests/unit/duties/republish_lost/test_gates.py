@@ -1,4 +1,6 @@
-"""What the gates around a republish stop, by the plan's own file, the audit's files and the ledger of decisions."""
+"""What the gates around a republish stop, by the plan's own file, the audit's files and the ledger
+of decisions.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace

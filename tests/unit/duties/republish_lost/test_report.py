@@ -37,7 +37,8 @@ def test_what_plan_and_apply_left_out_is_one_sum(report):
     assert (made["skipped"], made["skippedBy"]) == (3, {"younger": 1, "held": 2})
     assert made["outcomeUnknown"] == ["id-7", "id-8"]
     assert made["message"] == (
-        "1 mails published; 2 skipped: held; 1 skipped: younger; 1 left to the next run by the time "
+        "1 mails published; 2 skipped: held; 1 skipped: younger; 1 left to the next run by "
+        "the time "
         "limit; of 2 nobody saw a confirm, such as id-7: --repeat-unknown publishes them again"
     )
 

@@ -1,4 +1,7 @@
-"""Who lives and what is stuck, by the workers' records: pure, with the interleavings of a scan beside workers that live, hang, die and stop."""
+"""Who lives and what is stuck, by the workers' records.
+
+Pure, with the interleavings of a scan beside workers that live, hang, die and stop.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -121,7 +124,10 @@ def test_the_silence_since_the_record_counts():
 
 
 def test_of_two_holders_the_newest_counts():
-    """The first one's connection was cut without its knowing; another has the mail, and is at it."""
+    """The first one's connection was cut without its knowing.
+
+    Another has the mail, and is at it.
+    """
     old, new = held(9999, enqueue_id=ID), held(5, enqueue_id=ID)
     found = WorkerLiveness((worker("a", old), worker("b", new)), (), (), ())
     assert stuck_mails(found, MINUTE) == []

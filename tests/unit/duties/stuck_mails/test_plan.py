@@ -1,4 +1,7 @@
-"""A plan of stuck_mails: read as it was made, refused when it was touched, judged only where it decides; and the params."""
+"""A plan of stuck_mails.
+
+Read as it was made, refused when it was touched, judged only where it decides; and the params.
+"""
 
 from dataclasses import replace
 from datetime import timedelta
