@@ -38,7 +38,7 @@ below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS, for ever.
 **Example**
 
 ```
-airflow dags trigger dead_letters --conf '{"queues": ["spool"], "redrive": true, "cause": "expired"}'
+airflow dags trigger dead_letters --conf '{"queues": ["spool"], "redrive": true}'
 mailslice duty run dead_letters --queue spool --redrive --cause expired --limit 100 --dry-run
 ```
 """

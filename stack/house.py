@@ -55,7 +55,7 @@ LIMITS = {
     "vague constants": Limit(0),
     "class names with two meanings": Limit(0),
     "classes with a method `read`": Limit(8),
-    "lines over 100 columns": Limit(0, today=94),
+    "lines over 100 columns": Limit(0),
     "patched private names in tests": Limit(0),
     "citations of nothing": Limit(0),
     "lines of the product": Limit(43_000, today=51_500),

@@ -1,4 +1,7 @@
-"""What every provider of the content store must do, by both faces of the port. A subclass gives the fixture `buckets`."""
+"""What every provider of the content store must do, by both faces of the port.
+
+A subclass gives the fixture `buckets`.
+"""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> boo
 
 
 def in_delay_queues(management: Management, queue: QueueName) -> int | None:
-    """Messages in the delay levels, on their hop between them, and parked; None when nobody knows."""
+    """Messages in the delay levels, on their hop between them, and parked; None: unknown."""
     depths = [
         management.depth(name)
         for name in management.waiting_queues(queue)
@@ -147,7 +147,8 @@ def contents_exist(
 
 def _words(parts: tuple[bool, bool]) -> str:
     missing = [name for name, exists in zip(("header", "body"), parts, strict=True) if not exists]
-    return f"content lost: its {' and '.join(missing)} blob{'s are' if len(missing) > 1 else ' is'} missing"
+    verb = "blobs are" if len(missing) > 1 else "blob is"
+    return f"content lost: its {' and '.join(missing)} {verb} missing"
 
 
 async def _contents_exist(

@@ -85,7 +85,7 @@ class Stores:
         return DeadLetterNotes.created(self.cassandra, self.settings)
 
     def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:
-        """Statistics of the queue's closed slices, by cleanups; none where there is no table yet."""
+        """Statistics of the queue's closed slices, by cleanups; none without a table."""
         from mailslice.stores.cassandra.own import SliceStatistics
 
         table = SliceStatistics.existing(self.cassandra, self.settings)

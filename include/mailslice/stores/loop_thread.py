@@ -82,9 +82,15 @@ class LoopThread:
     def _usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
         wrong = None
         if self._pid != os.getpid():
-            wrong = f"was opened by process {self._pid} and cannot be used by its fork {os.getpid()}: open it after the fork"
+            wrong = (
+                f"was opened by process {self._pid} and cannot be used by its fork "
+                f"{os.getpid()}: open it after the fork"
+            )
         elif threading.current_thread() is self._thread:
-            wrong = "was called from its own event loop, as by an async handler: that would wait for itself for ever; use open_worker there"
+            wrong = (
+                "was called from its own event loop, as by an async handler: "
+                "that would wait for itself for ever; use open_worker there"
+            )
         elif self._loop is None or self._end is None or self._end.is_set():
             wrong = "is closed"
         if wrong is not None or self._loop is None:

@@ -1,4 +1,7 @@
-"""Quarantine on real stores: content first, one row a mail and attempt, and a release that happens once wherever it is cut off."""
+"""Quarantine on real stores: content first, one row a mail and attempt, one release.
+
+A release happens once wherever it is cut off.
+"""
 
 import time
 from dataclasses import replace
@@ -30,7 +33,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Killed(BaseException):
-    """The process ends here: nothing after it happens, but what a dead process cannot take back stays."""
+    """The process ends here: nothing after it happens, nothing before it is undone."""
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +250,7 @@ def test_a_worker_that_was_killed_as_it_withdrew_the_row_of_a_run_goes_on(world)
 
 @pytest.mark.parametrize("stays", [True, False])
 def test_of_two_that_keep_a_mail_at_once_each_has_a_copy_of_its_own(world, stays):
-    """A run adds its row while a worker copies, and withdraws it, copy and all; or it is a worker, too, and stays."""
+    """A run adds its row while a worker copies: withdrawn with its copy; another worker's stays."""
 
     def meanwhile(point):
         if point == "quarantine:copied":
@@ -505,7 +508,7 @@ def cleaned(world, enqueue_id):
     ],
 )
 def test_a_closing_that_was_cut_off_is_finished_by_what_the_view_says(world, standing, kept):
-    """A mark that was cleaned away was one: the blobs of the mail are gone by then, and the copy is all there is of it."""
+    """A mark that was cleaned away counts: the mail's blobs are gone, only the copy is left."""
     quarantine = world.quarantine()
     world.stores.tables.written.insert_many(
         [replace(row(world.queue, system_clock()), item=world.item)]
@@ -566,7 +569,10 @@ def test_a_release_that_was_cut_off_is_finished_when_its_mail_was_handled(world,
 
 
 def test_of_who_withdraws_a_mail_and_who_sets_it_aside_anew_one_does(world):
-    """A sweep that was killed is repeated while stuck_mails withdraws what the first one left: a mark after that would be of a mail without a copy."""
+    """A killed sweep is repeated while stuck_mails withdraws what the first one left.
+
+    A mark after that would be of a mail without a copy.
+    """
     quarantine = world.quarantine()
     listed = quarantine.keep(world.item, HOLDER, CLOSED)
     renewed = quarantine.renew(quarantine.keep(world.item, HOLDER, CLOSED))
@@ -609,7 +615,7 @@ def test_a_kill_between_note_and_row_leaves_a_note_and_no_orphan(world):
 
 @pytest.mark.parametrize("point", ["quarantine:noted", "quarantine:copied"])
 def test_a_keeping_that_stood_still_while_all_was_swept_keeps_the_mail_anew(world, point):
-    """Paused for longer than any time that a sweep could wait: no row points to a copy that is gone."""
+    """Paused for longer than a sweep could wait: no row points to a copy that is gone."""
     swept = []
 
     def paused(at):
@@ -629,7 +635,7 @@ def test_a_keeping_that_stood_still_while_all_was_swept_keeps_the_mail_anew(worl
 
 
 def test_copies_of_another_deployment_are_not_swept(world, fresh_module):
-    """Its own keyspace is another one, its bucket and the name of its queue are ours: it has rows for what has none here."""
+    """Another own keyspace, our bucket and queue name: it has rows for what has none here."""
     world.kept()
     keyspace = f"{fresh_module.settings.own.keyspace}_other"
     with open_stores(fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings) as stores:
@@ -671,7 +677,8 @@ def test_copies_of_an_earlier_version_are_swept_when_they_are_old_and_ours(world
     world.stores.own_blobs.put(BlobId(f"deployments/{world.queue}/another"), b"")
     with pytest.raises(
         Refused,
-        match=rf"2 objects of an earlier version below quarantine/{world.queue}/ .* of another; .* MAILSLICE_OWN_BUCKET",
+        match=rf"2 objects of an earlier version below quarantine/{world.queue}/ .* of another; "
+        r".* MAILSLICE_OWN_BUCKET",
     ):
         later(world).sweep()
     assert len(world.own_keys()) == 4

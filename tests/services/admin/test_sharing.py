@@ -1,4 +1,7 @@
-"""MAILSLICE_QUEUE_SHARED is agreed on: kept in the own keyspace, carried by worker records, refused where a process differs."""
+"""MAILSLICE_QUEUE_SHARED is agreed on: in the own keyspace and in worker records.
+
+A process that differs is refused.
+"""
 
 import asyncio
 from dataclasses import replace

@@ -19,7 +19,10 @@ from tests.services.blobs.s3_server import Server, answer, say, serving
 
 KEY = BlobId("1_600_ab+c/de=")
 COPIED = b'<?xml version="1.0"?><CopyObjectResult><ETag>"x"</ETag></CopyObjectResult>'
-ERROR = b'<?xml version="1.0"?><Error><Code>InternalError</Code><Message>Please try again.</Message></Error>'
+ERROR = (
+    b'<?xml version="1.0"?><Error><Code>InternalError</Code>'
+    b"<Message>Please try again.</Message></Error>"
+)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Servers that misbehave: a Cassandra that wants another password, one that never answers, a wire that breaks."""
+"""Servers that misbehave: another password, an answer that never comes, a wire that breaks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def refusing_password(connection: socket.socket) -> None:
 
 
 class Wire:
-    """A TCP proxy to a port: `cut()` closes what is open and refuses what comes, `hold()` lets nothing through any more."""
+    """A TCP proxy to a port: `cut()` closes and refuses, `hold()` lets nothing through."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -1,4 +1,4 @@
-"""Repairs as Cassandra writes them down, for tests on one node, which has nothing to repair from."""
+"""Repairs as Cassandra records them, for tests on one node, which has no other to repair from."""
 
 import uuid
 from datetime import UTC, datetime, timedelta

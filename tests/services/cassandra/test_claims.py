@@ -1,4 +1,4 @@
-"""counter_claims on a real Cassandra: one claim for each run and mailbox, whatever is asked twice."""
+"""counter_claims on a real Cassandra: one claim a run and mailbox, also of a repeated request."""
 
 import uuid
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Our DDL is our own text; what Cassandra makes of it must be what James made (tests/golden/ddl)."""
+"""Our DDL is our own text; Cassandra must make of it what James made (tests/golden/ddl)."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -87,7 +87,7 @@ def test_on_several_nodes_nobody_guesses_a_replication(session, monkeypatch):
 
 
 def test_who_meets_a_table_in_the_making_can_use_it_at_once(session, fresh_module):
-    """Cassandra shows a table, and says that it exists, before it can be read: of a dozen, one or two are met in that moment."""
+    """Cassandra shows a table before it can be read: of a dozen, one or two are met then."""
     keyspace = session.settings.keyspace
     wanted = {f"met{number}": "(a text PRIMARY KEY, b text)" for number in range(12)}
 

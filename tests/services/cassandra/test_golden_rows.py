@@ -65,7 +65,10 @@ def test_what_we_write_is_what_james_wrote_column_by_column(stores, case, table)
     rows = getattr(stores.tables, table)
     rows.insert_future(from_row(given)).result()
     name = f"{stores.settings.cassandra.keyspace}.{rows.table.cql}"
-    read = f"SELECT {', '.join(COLUMNS)} FROM {name} WHERE queuename = ? AND timerangestart = ? AND bucketid = ? AND enqueueid = ?"
+    read = (
+        f"SELECT {', '.join(COLUMNS)} FROM {name} "
+        "WHERE queuename = ? AND timerangestart = ? AND bucketid = ? AND enqueueid = ?"
+    )
     key = [given[name] for name in COLUMNS[:4]]
     found = dict(
         zip(COLUMNS, stores.cassandra.execute(stores.cassandra.prepare(read), key)[0], strict=True)
@@ -110,7 +113,8 @@ def test_the_other_tables_are_read_as_james_left_them(stores, name, window):
                 if cell["value"] is not None
             }
             insert = session.prepare(
-                f"INSERT INTO {keyspace}.{table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+                f"INSERT INTO {keyspace}.{table} ({', '.join(columns)}) "
+                f"VALUES ({', '.join('?' * len(columns))})"
             )
             session.execute(insert, list(columns.values()))
     queue = golden["browseStart"][0]["queuename"]["value"]

@@ -265,7 +265,7 @@ def _columns(session, keyspace):
 
 
 def test_tables_of_an_earlier_version_get_their_new_columns_from_many_workers_at_once(fresh_module):
-    """Each table loses what it can lose, and has a row: afterwards it is as if it had been made today, and the row is there."""
+    """Each table lost what it can lose: afterwards it is as made today, its row still there."""
     keyspace = fresh_module.settings.own.keyspace + "_old"
     settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings
     with open_stores(fresh_module.settings) as stores:
@@ -273,9 +273,8 @@ def test_tables_of_an_earlier_version_get_their_new_columns_from_many_workers_at
         wanted = {
             name: TABLES[name].COLUMNS for name in ("worker_records", "quarantine", "delayed_mails")
         }
-        session.execute(
-            f"CREATE KEYSPACE {keyspace} WITH replication = {replication_of(session, fresh_module.settings.own.keyspace)}"
-        )
+        replication = replication_of(session, fresh_module.settings.own.keyspace)
+        session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication}")
         try:
             for name in wanted:
                 old = re.sub(
@@ -285,7 +284,9 @@ def test_tables_of_an_earlier_version_get_their_new_columns_from_many_workers_at
                 )
                 session.execute(f"CREATE TABLE {keyspace}.{name} {old}")
             session.execute(
-                f"INSERT INTO {keyspace}.worker_records (queuename, worker, host, pid, started, beat, every_ms) VALUES ('q', 'w', 'h', 7, 0, 3, 9)"
+                f"INSERT INTO {keyspace}.worker_records "
+                "(queuename, worker, host, pid, started, beat, every_ms) "
+                "VALUES ('q', 'w', 'h', 7, 0, 3, 9)"
             )
             assert (
                 _columns(session, keyspace)["worker_records"].keys()
@@ -307,9 +308,8 @@ def test_a_table_with_another_key_is_not_touched(fresh_module):
     keyspace = fresh_module.settings.own.keyspace + "_key"
     settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings
     with open_stores(fresh_module.settings) as stores:
-        stores.cassandra.execute(
-            f"CREATE KEYSPACE {keyspace} WITH replication = {replication_of(stores.cassandra, fresh_module.settings.own.keyspace)}"
-        )
+        replication = replication_of(stores.cassandra, fresh_module.settings.own.keyspace)
+        stores.cassandra.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication}")
         try:
             stores.cassandra.execute(f"CREATE TABLE {keyspace}.locks (id int PRIMARY KEY)")
             with pytest.raises(BadSetting, match="locks has no column name, a part of its key"):

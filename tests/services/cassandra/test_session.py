@@ -20,7 +20,8 @@ COUNT = "SELECT release_version FROM system.local WHERE key = ?"
 def session(fresh_module):
     with CassandraSession(fresh_module.settings.cassandra) as session:
         session.execute(
-            f"CREATE TABLE {session.settings.keyspace}.numbers (half int, number int, PRIMARY KEY (half, number))"
+            f"CREATE TABLE {session.settings.keyspace}.numbers "
+            "(half int, number int, PRIMARY KEY (half, number))"
         )
         insert = session.prepare(
             f"INSERT INTO {session.settings.keyspace}.numbers (half, number) VALUES (?, ?)"

@@ -1,4 +1,7 @@
-"""Three nodes of Cassandra, three copies: with one away duties go on, with two away they stop and nothing is deleted."""
+"""Three nodes of Cassandra, three copies.
+
+With one away duties go on; with two away they stop and nothing is deleted.
+"""
 
 import random
 import socket
@@ -96,7 +99,7 @@ def mailboxes(world):
 
 @pytest.fixture
 def timed(capsys):
-    """`timed(what, function, ...)` gives what the function gives, and prints how long it took: minutes go by here, and whoever runs this may know where."""
+    """`timed(what, function, ...)` gives what the function gives, and prints its duration."""
 
     def call(what, function, *args, **named):
         began = time.monotonic()
@@ -140,7 +143,10 @@ def request(queue, **params):
 
 
 def convicted(cluster, address, state="DN"):
-    """The first node has noticed that this one is dead. Until a node has, its reads wait for the dead one's answer, and run out of time."""
+    """The first node has noticed that this one is dead.
+
+    Until then its reads wait for the dead one's answer, and time out.
+    """
     deadline = time.monotonic() + 180
     while (
         f"{state}  {address}"
@@ -153,7 +159,7 @@ def convicted(cluster, address, state="DN"):
 
 
 def back(cluster, settings, address, nodes):
-    """The node is up again, and has learnt of the tables that were made while it was away: it answers before that."""
+    """The node is up again and knows the tables made meanwhile: it answers before that."""
     cluster.start(address)
     deadline = time.monotonic() + 180
     versions: list[str] = []
@@ -171,7 +177,7 @@ def back(cluster, settings, address, nodes):
 
 
 def rows_at_one(settings, queue):
-    """Rows that the only node that is left has, by a session of its own that asks for no more than one answer."""
+    """Rows of the only node left, by a session of its own with consistency ONE."""
     from cassandra import ConsistencyLevel
     from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
     from cassandra.policies import WhiteListRoundRobinPolicy
@@ -299,7 +305,7 @@ def keep_tombstones(stores, seconds):
 
 
 def cleaned_while_a_node_was_away(cluster, world, timed):
-    """Slices behind a stuck mail are emptied meanwhile: (the queue, the ids of the mails that are done, the stuck one's)."""
+    """Slices behind a stuck mail are emptied: (queue, ids of the done mails, the stuck one's)."""
     keyspace = world.cassandra.keyspace
     with open_stores(world) as stores:
         queue = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
@@ -435,7 +441,10 @@ def test_what_james_added_on_a_node_that_is_away_is_not_added_twice(
         james = Mailboxes(world, stores)
         mailbox = james.mailbox(messages=5, seen=2, add=(-1, -1))
         assert james.counters(mailbox) == (4, 2)
-        update = "UPDATE {ks}.mailboxcounters SET count = count + 1, unseen = unseen + 1 WHERE mailboxid = %s"
+        update = (
+            "UPDATE {ks}.mailboxcounters SET count = count + 1, unseen = unseen + 1 "
+            "WHERE mailboxid = %s"
+        )
         add_where_nobody_else_has_it(cluster, world, update, mailbox)
         timed("the third node is convicted", convicted, cluster, THIRD)
         worker_stores.close_all()
@@ -476,7 +485,7 @@ def test_a_node_that_hangs_stops_nobody(cluster, world, timed):
 def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_back(
     cluster, world, mailboxes, timed
 ):
-    """Runs last: all three are up again. No hints are kept here: what a node missed it has from reads, if at all."""
+    """Runs last: all three are up again. No hints: what a node missed comes from reads alone."""
     absent = ("enqueuedMailsV3", "attachmentV2", "mailRepositoryContentV2")
     settings = world.model_copy(
         update={"gc": world.gc.model_copy(update={"absent_sources": absent})}
@@ -484,7 +493,8 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
     with open_stores(settings) as stores:
         stores.tables.create()
         stores.cassandra.execute(
-            f"CREATE TABLE {world.cassandra.keyspace}.messagev3 (messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)"
+            f"CREATE TABLE {world.cassandra.keyspace}.messagev3 "
+            "(messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)"
         )
         stores.blobs.ensure_bucket()
         orphans, referred = ({BlobId(str(uuid.uuid4())) for _ in range(count)} for count in (20, 5))
@@ -492,7 +502,10 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
             stores.blobs.put(key, b"content")
 
         def refer(key):
-            statement = f"INSERT INTO {world.cassandra.keyspace}.messagev3 (messageid, headercontent, bodycontent) VALUES (%s, %s, %s)"
+            statement = (
+                f"INSERT INTO {world.cassandra.keyspace}.messagev3 "
+                "(messageid, headercontent, bodycontent) VALUES (%s, %s, %s)"
+            )
             stores.cassandra.execute(statement, (uuid.uuid1(), key, key))
 
         for key in referred:
@@ -584,9 +597,8 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         worker_stores.close_all()
         with open_stores(settings) as whole:
             assert Mailboxes(settings, whole).run()["applied"] == 3
-        cluster.kill(
-            FIRST
-        )  # now every quorum needs the one that missed all that, and the first address of the settings answers nobody
+        # Now every quorum needs the node that missed all that; the settings' first address is dead.
+        cluster.kill(FIRST)
         worker_stores.close_all()
         time.sleep(2)  # past the grace
     with open_stores(settings) as stores:

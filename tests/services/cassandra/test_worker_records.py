@@ -1,4 +1,7 @@
-"""worker_records on a real Cassandra: written whole, aged by Cassandra's clock, discarded only where the worker has not spoken since."""
+"""worker_records on a real Cassandra: written whole, aged by Cassandra's clock.
+
+A record is discarded only if its worker has not written since.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

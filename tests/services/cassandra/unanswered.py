@@ -1,9 +1,9 @@
 """Conditional writes (LWT) that are accepted and not answered, as Paxos shows them, on one node.
 
-A minority of replicas has accepted the proposal. The writer gets a time-out. No plain read shows the
-write. Whatever next runs Paxos on that partition, another conditional write or a SERIAL read, finishes
-it first. A cluster of one node cannot be brought into that state, so the write is held back here and
-sent before the next such statement on the table.
+A minority of replicas has accepted the proposal. The writer gets a time-out. No plain read shows
+the write. Whatever next runs Paxos on that partition, another conditional write or a SERIAL read,
+finishes it first. A cluster of one node cannot be brought into that state, so the write is held
+back here and sent before the next such statement on the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker that freezes, refuses, forgets its queues: what a publisher and a consumer do then, and how they come back."""
+"""A broker that freezes, refuses, forgets its queues: how publisher and consumer come back."""
 
 from __future__ import annotations
 
@@ -217,7 +217,10 @@ async def test_a_tag_of_an_earlier_connection_is_never_sent(
 async def test_a_consumer_that_is_stopped_before_it_knows_its_tag_is_none_any_more(
     fresh: Any, settings: Any, proxy: Cuttable, before: int
 ) -> None:
-    """Else the broker goes on delivering to somebody who settles nothing. `before`: connections that it consumed by, and lost."""
+    """Else the broker goes on delivering to somebody who settles nothing.
+
+    `before`: connections that it consumed by, and lost.
+    """
     told: list[str] = []
     late = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Looking through a queue by checking it out: order, what is acknowledged, what goes back, and queues that a look would harm."""
+"""A queue is looked through by checking it out: order, what is acknowledged, what goes back."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to
 
 
 def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(fresh: Any) -> None:
-    """Served while nothing is read (a publish, a pause), the connection brings no more than a window into memory."""
+    """A connection served while nothing is read brings at most a window into memory."""
     windows = Windows(first=5, least=2, largest=9)
     bodies = [b"%03d" % number for number in range(40)]
     quorum = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}

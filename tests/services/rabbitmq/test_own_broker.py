@@ -1,4 +1,4 @@
-"""A broker of our own, put into alarm and killed: what the proxy of the other tests plays, for real."""
+"""A broker of our own, put into alarm and killed: for real what other tests' proxy plays."""
 
 from __future__ import annotations
 

@@ -79,9 +79,9 @@ def test_an_existing_queue_with_other_arguments_is_left_alone_and_named_by_check
         quorum.check(SPOOL)
     assert "x-queue-type=quorum" in str(raised.value)
     assert (
-        "JamesMailQueue-workqueue-spool exists with arguments {x-dead-letter-exchange=JamesMailQueue-dead-letter-exchange-spool}"
-        in str(raised.value)
-    )
+        "JamesMailQueue-workqueue-spool exists with arguments "
+        "{x-dead-letter-exchange=JamesMailQueue-dead-letter-exchange-spool}"
+    ) in str(raised.value)
 
 
 def test_a_declaration_that_died_half_way_is_finished(fresh: Any) -> None:

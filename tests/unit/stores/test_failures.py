@@ -1,4 +1,4 @@
-"""The driver's errors in mailslice's classes, and what the settings say about reaching Cassandra."""
+"""The driver's errors in mailslice's classes; the settings of the connection to Cassandra."""
 
 import ssl
 

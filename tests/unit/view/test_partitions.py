@@ -39,7 +39,7 @@ class Tables:
 
 
 def read(tables: Tables, first: datetime | None, last: datetime, **options: Any) -> list[Partition]:
-    return partitions_to_read(tables, QUEUE, SHAPE, first, last, **options)  # type: ignore[arg-type]
+    return partitions_to_read(tables, QUEUE, SHAPE, first, last, **options)
 
 
 def test_few_partitions_are_computed_and_a_start_within_a_slice_is_floored() -> None:
@@ -75,4 +75,4 @@ def test_of_many_those_with_a_key_in_either_table_are_read_once_and_in_order(
 
 
 def test_partitions_in_use_are_those_of_both_tables() -> None:
-    assert partitions_in_use(Tables([at(0)], [at(0), at(9)]), QUEUE) == {at(0), at(9)}  # type: ignore[arg-type]
+    assert partitions_in_use(Tables([at(0)], [at(0), at(9)]), QUEUE) == {at(0), at(9)}

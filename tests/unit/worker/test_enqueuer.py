@@ -92,7 +92,7 @@ async def begun(request: pytest.FixtureRequest) -> Any:
     """
     stores = Stores()
     limits = getattr(request, "param", {})
-    enqueuer = Enqueuer(stores.context, None, Undoing(stores.context, **limits))  # type: ignore[arg-type]
+    enqueuer = Enqueuer(stores.context, None, Undoing(stores.context, **limits))
     enqueuer._starts_written = True
 
     async def begin() -> tuple[asyncio.Task[QueuedMail], asyncio.Future[list[Any]], list[str]]:

@@ -1,4 +1,4 @@
-"""Classifies each old live mail by where it is: waiting, in flight, lost and so on. Changes no mail.
+"""Classifies each old live mail: waiting, in flight, lost and so on. Changes no mail.
 
 The verdicts are those of `model.verdicts`, each with its reason.
 """

@@ -42,8 +42,8 @@ class Evidence:
 
     `in_flight`: with a worker that lives. `done`: completed by a worker, by its own record.
     `quarantined`: set aside. `dead_letters`: None when they could not be read. `census`: ids of the
-    work queue's ready messages, None without one; `unproved`: why a mail that it did not find may be
-    somewhere all the same.
+    work queue's ready messages, None without one; `unproved`: why a mail that it did not find may
+    be somewhere all the same.
     """
 
     now: datetime

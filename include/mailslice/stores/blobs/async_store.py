@@ -1,7 +1,7 @@
 """The content store of the hot path: many requests in flight on no thread of ours.
 
-All providers are asked by obstore (Rust). Small objects of S3 go by a client of our own on the event
-loop (`small`) first; obstore does what that does not do, and whatever does not go well.
+obstore (Rust) serves all providers. Small objects of S3 go through a client of our own on the event
+loop (`small`) first; obstore takes over what that client does not do or fails to do.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AsyncBlobStore:
         return ObjectBlobStore(self._settings, self._bucket, open_bucket=self._open_bucket)
 
     async def _in_thread(self, ask: Callable[..., T], *args: object) -> T:
-        """In threads of its own: a HEAD that hangs must not hold up what others do in the loop's."""
+        """In threads of its own: a HEAD that hangs must not hold up the loop's other threads."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "blobs")
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask, *args)
@@ -256,7 +256,8 @@ class OpenBlob:
             return
         blobs = self._blobs
         try:
-            async with asyncio.timeout(blobs._allowed(self.size)):  # noqa: SLF001 - one thing in two classes
+            allowed = blobs._allowed(self.size)  # noqa: SLF001 - one thing in two classes
+            async with asyncio.timeout(allowed):
                 rest = await obstore.get_async(
                     blobs._store,  # noqa: SLF001
                     self._path,

@@ -21,7 +21,7 @@ _BEFORE_SURROGATES, _BEHIND_SURROGATES = "\ud7ff", "\ue000"
 
 
 def behind(prefix: str) -> str:
-    """The least text greater than every text that begins with `prefix`; empty when there is none."""
+    """The least text greater than every text that begins with `prefix`; empty: none."""
     trimmed = prefix.rstrip(HIGHEST)
     if not trimmed:
         return ""

@@ -229,7 +229,7 @@ class ObjectBlobStore(BlobStore):
     def _pages(
         self, low: str, high: str, most: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
-        """All below the folder that the keys of the range have in common, of which it takes some."""
+        """All below the folder that the range's keys have in common; the range takes some."""
         pages = batches(self._listed(low, high), most or self.page_size)
         page: Sequence[StoredBlob] | None = next(pages, [])
         while page is not None:

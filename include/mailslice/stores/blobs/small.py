@@ -1,7 +1,7 @@
 """HEADs, and PUTs and GETs of small objects, by a client of our own, on the event loop.
 
-It knows success alone. For anything else `async_store` asks obstore and `s3_store` asks boto3: retries, errors,
-proxies and credentials of the machine are understood there.
+It knows success alone. For anything else `async_store` asks obstore and `s3_store` asks boto3,
+which understand retries, errors, proxies and credentials of the machine.
 """
 
 from __future__ import annotations

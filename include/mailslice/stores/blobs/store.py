@@ -44,7 +44,7 @@ class StoredBlob:
 
 
 class Turns(Protocol):
-    """Limits copies and deletes to so many keys a second: `maintenance.rate_limit.Throttle` is one."""
+    """Limits copies and deletes to a rate of keys: `maintenance.rate_limit.Throttle` is one."""
 
     def take(self, count: int = 1) -> None:
         """Wait for the turn of `count` keys."""
@@ -101,7 +101,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """How far the store's clock is ahead of this machine's, to the second; zero when unknown."""
+        """How far the store's clock is ahead of this machine's, in seconds; zero: unknown."""
 
     @abstractmethod
     def put(self, blob_id: BlobId, content: bytes) -> None:

@@ -133,7 +133,8 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         ExecutionProfile,
         load_balancing_policy=policy,
         consistency_level=ConsistencyLevel.name_to_value[settings.consistency],
-        serial_consistency_level=ConsistencyLevel.SERIAL,  # as James: two levels of LWT on one row would not see each other
+        # As James: LWTs of two levels on one row would not see each other.
+        serial_consistency_level=ConsistencyLevel.SERIAL,
         request_timeout=settings.timeout.total_seconds(),
         row_factory=tuple_factory,
     )

@@ -21,7 +21,10 @@ from mailslice.stores.cassandra.session import CassandraSession
 
 _UNCACHED = "caching = {'keys': 'ALL', 'rows_per_partition': 'NONE'}"
 _CACHED = "caching = {'keys': 'ALL', 'rows_per_partition': '10'}"
-_WINDOWED = "compaction = {'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'HOURS', 'compaction_window_size': '1'}"
+_WINDOWED = (
+    "compaction = {'class': 'TimeWindowCompactionStrategy', "
+    "'compaction_window_unit': 'HOURS', 'compaction_window_size': '1'}"
+)
 _YOUNG = timedelta(minutes=1)
 _REPLICATION = re.compile(
     r"\{\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*(?:,\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*)*\}", re.ASCII
@@ -61,7 +64,8 @@ _TABLES: Mapping[str, str] = {
         queuename text,
         enqueueid uuid,
         PRIMARY KEY ((queuename, enqueueid))
-    ) WITH compaction = {{'class': 'TimeWindowCompactionStrategy'}} AND bloom_filter_fp_chance = 0.01 AND {_UNCACHED}""",
+    ) WITH compaction = {{'class': 'TimeWindowCompactionStrategy'}}
+    AND bloom_filter_fp_chance = 0.01 AND {_UNCACHED}""",
     BROWSE_START: f"(queuename text PRIMARY KEY, browsestart timestamp) WITH {_UNCACHED}",
     CONTENT_START: f"(queuename text PRIMARY KEY, contentstart timestamp) WITH {_UNCACHED}",
     EVENT_STORE: f"""(
@@ -166,7 +170,10 @@ def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
     """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's own
     clock.
     """
-    query = "SELECT table_name, WRITETIME(id), toUnixTimestamp(now()) FROM system_schema.tables WHERE keyspace_name = ?"
+    query = (
+        "SELECT table_name, WRITETIME(id), toUnixTimestamp(now()) "
+        "FROM system_schema.tables WHERE keyspace_name = ?"
+    )
     rows = session.execute(session.prepare(query), [keyspace.lower()])
     return {
         name: timedelta(milliseconds=now - (written or 0) / 1000) for name, written, now in rows

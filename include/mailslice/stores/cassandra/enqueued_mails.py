@@ -238,7 +238,7 @@ class EnqueuedMails(Table):
 
 
 class _Key(list[object]):
-    """The bound key of a partition, and ids when some are asked for, which remembers the partition."""
+    """The bound key of a partition, with ids when some are requested; it keeps the partition."""
 
     def __init__(self, queue: QueueName, partition: Partition, *ids: list[EnqueueId]) -> None:
         super().__init__([*_key(queue, partition), *ids])

@@ -72,7 +72,7 @@ class MessageRow:
 
     @property
     def state(self) -> dict[str, object]:
-        """What must be equal in both tables: flags and modSeq; a flag that is not set is no flag."""
+        """What must be equal in both tables: flags that are set, and modSeq."""
         flags = {name: bool(self.values[name]) for name in FLAGS if name in self.values}
         return {
             **flags,
@@ -217,7 +217,7 @@ class MailboxTables(Table):
         return _counters(self._session.execute(bound))
 
     def prepare_to_add(self) -> None:
-        """Prepare the update: what can fail before it is sent should fail before anybody claims it."""
+        """Prepare the update: what can fail before the request fails before the claim."""
         self._add  # noqa: B018 - a cached property
 
     def add(self, mailbox: UUID, count: int, unseen: int) -> None:
@@ -298,5 +298,5 @@ def _counters(rows: Sequence[tuple[Any, ...]]) -> Counters:
 
 
 def _user(base: Any) -> str | None:
-    """The user of a mailbox's base: a user-defined type, which the driver gives as a named tuple."""
+    """The user of a mailbox's base: a user-defined type, a named tuple by the driver."""
     return getattr(base, "user", None)

@@ -1,4 +1,4 @@
-"""Token ranges that tile the ring: how a table is read whole, and how a reader proves that it was."""
+"""Token ranges that tile the ring: a reader of all of them has read the table whole."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from mailslice.stores.cassandra.ranges import TokenRange
 from mailslice.stores.cassandra.session import CassandraSession
 
 _TEXTS = re.compile(
-    r"(?:frozen<)?(?:(?:list|set)<(?:text|ascii|blob)>|map<(?:text|ascii), ?(?:text|ascii|blob)>|text|ascii|blob)>?"
+    r"(?:frozen<)?(?:(?:list|set)<(?:text|ascii|blob)>"
+    r"|map<(?:text|ascii), ?(?:text|ascii|blob)>|text|ascii|blob)>?"
 )
 
 

@@ -100,11 +100,11 @@ class CassandraSession:
         key = (cql, idempotent, paged, serial)
         if (known := self._prepared.get(key)) is not None:
             return known
-        statement = self._prepared_by_driver(
-            cql
-        )  # not under the lock: who has its statement does not wait for who asks a node that hangs
+        # Not under the lock: a known statement must not wait for a node that hangs.
+        statement = self._prepared_by_driver(cql)
         statement.is_idempotent = idempotent
-        if not idempotent:  # the driver's own policy sends to the next node what broke off at the first, done or not
+        if not idempotent:
+            # The driver's own policy repeats on the next node what the first may have done.
             statement.retry_policy = FallthroughRetryPolicy()
         statement.fetch_size = PAGE_ROWS if paged else None
         if serial:
@@ -197,7 +197,8 @@ class CassandraSession:
         )
         run = parallel.in_order if ordered else parallel.as_they_come
         with self.translating():
-            yield from run(jobs, in_flight, self.settings.timeout.total_seconds() * 2 + 5)  # type: ignore[misc]
+            patience = self.settings.timeout.total_seconds() * 2 + 5
+            yield from run(jobs, in_flight, patience)  # type: ignore[misc]
 
     def _connected_anew(self) -> Session:
         with self.translating():

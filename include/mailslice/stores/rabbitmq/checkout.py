@@ -3,8 +3,8 @@
 What is not acknowledged goes back when the channel closes, killed or not.
 
 A classic queue (James declares its dead letter queues so, always) takes messages back in their old
-order and sets `redelivered`. A quorum queue puts them at its back and counts each return. One with a
-delivery limit would drop what was checked out too often, so it is refused. Never nack one by one.
+order and sets `redelivered`. A quorum queue puts them at its back and counts each return. One with
+a delivery limit would drop what was checked out too often: it is refused. Never nack one by one.
 
 Messages come a window at a time: a consumer with a prefetch count, cancelled once it was given that
 many, and followed by another on the same channel. Whatever the broker sends is taken in each time
@@ -279,8 +279,8 @@ def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
             yield message.body
         if remaining := checkout.ready_count():
             raise StoreUnavailable(
-                f"queue {name}: {remaining} messages could not be held for a census, which holds {MAX_CHECKED_OUT} "
-                "at most; redrive or drop some first"
+                f"queue {name}: {remaining} messages could not be held for a census, "
+                f"which holds {MAX_CHECKED_OUT} at most; redrive or drop some first"
             )
 
 

@@ -114,7 +114,7 @@ class Consumer:
         return self._link
 
     async def stop(self) -> None:
-        """No more deliveries; the channel stays open, so that those in hand can still be settled."""
+        """No more deliveries; the channel stays open for the settlement of those in hand."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})

@@ -105,7 +105,7 @@ class Link:
             waiting.cancel()
 
     def end(self, why: MailsliceError) -> None:
-        """It is of no more use, though the broker is there: lost from now on, and closed in order."""
+        """Gives the link up although the broker is there: lost from now on, closed in order."""
         _set_result(self.lost, why)
         _abandon(self.connection)
 
@@ -119,7 +119,8 @@ class Link:
     async def flushed(self) -> None:
         """Returns when all that was written went to the socket, or the link is lost."""
         for spin in range(10_000):
-            transport = self.connection._transport  # noqa: SLF001 - pika's public classes do not say what is unsent
+            # pika's public classes do not say what is unsent.
+            transport = self.connection._transport  # noqa: SLF001
             if not self.is_open or transport is None or not transport.get_write_buffer_size():
                 return
             await asyncio.sleep(0 if spin < _SPINS else 0.001)
@@ -136,7 +137,8 @@ class Link:
             self._abort()
 
     def _abort(self) -> None:
-        transport = self.connection._transport  # noqa: SLF001 - the only way to be rid of a dead socket at once
+        # The only way to be rid of a dead socket at once.
+        transport = self.connection._transport  # noqa: SLF001
         if transport is not None:
             transport.abort()
 

@@ -165,7 +165,7 @@ class Management:
         )
 
     def parked(self, queue: QueueName) -> int | None:
-        """Messages of a mail queue that are parked; 0 where nothing ever was, None without figures."""
+        """Parked messages of a mail queue; 0 where nothing ever was, None without figures."""
         name = RabbitNames(queue).park_queue
         if (depth := self.depth(name)) is not None:
             return depth.total
@@ -177,7 +177,7 @@ class Management:
         return [names.hop_queue, *self.delay_queues(queue), names.park_queue]
 
     def queues(self, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """All RabbitMQ queues of the vhost, in one request: what the broker says of these columns."""
+        """All RabbitMQ queues of the vhost, in one request: these columns of each."""
         return self._list(f"/api/queues/{self._vhost}?columns={','.join(columns)}")
 
     def alarms(self) -> list[str]:
@@ -199,7 +199,7 @@ class Management:
         return queue if isinstance(queue, dict) else None
 
     def _names(self, kind: str, prefix: str = "") -> Iterator[str]:
-        """What follows `prefix` in the names of the vhost's `queues` or `exchanges` that have it."""
+        """What follows `prefix` in the names of the vhost's `queues` or `exchanges`."""
         for entry in self._list(f"/api/{kind}/{self._vhost}?columns=name"):
             if str(entry["name"]).startswith(prefix):
                 yield str(entry["name"]).removeprefix(prefix)
@@ -274,7 +274,7 @@ def seen_empty(management: Management, queue: QueueName) -> bool:
 
     None ready, unacknowledged or in dead-lettering. Unknown is not empty, nor is anything while the
     broker has an alarm or a blocked connection: a publish that raised there is delivered later.
-    Dead letters are left out (see `checkout.dead_letter_ids`). One sample is of about 15 s before it.
+    Dead letters are left out (see `checkout.dead_letter_ids`). One sample is about 15 s old.
     """
     return not management.alarms() and all(_emptiness(management, queue))
 

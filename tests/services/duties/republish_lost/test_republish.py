@@ -285,7 +285,7 @@ def test_a_mail_that_is_deleted_while_it_is_claimed_is_not_published(spool, monk
 
 @pytest.mark.parametrize("passed", [True, False])
 def test_a_published_mail_without_row_and_mark_is_no_alarm_where_james_has_passed_it(spool, passed):
-    """A lost mail that is done at last lets James move browseStart past it, and clean up behind it."""
+    """A lost mail that is done at last lets James move browseStart past it and clean up."""
     lost = spool.put("lost", message=False)
     spool.audit(census=True)
     request = spool.request("republish_lost")

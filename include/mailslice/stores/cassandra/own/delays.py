@@ -55,7 +55,8 @@ class DelayedMail:
     leased: bool = False
 
 
-_ROWS = RowCodec(DelayedMail, omit=("enqueue_id", "partition", "written_us"), token="copy_token")  # noqa: S106
+_OMIT = ("enqueue_id", "partition", "written_us")
+_ROWS = RowCodec(DelayedMail, omit=_OMIT, token="copy_token")  # noqa: S106
 _VALUES = ("slicestart", "bucketid", *_ROWS.columns)
 _COLUMNS = ("queuename", "shard", "enqueueid", *_VALUES)
 _READ = ("enqueueid", "WRITETIME(copy_token)", *_VALUES)

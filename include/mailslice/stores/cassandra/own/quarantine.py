@@ -125,7 +125,7 @@ class QuarantineTable(OwnTable):
     )
 
     def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
-        """Write the row unless there is one of this enqueue id and attempt; the row there is now."""
+        """Write the row unless this enqueue id and attempt have one; the row there is now."""
         while not self._apply(self._insert, [*_key(queue, mail), *_values(mail)]):
             if (existing := self.get(queue, mail.enqueue_id, mail.attempt)) is not None:
                 return existing
@@ -164,7 +164,7 @@ class QuarantineTable(OwnTable):
         return _as_stored(after) if self._apply(self._put, params) else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
-        """Delete the row if state, decided and copy_id are as in `mail`; False: another was faster."""
+        """Delete the row if state, decided and copy_id are as in `mail`; False: they are not."""
         condition = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
         return self._apply(self._delete, [*_key(queue, mail), *condition])
 

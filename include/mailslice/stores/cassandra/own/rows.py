@@ -27,7 +27,8 @@ class RowCodec(Generic[T]):
 
     def __init__(self, record: type[T], *, omit: Collection[str] = (), **columns: str) -> None:
         hints = get_type_hints(record)
-        own = [field for field in fields(record) if field.name not in omit]  # type: ignore[arg-type]
+        every = fields(record)  # type: ignore[arg-type]
+        own = [field for field in every if field.name not in omit]
         self._record = record
         self._names = tuple(field.name for field in own)
         self._encoders = [_encoder(_kind(hints[name])) for name in self._names]
