@@ -22,6 +22,7 @@ from airflow.sdk.exceptions import (
 from mailslice.airflow.run_request import request_of
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.model.errors import BadInput, MailsliceError, Refused, StoreUnavailable, TryAgain
+from mailslice.model.package_files import job_file
 from mailslice.model.settings import clone_root
 
 CONNECTION = "spark_default"
@@ -43,7 +44,7 @@ class SparkStep(SparkSubmitOperator):
         self.step = step
         self.mail_queue = mail_queue
         super().__init__(
-            application=str(clone_root() / "jobs" / f"{duty}.py"),
+            application=str(job_file(duty)),
             conn_id=CONNECTION,
             name=f"mailslice {duty} {step}",
             pool=POOL,
