@@ -1,4 +1,4 @@
 """A duty as a chain of Airflow tasks.
 
-Only dags/ and plugins/ import this package: the rest of mailslice runs without Airflow.
+Airflow imports it, by dags/ and by entry points: the rest of mailslice runs without Airflow.
 """

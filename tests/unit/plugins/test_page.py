@@ -183,7 +183,7 @@ def test_a_store_that_is_down_is_named_with_503_and_wrong_input_with_400(client)
 
 def test_only_the_two_files_of_the_page_are_static(client):
     assert client.get("/static/page.css").headers["content-type"].startswith("text/css")
-    for name in ("index.html", "..%2fmailslice_plugin.py", "mailslice_plugin.py"):
+    for name in ("index.html", "..%2fpage_plugin.py", "page_plugin.py"):
         assert client.get(f"/static/{name}").status_code == 404
 
 
