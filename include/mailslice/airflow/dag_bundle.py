@@ -1,6 +1,6 @@
 """The DAGs of an installed mailslice as a bundle of Airflow's DAG processor.
 
-`AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST` names it by its classpath (docs/install.md).
+`AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST` names it by its classpath (ADR 75).
 """
 
 from typing import Any
