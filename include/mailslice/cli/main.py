@@ -16,8 +16,9 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from mailslice.cli import blobs, config, duty, mail, queue, report, stuck, worker
+from mailslice.cli import airflow, blobs, config, duty, mail, queue, report, stuck, worker
 from mailslice.cli.command import Debug, Json, remember
+from mailslice.cli.extras import MissingExtra, extra_of
 from mailslice.cli.output import NoRoomError, StdoutClosedError
 from mailslice.cli.streams import FULL, forget_stdout, open_streams
 from mailslice.codec.shown import shown
@@ -32,7 +33,6 @@ app = typer.Typer(
         "come from MAILSLICE_* (docs/settings.md)."
     ),
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
 )
 for _name, _group in (
@@ -44,6 +44,7 @@ for _name, _group in (
     ("duty", duty.app),
     ("blobs", blobs.app),
     ("report", report.app),
+    ("airflow", airflow.app),
 ):
     app.add_typer(_group, name=_name)
 if find_spec("mailslice.bench") is not None:  # a tool beside the product: an image may leave it out
@@ -83,7 +84,7 @@ def run(argv: Sequence[str]) -> int:
             return STDOUT_CLOSED
         raise
     except Exception as error:  # noqa: BLE001 - each becomes a line and an exit code
-        return _failed(_first(error), "--debug" in argv)
+        return _failed(_in_an_extra(_first(error), argv), "--debug" in argv)
     return result if isinstance(result, int) else 0
 
 
@@ -106,6 +107,23 @@ def _first(error: BaseException) -> BaseException:
         return error
     leaves = [_first(leaf_error) for leaf_error in error.exceptions]
     return next((leaf for leaf in leaves if not isinstance(leaf, MailsliceError)), leaves[0])
+
+
+def _in_an_extra(error: BaseException, argv: Sequence[str]) -> BaseException:
+    """MissingExtra in place of the error of a module that an extra brings."""
+    if not isinstance(error, ModuleNotFoundError) or (extra := extra_of(error.name)) is None:
+        return error
+    return MissingExtra(_command_of(argv), extra, str(error.name))
+
+
+def _command_of(argv: Sequence[str]) -> str:
+    """The command that these words name, without its options and arguments."""
+    words, command = ["mailslice"], typer.main.get_command(app)
+    for word in argv:
+        if (below := getattr(command, "commands", {}).get(word)) is not None:
+            words.append(word)
+            command = below
+    return " ".join(words)
 
 
 def _failed(error: BaseException, debug: bool) -> int:

@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 def dags_folder() -> Path:
     """The folder with a file for each DAG. Raises BadInput when it is not there."""
-    return _existing(_PACKAGE / "dags")
+    return _existing(_PACKAGE / "dags").resolve()
 
 
 def job_file(duty: str) -> Path:

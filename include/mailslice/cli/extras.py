@@ -1,0 +1,52 @@
+"""Which extra of the package a missing module belongs to: pyproject.toml lists them by their
+distribution, and an ImportError names the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+from mailslice.model.errors import BadInput
+
+EXTRAS: Mapping[str, Sequence[str]] = {
+    "worker": (
+        "aiosmtpd",
+        "boto3",
+        "botocore",
+        "cassandra",
+        "httptools",
+        "obstore",
+        "orjson",
+        "pika",
+        "prometheus_client",
+        "urllib3",
+        "uvloop",
+    ),
+    "duties": ("great_expectations", "matplotlib", "pandas", "psutil", "pyarrow", "pyspark"),
+    "airflow": ("airflow",),
+}
+"""The modules that each extra adds to the one before."""
+
+
+class MissingExtra(BadInput):
+    """A command needs an extra that is not installed."""
+
+    def __init__(self, command: str, extra: str, module: str) -> None:
+        super().__init__(
+            f"{command} needs the extra `{extra}`: pip install 'mailslice[{extra}]'\n"
+            f"The module {module} is not installed here."
+        )
+
+
+def extra_of(module: str | None) -> str | None:
+    """The extra that brings a module; None where no extra does."""
+    top = (module or "").partition(".")[0]
+    return next((extra for extra, modules in EXTRAS.items() if top in modules), None)
+
+
+def require_extra(extra: str, command: str) -> None:
+    """Raises MissingExtra unless all modules of the extra are there: before anything is done."""
+    missing = next((module for module in EXTRAS[extra] if find_spec(module) is None), None)
+    if missing is not None:
+        raise MissingExtra(command, extra, missing)
