@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/python -c "import stack.__main__, stack.stack" 2>/dev/null
 export MAIL_ORIGIN := $(origin MAIL)
 override export MAIL := $(value MAIL)
 
-.PHONY: help setup run stop clean test soak bench lint format docs lock
+.PHONY: help setup run stop clean test soak bench lint format docs lock package
 
 help: ## list these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,12 @@ format: setup ## let ruff put the code in order
 
 docs: setup ## write the generated pages under docs/, and the site to .state/site
 	@$(LOCAL) docs && $(SITE)
+
+package: setup ## the sdist and the wheel into .state/dist, checked by twine
+	@rm -rf .state/dist && $(VENV)/python -m build --no-isolation --outdir .state/dist . >.state/build.log 2>&1 \
+		|| { tail -20 .state/build.log; exit 1; }
+	@rm -rf include/mailslice.egg-info
+	@$(VENV)/twine check --strict .state/dist/*
 
 lock: setup ## pin requirements.txt and the jars anew (UPGRADE=1 takes newer versions)
 	@$(VENV)/uv pip compile requirements.in -o requirements.txt --generate-hashes --universal --python-version 3.11 \

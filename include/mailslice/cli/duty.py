@@ -16,6 +16,7 @@ from mailslice.cli.duty_options import (
     refuse_duplicates,
     refuse_empty,
 )
+from mailslice.cli.extras import require_extra
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, who
 from mailslice.codec.shown import shown
@@ -163,6 +164,7 @@ def _opened(
     entry = load(duty)
     refuse_empty(params, entry.params.model_fields)
     entry.params.parse(params, f"duty {duty}")
+    require_extra("duties")
     settings = _settings_for(duty, queue, entry.needs_queue)
     subject = queue if queue is not None and entry.needs_queue else NO_QUEUE
     if pending is not None and run is None:

@@ -23,7 +23,15 @@ EXTRAS: Mapping[str, Sequence[str]] = {
         "urllib3",
         "uvloop",
     ),
-    "duties": ("great_expectations", "matplotlib", "pandas", "psutil", "pyarrow", "pyspark"),
+    "duties": (
+        "great_expectations",
+        "matplotlib",
+        "numpy",
+        "pandas",
+        "psutil",
+        "pyarrow",
+        "pyspark",
+    ),
     "airflow": ("airflow",),
 }
 """The modules that each extra adds to the one before."""
@@ -34,8 +42,8 @@ class MissingExtra(BadInput):
 
     def __init__(self, command: str, extra: str, module: str) -> None:
         super().__init__(
-            f"{command} needs the extra `{extra}`: pip install 'mailslice[{extra}]'\n"
-            f"The module {module} is not installed here."
+            f"{command} needs the extra `{extra}`: pip install 'mailslice[{extra}]' "
+            f"(the module {module} is missing)"
         )
 
 
@@ -45,8 +53,11 @@ def extra_of(module: str | None) -> str | None:
     return next((extra for extra, modules in EXTRAS.items() if top in modules), None)
 
 
-def require_extra(extra: str, command: str) -> None:
-    """Raises MissingExtra unless all modules of the extra are there: before anything is done."""
-    missing = next((module for module in EXTRAS[extra] if find_spec(module) is None), None)
-    if missing is not None:
-        raise MissingExtra(command, extra, missing)
+def require_extra(extra: str) -> None:
+    """Raises ModuleNotFoundError unless all modules of the extra are there.
+
+    For commands that would change something before they meet the first missing module.
+    """
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)

@@ -256,8 +256,8 @@ class DutySettings(Group):
     """Where duties keep what they write, and for how long."""
 
     artifacts: str = ""
-    """folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when
-    empty"""
+    """folder, or s3a:// prefix: plans, reports, Data Docs; when empty, `.state/artifacts` of the
+    clone, and where mailslice is installed as a package, `~/.local/state/mailslice/artifacts`"""
     retention: Time = timedelta(days=90)
     """of ledger rows and artifacts; at most 10 years"""
     grace: Duration = timedelta(minutes=15)

@@ -85,8 +85,28 @@ def clone_root() -> Path:
 
 
 def artifacts_of(settings: Settings) -> str:
-    """The artifacts location: the setting, else the clone's state folder."""
-    return settings.duty.artifacts or str(clone_root() / ".state" / "artifacts")
+    """The artifacts location: the setting, else a state folder, the clone's or the user's.
+
+    Nothing is ever written beside an installed package.
+    """
+    if settings.duty.artifacts:
+        return settings.duty.artifacts
+    in_clone = Path(__file__).resolve().is_relative_to(clone_root() / "include")
+    return str((clone_root() / ".state" if in_clone else _user_state()) / "artifacts")
+
+
+def _user_state() -> Path:
+    """Where a program of this user keeps state (XDG Base Directory Specification 0.8)."""
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if named.is_absolute():
+        return named / "mailslice"
+    try:
+        return Path.home() / ".local" / "state" / "mailslice"
+    except RuntimeError:
+        raise BadSetting(
+            "MAILSLICE_ARTIFACTS is unset, and this user has no home folder: set it to a folder, "
+            "or to s3a://BUCKET/PREFIX"
+        ) from None
 
 
 @cache
