@@ -11,9 +11,7 @@ import lazy_object_proxy
 import pytest
 from airflow.sdk import Asset, Connection
 from airflow.sdk.exceptions import (
-    AirflowException,
     AirflowFailException,
-    AirflowNotFoundException,
     AirflowSkipException,
 )
 
@@ -22,7 +20,6 @@ from mailslice.airflow.notifier import DutyNotifier, Webhook, channels, message_
 from mailslice.airflow.run_request import duty_params, request_of, who
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.maintenance import runner as duty_road
-from mailslice.maintenance import spark_job
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.engine import TooLarge
 from mailslice.model.errors import BadInput, BadSetting, GateFailed, PlanRefused, StoreUnavailable
@@ -142,68 +139,12 @@ def test_who_asked_is_the_user_or_the_kind_of_run():
 
 @pytest.fixture
 def step(monkeypatch):
+    """The step; Spark's connection names a local master."""
     monkeypatch.setenv("MAILSLICE_DUTY_SMALL_ROWS", "0")
-    monkeypatch.setattr(
-        spark_operator.Connection,
-        "get",
-        classmethod(lambda _cls, _name: SimpleNamespace(host="local[2]")),
-    )
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     return SparkStep(
         task_id="apply_cleanup", duty="queue_cleanup", step="apply", mail_queue="spool"
     )
-
-
-def fail_with(monkeypatch, step, code):
-    def execute(self, _context):
-        self._hook = SimpleNamespace(_submit_sp=SimpleNamespace(returncode=code))
-        raise AirflowException("Cannot execute: spark-submit")
-
-    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", execute)
-    return step
-
-
-def told_to_the_job(monkeypatch, step):
-    """Step and request, as the job's own parser reads its arguments."""
-    told = []
-    monkeypatch.setattr(
-        spark_job, "run_step", lambda step, request, _settings: told.append((step, request)) or {}
-    )
-    monkeypatch.setattr(spark_job, "load_settings", lambda: None)
-    monkeypatch.setattr(spark_job.logging, "basicConfig", lambda **_: None)
-    assert spark_job.main("queue_cleanup", step.application_args) == 0
-    return told[0]
-
-
-@pytest.mark.parametrize("queue", ["spool", "-outgoing", "--queue", "--run=x", "a b", "-"])
-@pytest.mark.parametrize("user", ["alice", "-alice", "--params"])
-def test_the_job_is_told_run_queue_who_and_params(monkeypatch, step, queue, user):
-    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", lambda _self, _context: None)
-    step.mail_queue = queue
-    asked = context(user=user, queues=["spool"], reason="--because")
-    step.execute(asked)
-    assert step.application.endswith("/jobs/queue_cleanup.py")
-    assert told_to_the_job(monkeypatch, step) == (
-        "apply",
-        request_of(asked, "queue_cleanup", queue),
-    )
-    assert all(
-        "password" not in name.lower() and "secret" not in name.lower() for name in step.env_vars
-    )
-
-
-@pytest.mark.parametrize(
-    ("master", "address"),
-    [("local[*]", "127.0.0.1"), ("spark://127.0.0.1:7077", "127.0.0.1"), ("spark://cluster", None)],
-)
-def test_a_driver_on_loopback_binds_to_loopback(monkeypatch, step, master, address):
-    monkeypatch.setattr(
-        spark_operator.Connection,
-        "get",
-        classmethod(lambda _cls, _name: SimpleNamespace(host=master)),
-    )
-    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", lambda _self, _context: None)
-    step.execute(context())
-    assert step.env_vars.get("SPARK_LOCAL_IP") == address
 
 
 @pytest.fixture
@@ -281,63 +222,6 @@ def test_a_dry_run_skips_apply_and_nothing_else(monkeypatch, step):
     ).execute(context(dry_run=True))
 
 
-def test_a_store_that_is_away_may_be_tried_again(monkeypatch, step):
-    with pytest.raises(
-        StoreUnavailable, match="queue_cleanup apply of queue 'spool': a store is unavailable"
-    ):
-        fail_with(monkeypatch, step, 4).execute(context())
-
-
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        (3, "was refused"),
-        (2, r"failed \(exit code 2\)"),
-        (1, r"failed \(exit code 1\)"),
-        (137, "exit code 137"),
-    ],
-)
-def test_every_other_failure_is_final(monkeypatch, step, code, says):
-    with pytest.raises(AirflowFailException, match=says):
-        fail_with(monkeypatch, step, code).execute(context())
-
-
-def test_what_failed_before_the_submit_is_said(monkeypatch, step):
-    def execute(self, _context):
-        self._hook = None
-        raise AirflowException("Cannot find the keytab /etc/spark.keytab")
-
-    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", execute)
-    with pytest.raises(
-        AirflowFailException,
-        match=(
-            r"apply of queue 'spool' failed before spark-submit ran: Cannot find the keytab "
-            r"/etc/spark\.keytab"
-        ),
-    ):
-        step.execute(context())
-
-
-@pytest.mark.parametrize(
-    ("environ", "told"),
-    [
-        ({}, "C.UTF-8"),
-        ({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}, "C.UTF-8"),
-        ({"LANG": "POSIX"}, "C.UTF-8"),
-        ({"LC_ALL": "de_DE.utf8"}, None),
-        ({"LANG": "C.UTF-8"}, None),
-    ],
-)
-def test_the_driver_speaks_utf_8_whatever_the_scheduler_does(monkeypatch, step, environ, told):
-    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", lambda _self, _context: None)
-    step.execute(context())
-    assert step.env_vars.get("LC_ALL") == told
-
-
 @pytest.mark.parametrize("given", [[""], ["", " "]])
 def test_queues_that_are_all_blank_are_not_all_queues(monkeypatch, given):
     monkeypatch.setattr(task_chain, "get_current_context", lambda: {"params": {"queues": given}})
@@ -356,25 +240,6 @@ def test_the_queues_of_the_form_are_taken_once_each(monkeypatch):
         task_chain, "get_current_context", lambda: {"params": {"queues": ["b", " a ", "b", ""]}}
     )
     assert task_chain.list_queues.function() == ["b", "a"]
-
-
-@pytest.mark.parametrize("host", [None, "", "missing"])
-def test_without_a_master_nothing_is_submitted_to_yarn(monkeypatch, step, host):
-    def get(_cls, _name):
-        if host == "missing":
-            raise AirflowNotFoundException("no such connection")
-        return SimpleNamespace(host=host)
-
-    monkeypatch.setattr(spark_operator.Connection, "get", classmethod(get))
-    monkeypatch.setattr(
-        spark_operator.SparkSubmitOperator,
-        "execute",
-        lambda _self, _context: pytest.fail("submitted"),
-    )
-    with pytest.raises(
-        AirflowFailException, match="connection 'spark_default' is missing or names no master"
-    ):
-        step.execute(context())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from mailslice.engine import errors
 from mailslice.engine.frames import InProcess, run_on_keys, shared
 from mailslice.engine.row_files import PlanPart
-from mailslice.engine.spark_session import _defaults, spark_session
+from mailslice.engine.spark_session import spark_session
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.settings import load_settings
 
@@ -106,21 +106,6 @@ def test_the_session_is_utc_quiet_and_one_for_the_process(spark):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert spark_session(load_settings({}, Path("/nonexistent")), "again") is spark
-
-
-def test_the_jvm_of_the_driver_takes_more_options_by_setting():
-    settings = load_settings(
-        {"MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": "-XX:TieredStopAtLevel=1 -Da=b"},
-        Path("/nonexistent"),
-    )
-    options = _defaults(settings, Path("/scratch"), submitted=False)[
-        "spark.driver.extraJavaOptions"
-    ].split(" ")
-    assert "-XX:+UseSerialGC" in options
-    assert options[-2:] == ["-XX:TieredStopAtLevel=1", "-Da=b"]
-    assert "spark.driver.extraJavaOptions" not in _defaults(
-        settings, Path("/scratch"), submitted=True
-    )
 
 
 SLEEPER = textwrap.dedent(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -20,14 +22,17 @@ from airflow.sdk.exceptions import (
 )
 
 from mailslice.airflow.run_request import request_of
+from mailslice.airflow.spark_target import Target, target_of
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.maintenance.submission import Outcome, read_outcome
 from mailslice.model.errors import BadInput, MailsliceError, Refused, StoreUnavailable, TryAgain
 from mailslice.model.package_files import job_file
-from mailslice.model.settings import clone_root
+from mailslice.model.settings import Settings, load_settings
 
 CONNECTION = "spark_default"
 POOL = "spark"
 DRY_RUN = "dry run: the plan stays in the report, nothing is applied"
+_EXIT_CODE = re.compile(r"[Ee]rror code is: (\d+)")
 
 
 class SparkStep(SparkSubmitOperator):
@@ -62,34 +67,41 @@ class SparkStep(SparkSubmitOperator):
             raise AirflowSkipException(DRY_RUN)
         if self._runs_in_process(request):
             return
-        master = require_connection()
+        try:
+            settings = load_settings()
+            target = target_of(require_connection(), settings)
+        except BadInput as error:
+            raise AirflowFailException(str(error)) from error
+        with TemporaryDirectory(prefix="mailslice-submit-") as folder:
+            self._submit(context, request, settings, target, Path(folder))
+
+    def _submit(
+        self, context: Any, request: RunRequest, settings: Settings, target: Target, folder: Path
+    ) -> None:
+        from mailslice.maintenance.runner import folder_of
+
+        attempt = token_hex(8)
         # In one word with its option: a queue's name, as a user's, may begin with a dash.
         options = {"queue": request.queue, "run": request.run, "dag-run": request.dag_run}
         options |= {"who": request.who, "params": json.dumps(request.params, sort_keys=True)}
+        options["attempt"] = attempt
+        file = target.settings_argument(settings, folder)
+        options |= {"settings": file} if file else {}
         words = (f"--{name}={value}" for name, value in options.items())
         self.application_args = [self.step, *words]
-        include = str(clone_root() / "include")
-        self.conf = {
-            "spark.log.level": "WARN",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.executorEnv.PYTHONPATH": include,
-        }
-        self.env_vars = {
-            # The venv's own spark-submit and Python, whatever the scheduler's PATH is.
-            "PATH": _with(str(Path(sys.executable).parent), "PATH"),
-            "PYTHONPATH": _with(include, "PYTHONPATH"),
-            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            **_locale(),
-        }
-        if master.startswith("local") or "127.0.0.1" in master:
-            # The machine's name may resolve to an unreachable address; loopback needs none.
-            self.env_vars["SPARK_LOCAL_IP"] = "127.0.0.1"
+        self.conf = target.options(folder)
+        # The provider would hand `env_vars` to YARN's and Kubernetes' drivers instead.
         try:
-            super().execute(context)
+            with _environment(target.environment()):
+                super().execute(context)
+        except FileNotFoundError as error:
+            raise AirflowFailException(
+                f"{error.filename} was not found: install pyspark beside Airflow, or set SPARK_HOME"
+            ) from error
         except AirflowException as error:
+            left = read_outcome(folder_of(request, settings), attempt)
             raise _meaning(
-                about(self.duty, self.step, self.mail_queue), self._exit_code(), str(error)
+                about(self.duty, self.step, self.mail_queue), left, target, str(error)
             ) from None  # the command is in the log already
 
     def _runs_in_process(self, request: RunRequest) -> bool:
@@ -97,7 +109,6 @@ class SparkStep(SparkSubmitOperator):
         from mailslice.maintenance.engine import TooLarge
         from mailslice.maintenance.registry import load
         from mailslice.maintenance.runner import done_ahead, is_small, run_small, run_step
-        from mailslice.model.settings import load_settings
 
         settings = load_settings()
         if not (settings.duty.small_rows and load(self.duty).small_first):
@@ -117,10 +128,6 @@ class SparkStep(SparkSubmitOperator):
             raise AirflowFailException(str(error)) from error
         return True
 
-    def _exit_code(self) -> int | None:
-        process = getattr(self._hook, "_submit_sp", None)
-        return None if process is None else process.returncode
-
 
 def about(duty: str, step: str, queue: str) -> str:
     """The step in words: `queue_cleanup plan of queue 'spool'`."""
@@ -129,8 +136,8 @@ def about(duty: str, step: str, queue: str) -> str:
     )
 
 
-def require_connection() -> str:
-    """Spark's master. Fails without one: the provider would submit to YARN silently."""
+def require_connection() -> Connection:
+    """Spark's connection. Fails without one: the provider would submit to YARN silently."""
     try:
         connection = Connection.get(CONNECTION)
     except AirflowNotFoundException:
@@ -141,29 +148,42 @@ def require_connection() -> str:
             'AIRFLOW_CONN_SPARK_DEFAULT=\'{"conn_type":"spark","host":"local[*]"}\' or '
             "spark://HOST:PORT"
         )
-    return str(connection.host)
+    return connection
 
 
-def _meaning(subject: str, code: int | None, reason: str) -> Exception:
-    """The error of a failed submit; `reason` is the provider's when spark-submit never ran."""
+def _meaning(subject: str, left: Outcome | None, target: Target, reason: str) -> Exception:
+    """The error of a failed submit: by what the job left, else by the provider's `reason`.
+
+    The provider says spark-submit's exit code in its message alone. A driver on a cluster ends it
+    with 1 whatever happened.
+    """
+    said = _EXIT_CODE.search(reason)
+    code = left.exit_code if left else int(said[1]) if said else None
+    words = f": {left.message}" if left else "; the lines above say why"
     if code is None:
         return AirflowFailException(f"{subject} failed before spark-submit ran: {reason}")
     if code == StoreUnavailable.exit_code:
-        return StoreUnavailable(f"{subject}: a store is unavailable; the lines above name it")
+        return StoreUnavailable(f"{subject}: a store is unavailable{words}")
     if code == Refused.exit_code:
-        return AirflowFailException(
-            f"{subject} was refused; the lines above say why, nothing more was changed"
+        return AirflowFailException(f"{subject} was refused{words}; nothing more was changed")
+    if not left and target.in_cluster:
+        words = (
+            "; its driver left no word in the run's folder. Its log is on the cluster, for YARN: "
+            "yarn logs -applicationId ID"
         )
-    return AirflowFailException(f"{subject} failed (exit code {code}); the lines above say why")
+    return AirflowFailException(f"{subject} failed (exit code {code}){words}")
 
 
-def _locale() -> dict[str, str]:
-    """LC_ALL for the driver of a scheduler without UTF-8: the JVM would garble names."""
-    chosen = next(
-        (os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), ""
-    )
-    return {} if re.search(r"utf-?8", chosen, re.IGNORECASE) else {"LC_ALL": "C.UTF-8"}
-
-
-def _with(first: str, variable: str) -> str:
-    return os.pathsep.join(part for part in (first, os.environ.get(variable, "")) if part)
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of this process, which spark-submit inherits, for a time."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

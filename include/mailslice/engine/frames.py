@@ -69,7 +69,20 @@ Session: TypeAlias = "SparkSession | InProcess | Small"
 
 
 def slots_of(spark: Session) -> int:
-    return 1 if isinstance(spark, InProcess) else int(spark.sparkContext.defaultParallelism)
+    """Tasks that run at once: those of the executors that came, or that were asked for.
+
+    A standalone master gives executors after the session has begun.
+    """
+    if isinstance(spark, InProcess):
+        return 1
+    context = spark.sparkContext
+    conf = context.getConf()
+    executors, cores = (
+        int(conf.get(f"spark.executor.{name}", one))
+        for name, one in (("instances", "0"), ("cores", "1"))
+    )
+    most = int(conf.get("spark.cores.max", "0"))
+    return max(int(context.defaultParallelism), executors * cores, most)
 
 
 def _one(_: object) -> int:

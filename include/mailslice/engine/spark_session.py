@@ -19,6 +19,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from mailslice.engine.spark_conf import (
+    NEEDED,
+    PY_FILES,
+    PYTHON,
+    SMALL,
+    added,
+    is_local,
+    on_loopback,
+    zip_package,
+)
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
 
@@ -57,17 +67,15 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     if _STARTED and _STARTED[0].sparkContext._jsc is not None:  # noqa: SLF001
         return _STARTED[0]
     _STARTED.clear()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    # spark-submit has chosen master, Python and memory; Databricks has started a session, too.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None
+    options = dict(NEEDED) if submitted else _options(settings, _scratch())
     if not submitted:
         _find_java()
         os.environ["PYSPARK_SUBMIT_ARGS"] = "pyspark-shell"
-    # Executors on this machine use this Python. A cluster on other machines names its own:
-    # spark.pyspark.python or PYSPARK_PYTHON.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    scratch = _scratch()
+        _choose_python(settings.duty.spark_master, options.get(PYTHON))
     builder = SparkSession.builder.appName(name)
-    for key, value in _defaults(settings, scratch, submitted).items():
+    for key, value in options.items():
         builder = builder.config(key, value)
     with _no_half_started_jvm():
         session = builder.getOrCreate()
@@ -77,6 +85,18 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         )  # what fails is raised, in a line or two; a job under spark-submit logs as its conf says
     _STARTED.append(session)
     return session
+
+
+def _choose_python(master: str, chosen: str | None) -> None:
+    """Executors on this machine use this Python. Those of a cluster use the one you named.
+
+    Spark does not read `spark.pyspark.python` where Python starts the JVM.
+    """
+    if chosen:
+        os.environ["PYSPARK_PYTHON"] = chosen
+    elif is_local(master):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 @contextmanager
@@ -96,44 +116,30 @@ def _no_half_started_jvm() -> Iterator[None]:
         raise
 
 
-def _defaults(settings: Settings, scratch: Path, submitted: bool) -> dict[str, str]:
-    log = (scratch / "log4j2.properties").as_uri()
-    options = f"-Dlog4j2.configurationFile={log} -XX:+UseSerialGC -Dderby.system.home={scratch}"
-    package_root = str(Path(__file__).resolve().parents[2])
-    values = {
-        "spark.ui.enabled": "false",
+def _options(settings: Settings, scratch: Path) -> dict[str, str]:
+    """Of a session that this process starts."""
+    duty, own = settings.duty, dict(settings.duty.spark_conf)
+    options = {
+        "spark.master": duty.spark_master,
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "8",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(
-            dict.fromkeys([package_root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-        ).strip(os.pathsep),
+        # Unused. Spark would make the folder where the command was called.
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
     }
-    if not submitted:
-        values |= {
-            "spark.master": settings.duty.spark_master,
-            "spark.driver.memory": settings.duty.spark_driver_memory,
-            # Executors elsewhere must reach the driver.
-            "spark.driver.bindAddress": (
-                "127.0.0.1" if _local(settings) else "0.0.0.0"  # noqa: S104
-            ),
-            "spark.local.dir": str(scratch / "spark"),
-            "spark.driver.extraJavaOptions": (
-                f"{options} {settings.duty.spark_driver_options}".strip()
-            ),
-        }
-        if _local(settings):
-            values["spark.driver.host"] = "127.0.0.1"
-    return values
-
-
-def _local(settings: Settings) -> bool:
-    return (
-        settings.duty.spark_master.startswith("local")
-        or "//127.0.0.1" in settings.duty.spark_master
-    )
+    jvm = []
+    if is_local(duty.spark_master):
+        log = (scratch / "log4j2.properties").as_uri()
+        jvm = [f"-Dlog4j2.configurationFile={log}", "-XX:+UseSerialGC"]
+        jvm.append(f"-Dderby.system.home={scratch}")
+        options |= {**SMALL, "spark.local.dir": str(scratch / "spark")}
+    else:
+        options[PY_FILES] = added(own.pop(PY_FILES, None), str(zip_package(scratch)))
+    if on_loopback(duty.spark_master):
+        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if is_local(duty.spark_master) or "spark_driver_memory" in duty.model_fields_set:
+        options["spark.driver.memory"] = duty.spark_driver_memory
+    if jvm or duty.spark_driver_options:
+        options["spark.driver.extraJavaOptions"] = " ".join([*jvm, duty.spark_driver_options])
+    return {**options, **own, **NEEDED}
 
 
 def _scratch() -> Path:

@@ -118,7 +118,7 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
 
     It is given once: whoever clears the task has the step done anew.
     """
-    folder = _folder(request, settings)
+    folder = folder_of(request, settings)
     steps = (folder.read_json(AHEAD) or {"steps": []})["steps"]
     if step not in steps:
         return None
@@ -130,7 +130,7 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
 
 def is_small(request: RunRequest, settings: Settings) -> bool:
     """Whether the plan of this run was made without Spark."""
-    return (_folder(request, settings).read_json(FILES["plan"]) or {}).get("engine") == PROCESS
+    return (folder_of(request, settings).read_json(FILES["plan"]) or {}).get("engine") == PROCESS
 
 
 def steps_of(params: DutyParams) -> tuple[str, ...]:
@@ -177,11 +177,12 @@ def _opened(
     duty = load(request.duty)
     params = duty.params.parse(request.params)
     with open_stores(settings) as stores:
-        run = Run(request, params, settings, stores, _folder(request, settings), clock)
+        run = Run(request, params, settings, stores, folder_of(request, settings), clock)
         yield _Job(duty, run, tools or Tools(), in_process)
 
 
-def _folder(request: RunRequest, settings: Settings) -> RunFolder:
+def folder_of(request: RunRequest, settings: Settings) -> RunFolder:
+    """The folder of the run."""
     return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
 
 

@@ -13,10 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from mailslice.maintenance.artifacts import plain
 from mailslice.maintenance.run_request import NO_QUEUE, STEPS, RunRequest, subject
-from mailslice.maintenance.runner import run_step
+from mailslice.maintenance.runner import folder_of, run_step
+from mailslice.maintenance.submission import read_settings, write_outcome
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.settings import load_settings
 
@@ -30,7 +33,9 @@ def main(duty: str, argv: Sequence[str]) -> int:
         stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
     _end_with_parent()
+    request: RunRequest | None = None
     try:
+        settings = read_settings(arguments.settings) if arguments.settings else load_settings()
         request = RunRequest(
             duty,
             subject(arguments.queue),
@@ -39,8 +44,13 @@ def main(duty: str, argv: Sequence[str]) -> int:
             arguments.who,
             _params(arguments.params),
         )
-        summary = run_step(arguments.step, request, load_settings())
-    except MailsliceError as error:
+        summary = run_step(arguments.step, request, settings)
+    except Exception as error:
+        if arguments.attempt and request:
+            with suppress(Exception):
+                write_outcome(folder_of(request, settings), arguments.attempt, error)
+        if not isinstance(error, MailsliceError):
+            raise
         print(f"{duty} {arguments.step}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return error.exit_code
     shown = {
@@ -62,6 +72,10 @@ def _parser(duty: str) -> argparse.ArgumentParser:
     parser.add_argument("--dag-run", default=None, help="Airflow's run id")
     parser.add_argument("--who", default="unknown", help="who asked for it")
     parser.add_argument("--params", default="{}", help="the duty's params as a JSON object")
+    parser.add_argument(
+        "--settings", type=Path, help="the settings as a file that Airflow's task wrote"
+    )
+    parser.add_argument("--attempt", help="name under which the run's folder gets how this ended")
     return parser
 
 

@@ -25,6 +25,7 @@ from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.durations import format_duration
 from mailslice.model.names import QueueTable
 from mailslice.model.setting_types import Duration, Group, Host, Hosts, LimitRules, Time, Words
+from mailslice.model.spark_conf import SparkConf
 from mailslice.model.throttling import Limits
 
 _MAX_RETENTION = timedelta(days=3650)
@@ -274,9 +275,14 @@ class DutySettings(Group):
     spark_master: str = "local[*]"
     """Spark master of duties that run without Airflow"""
     spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
+    """of the driver that `duty run` starts; on a cluster only where you set it"""
     spark_driver_options: str = ""
     """more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a
     quarter of the CPU off a short run"""
+    spark_conf: SparkConf = ()
+    """options of Spark for every duty, with and without Airflow: a JSON object, or `spark.a=b` with
+    commas between; they win over the few that mailslice gives; docs/scale.md has those of each
+    kind of cluster"""
     nodetool: str = ""
     """nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's
     address, such as `ssh {host} nodetool`"""

@@ -44,6 +44,7 @@ from mailslice.model.setting_groups import (
     WorkerSettings,
 )
 from mailslice.model.setting_types import Duration, Group, LimitRules, Time, Words
+from mailslice.model.spark_conf import MASKED
 
 PREFIX = "MAILSLICE_"
 STATE_FILE = ".state/run/settings.env"
@@ -182,7 +183,7 @@ def _sentence(problem: Any, source: str) -> str:
     value = problem["input"]
     if isinstance(value, timedelta):
         value = format_duration(value)
-    shown = "***" if secret else repr(_without_user(value))
+    shown = "***" if secret or problem["type"] == MASKED else repr(_without_user(value))
     return f"{name}={shown} (in the {source}): {_allowed(problem)}"
 
 

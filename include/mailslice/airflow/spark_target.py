@@ -1,0 +1,157 @@
+"""Where a step of Airflow is submitted to, and with which options of Spark, by kind of cluster.
+
+What the settings and the connection say wins over the few options given here, and nothing is given
+that a cluster sets better (docs/scale.md, ADR 78).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks import spark_submit
+from pydantic import TypeAdapter, ValidationError
+
+from mailslice.engine.spark_conf import (
+    PY_FILES,
+    SMALL,
+    added,
+    is_local,
+    on_loopback,
+    zip_package,
+)
+from mailslice.maintenance.submission import SETTINGS_FILE, write_settings
+from mailslice.model.errors import BadInput, BadSetting
+from mailslice.model.settings import Settings
+from mailslice.model.spark_conf import SparkConf
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+_CONF: TypeAdapter[tuple[tuple[str, str], ...]] = TypeAdapter(SparkConf)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A master, where the driver runs, and the options that settings and connection name."""
+
+    master: str
+    in_cluster: bool
+    """Whether the driver runs on the cluster (deploy-mode cluster)."""
+    own: Mapping[str, str]
+
+    @property
+    def is_yarn(self) -> bool:
+        return self.master.startswith("yarn")
+
+    @property
+    def is_kubernetes(self) -> bool:
+        return self.master.startswith("k8s")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether driver and executors are pods, whose image has mailslice and whose secrets are
+        the cluster's.
+        """
+        return self.is_kubernetes and self.in_cluster
+
+    def settings_argument(self, settings: Settings, folder: Path) -> str | None:
+        """The settings file as the driver finds it; None where the cluster gives it settings."""
+        if self.is_image:
+            return None
+        file = write_settings(settings, folder)
+        return file.name if self.in_cluster else str(file)
+
+    def options(self, folder: Path) -> dict[str, str]:
+        """The options of Spark for one submit. `folder` holds what is sent with it."""
+        options = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
+        own = dict(self.own)
+        if not self.in_cluster:
+            # Unused. Spark would make the folder where Airflow runs.
+            options["spark.sql.warehouse.dir"] = (folder / "warehouse").as_uri()
+        if is_local(self.master):
+            return {**options, **SMALL, **own}
+        if not self.in_cluster:
+            options["spark.pyspark.driver.python"] = sys.executable
+        if not self.is_image:
+            options[PY_FILES] = added(own.pop(PY_FILES, None), str(zip_package(folder)))
+        if self.is_yarn and self.in_cluster:
+            files = own.pop("spark.files", None)
+            options["spark.files"] = added(files, str(folder / SETTINGS_FILE))
+            # Airflow tries again. YARN would repeat a step that was refused.
+            options["spark.yarn.maxAppAttempts"] = "1"
+        # A step ends when its driver does.
+        if self.is_yarn:
+            own["spark.yarn.submit.waitAppCompletion"] = "true"
+        if self.is_kubernetes:
+            own["spark.kubernetes.submission.waitAppCompletion"] = "true"
+        return {**options, **own}
+
+    def environment(self) -> dict[str, str]:
+        """Variables of spark-submit, and of a driver on this machine."""
+        spec = util.find_spec("pyspark")
+        home = os.environ.get("SPARK_HOME") or str(Path(str(spec.origin)).parent if spec else "")
+        binaries = (str(Path(home) / "bin") if home else "", str(Path(sys.executable).parent))
+        paths = (*binaries, os.environ.get("PATH", ""))
+        values = {"PATH": os.pathsep.join(filter(None, paths)), **_locale()}
+        if home:
+            values["SPARK_HOME"] = home
+        if is_local(self.master):
+            root = str(Path(__file__).resolve().parents[2])
+            paths = (root, os.environ.get("PYTHONPATH", ""))
+            values |= {
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+            }
+        if on_loopback(self.master):
+            # The machine's name may resolve to an unreachable address; loopback needs none.
+            values["SPARK_LOCAL_IP"] = "127.0.0.1"
+        return values
+
+
+def target_of(connection: Connection, settings: Settings) -> Target:
+    """The target that the connection names. Raises BadInput for one that cannot work."""
+    extra: dict[str, Any] = connection.extra_dejson
+    host = str(connection.host)
+    whole = connection.conn_type == "spark" and ("://" in host or not connection.port)
+    master = host if whole else f"{connection.conn_type}://{host}"
+    in_cluster = extra.get("deploy-mode") == "cluster"
+    if in_cluster and (is_local(master) or master.startswith("spark")):
+        raise BadInput(
+            f"the Airflow connection {connection.conn_id!r}: deploy-mode cluster with the master "
+            f"{master}: Spark runs Python drivers there in deploy-mode client alone"
+        )
+    if master.startswith("k8s") and not hasattr(spark_submit, "kube_client"):
+        raise BadInput(
+            f"the Airflow connection {connection.conn_id!r}: the master {master} needs the package "
+            "apache-airflow-providers-cncf-kubernetes beside Airflow; install it"
+        )
+    if not is_local(master) and not settings.duty.artifacts:
+        raise BadSetting(
+            f"MAILSLICE_ARTIFACTS is unset (in the {settings.source}), and Spark's master is "
+            f"{master}: executors write plans there. Set it to s3a://BUCKET/PREFIX, or to a folder "
+            "that all of them share"
+        )
+    try:
+        conf = _CONF.validate_python(extra.get("conf") or ())
+    except ValidationError as error:
+        raise BadInput(
+            f"the Airflow connection {connection.conn_id!r}, extra 'conf': "
+            f"{error.errors(include_input=False)[0]['msg']}"
+        ) from None
+    return Target(master, in_cluster, {**dict(settings.duty.spark_conf), **dict(conf)})
+
+
+def _locale() -> dict[str, str]:
+    """LC_ALL for the driver of a scheduler without UTF-8: the JVM would garble names."""
+    chosen = next(
+        (os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), ""
+    )
+    return {} if re.search(r"utf-?8", chosen, re.IGNORECASE) else {"LC_ALL": "C.UTF-8"}
