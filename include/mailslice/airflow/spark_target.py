@@ -104,9 +104,9 @@ class Target:
             values["SPARK_HOME"] = home
         if is_local(self.master):
             root = str(Path(__file__).resolve().parents[2])
-            paths = (root, os.environ.get("PYTHONPATH", ""))
+            modules = (root, os.environ.get("PYTHONPATH", ""))
             values |= {
-                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "PYTHONPATH": os.pathsep.join(filter(None, modules)),
                 "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
                 "PYSPARK_DRIVER_PYTHON": sys.executable,
             }
