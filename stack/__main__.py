@@ -16,7 +16,7 @@ from typing import Any
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import clone_root
 from stack.bootstrap import DEBUG, UNEXPECTED, message_of_error
-from stack.parts import NAMES, java, list_file, part, resolve
+from stack.parts import FOR_TESTS, NAMES, java, list_file, part, resolve
 from stack.program import FILES
 from stack.settings import Profile, StackSettings, stack_settings
 from stack.steps import Steps
@@ -95,8 +95,9 @@ def _remove_if_empty(home: Path) -> None:
 def lock(_: list[str]) -> int:
     """Lists the jars of the Java parts anew."""
     sizes = stack_settings(Profile.RUN).sizes
+    names = (*NAMES, *FOR_TESTS)
     with Steps().step("jars") as step, ThreadPoolExecutor() as pool:
-        for name, jars in zip(NAMES, pool.map(partial(resolve, sizes=sizes), NAMES), strict=True):
+        for name, jars in zip(names, pool.map(partial(resolve, sizes=sizes), names), strict=True):
             file = Path(str(FILES)) / list_file(name, sizes)
             file.write_text("".join(f"{jar.line}\n" for jar in jars), encoding="utf-8")
             step.tell(f"{name}: {len(jars)}")

@@ -32,13 +32,14 @@ _HEAD = "Generated (`make docs`); a test compares."
 
 def pages(root: Path) -> Mapping[str, str]:
     """Every generated page: its path below docs/ and its text."""
-    scale = scale_page(read_measured(root / "docs" / "performance.json"))
+    scale = (root / "docs" / "scale.md").read_text(encoding="utf-8")
+    measured = read_measured(root / "docs" / "performance.json")
     own = {"settings.md": settings_page(), "cli.md": cli_page()}
     architecture = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
     return {
         **own,
         "dags.md": dags_page(root),
-        "scale.md": scale,
+        "scale.md": _with_figures(scale, "scale.md", scale_page(measured)),
         "adr/index.md": decisions_page(root / "docs" / "adr"),
         "architecture.md": architecture_page(architecture),
     }
@@ -46,10 +47,15 @@ def pages(root: Path) -> Mapping[str, str]:
 
 def architecture_page(text: str) -> str:
     """The page with the figures of `stack/house.py` from its mark to the end."""
+    return _with_figures(text, "architecture.md", f"{limits_table()}\n")
+
+
+def _with_figures(text: str, name: str, figures: str) -> str:
+    """The page with these figures from its mark to the end."""
     head, mark, _ = text.partition("<!-- figures: make docs -->\n")
     if not mark:
-        raise ValueError("docs/architecture.md has no mark for the figures of stack/house.py")
-    return f"{head}{mark}\n{limits_table()}\n"
+        raise ValueError(f"docs/{name} has no mark for the figures that are generated")
+    return f"{head}{mark}\n{figures}"
 
 
 def settings_page() -> str:

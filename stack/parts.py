@@ -22,6 +22,9 @@ from stack.program import FILES, CannotStart, filled
 from stack.settings import Sizes
 
 NAMES = ("cassandra", "s3proxy")
+"""What `make setup` brings."""
+FOR_TESTS = ("yarn",)
+"""What the first test that needs it brings."""
 _TIMEOUT_SECONDS = 1200
 
 
@@ -66,7 +69,7 @@ def java_home() -> Path:
 
 
 def part(name: str, sizes: Sizes) -> Path:
-    """The folder with the jars of `cassandra` or `s3proxy`, fetched when it is not there.
+    """The folder with the jars of one of NAMES or FOR_TESTS, fetched when it is not there.
 
     Raises CannotStart with the remedy.
     """

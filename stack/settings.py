@@ -70,6 +70,7 @@ class Sizes(BaseModel):
 
     cassandra_version: str = Field("5.0.6", description="version of Cassandra")
     s3proxy_version: str = Field("4.1.0", description="version of the S3 server")
+    yarn_version: str = Field("3.3.6", description="version of YARN, of tests alone")
     cassandra_heap: str = Field("1500m", pattern=r"^\d+[mg]$", description="heap of Cassandra")
     s3_heap: str = Field(
         "2g",

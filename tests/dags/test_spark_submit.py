@@ -5,6 +5,8 @@ A script takes spark-submit's place: it keeps what it was given, and ends as the
 
 import json
 import os
+import re
+import shlex
 import stat
 import sys
 import zipfile
@@ -24,7 +26,7 @@ from mailslice.maintenance import spark_job
 from mailslice.maintenance.runner import folder_of
 from mailslice.maintenance.submission import OUTCOME, read_settings
 from mailslice.model.errors import StoreUnavailable
-from mailslice.model.settings import load_settings
+from mailslice.model.settings import clone_root, load_settings, variables
 
 SUBMIT = """#!{python}
 import json, os, pathlib, shutil, sys
@@ -148,7 +150,11 @@ KINDS = {
     "YARN client": {"host": "yarn", "deploy-mode": "client"},
     "YARN cluster": {"host": "yarn", "deploy-mode": "cluster"},
     "Kubernetes client": {"host": "k8s://https://10.0.0.1:6443", "deploy-mode": "client"},
-    "Kubernetes cluster": {"host": "k8s://https://10.0.0.1:6443", "deploy-mode": "cluster"},
+    "Kubernetes cluster": {
+        "host": "k8s://https://10.0.0.1:6443",
+        "deploy-mode": "cluster",
+        "jobs": "local:///opt/mailslice/jobs/",
+    },
 }
 
 
@@ -201,6 +207,21 @@ def test_no_secret_is_in_a_command_or_a_log_and_the_file_is_its_owners(submit, k
     if kind == "YARN cluster":
         assert named == "mailslice-settings.json"
         assert submit.conf["spark.files"].endswith("/mailslice-settings.json")
+
+
+def test_a_driver_in_a_pod_runs_the_job_of_its_image(submit, kind):
+    submit.run()
+    (job,) = [word for word in submit.words if word.endswith("/queue_cleanup.py")]
+    image = job == "local:///opt/mailslice/jobs/queue_cleanup.py"
+    assert image == (kind == "Kubernetes cluster")
+    assert image or Path(job).is_file()
+
+
+def test_a_pod_without_a_folder_of_jobs_is_refused(submit):
+    submit.monkeypatch.setattr(hook_module, "kube_client", object(), raising=False)
+    submit.connect("k8s://https://10.0.0.1:6443", **{"deploy-mode": "cluster"})
+    with pytest.raises(AirflowFailException, match=r"in the extra 'jobs', such as local:///opt"):
+        submit.run()
 
 
 def test_a_driver_here_runs_this_python_and_one_on_the_cluster_the_clusters(submit, kind):
@@ -388,3 +409,50 @@ def test_without_a_master_nothing_is_submitted_to_yarn(submit, host):
         submit.run()
     assert not (submit.folder / "told.json").exists()
     assert spark_operator.CONNECTION == "spark_default"
+
+
+SECTIONS = dict(
+    re.findall(
+        r"^## (.+?)\n(.*?)(?=^## |\Z)",
+        (clone_root() / "docs" / "scale.md").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+)
+
+
+def block(section, language, number=0):
+    return re.findall(rf"^```{language}\n(.*?)^```", SECTIONS[section], re.MULTILINE | re.DOTALL)[
+        number
+    ]
+
+
+@pytest.mark.parametrize("section", ["Local", "Standalone", "YARN", "Kubernetes", "EMR"])
+def test_the_page_shows_the_settings_of_a_cluster_and_exactly_what_they_submit(submit, section):
+    submit.monkeypatch.setattr(hook_module, "kube_client", object(), raising=False)
+    for word in shlex.split(block(section, "sh")):
+        name, _, value = word.partition("=")
+        assert name in {"SPARK_HOME", "HADOOP_CONF_DIR", "AIRFLOW_CONN_SPARK_DEFAULT", *variables()}
+        if name != "SPARK_HOME":  # the script is there
+            submit.monkeypatch.setenv(name, value)
+    submit.run(name="plan")
+    places = {sys.executable: "PYTHON", str(clone_root() / "jobs"): "JOBS"}
+    said = shlex.join(["spark-submit", *submit.words])
+    said = re.sub(r"/(?!/)[\w/-]*mailslice-submit-\w+", "SUBMIT", said)
+    for path, name in places.items():
+        said = said.replace(path, name)
+    own = ("--run=", "--dag-run=", "--who=", "--params=", "--attempt=")
+    words = [word for word in shlex.split(said) if not word.startswith(own)]
+    assert words == [word for word in shlex.split(block(section, "text")) if word != "..."]
+
+
+def test_the_run_of_databricks_on_the_page_names_a_job_its_arguments_and_settings(monkeypatch):
+    (task,) = json.loads(block("Databricks", "json"))["tasks"]
+    job = task["spark_python_task"]
+    assert (clone_root() / "jobs" / Path(job["python_file"]).name).is_file()
+    environ = task["new_cluster"]["spark_env_vars"]
+    assert set(environ) <= set(variables())
+    for name, value in environ.items():
+        monkeypatch.setenv(name, re.sub(r"{{.*}}", "amqp://u:p@10.0.0.1", value))
+    step, request, settings = told_to_the_job(monkeypatch, job["parameters"])
+    assert (step, request.queue, request.params) == ("plan", "spool", {"dry_run": False})
+    assert settings.duty.artifacts.startswith("s3a://")

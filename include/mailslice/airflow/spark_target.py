@@ -45,6 +45,8 @@ class Target:
     in_cluster: bool
     """Whether the driver runs on the cluster (deploy-mode cluster)."""
     own: Mapping[str, str]
+    jobs: str | None = None
+    """The folder of the jobs where the driver runs, when it is another than here."""
 
     @property
     def is_yarn(self) -> bool:
@@ -60,6 +62,10 @@ class Target:
         the cluster's.
         """
         return self.is_kubernetes and self.in_cluster
+
+    def application(self, file: str) -> str:
+        """The job's file as spark-submit gets it, of the file here."""
+        return f"{self.jobs.rstrip('/')}/{Path(file).name}" if self.jobs else file
 
     def settings_argument(self, settings: Settings, folder: Path) -> str | None:
         """The settings file as the driver finds it; None where the cluster gives it settings."""
@@ -146,7 +152,14 @@ def target_of(connection: Connection, settings: Settings) -> Target:
             f"the Airflow connection {connection.conn_id!r}, extra 'conf': "
             f"{error.errors(include_input=False)[0]['msg']}"
         ) from None
-    return Target(master, in_cluster, {**dict(settings.duty.spark_conf), **dict(conf)})
+    jobs = extra.get("jobs")
+    target = Target(master, in_cluster, {**dict(settings.duty.spark_conf), **dict(conf)}, jobs)
+    if target.is_image and not jobs:
+        raise BadInput(
+            f"the Airflow connection {connection.conn_id!r}: a driver in a pod has its jobs in the "
+            "image; name their folder in the extra 'jobs', such as local:///opt/mailslice/jobs"
+        )
+    return target
 
 
 def _locale() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""docs/scale.md: what 100 million mails a day need, computed from what `make bench` measured.
+"""What 100 million mails a day need, computed from what `make bench` measured: for docs/scale.md.
 
 A figure that was not measured is not guessed: its cells say so. Times scale by rows and executors,
 as the duties split their work by slice or token range. What follows from the assumptions alone is
@@ -73,8 +73,14 @@ def executors(items: float, rates: Sequence[float | None], limit: timedelta) -> 
     return None if alone is None else max(1, -(-int(3600 * alone) // int(limit.total_seconds())))
 
 
+def _two_digits(number: float) -> int:
+    """Rounded down to two digits that count."""
+    unit = 10 ** max(0, len(str(int(number))) - 2)
+    return int(number) // unit * unit
+
+
 def scale_page(measured: Mapping[str, Any]) -> str:
-    """The page: the template with what follows from the unit costs."""
+    """The page from its mark on: the template with what follows from the unit costs."""
     costs = costs_of(measured["rows"])
     cpu = costs.get("cpu_seconds_per_1000")
     cells: dict[str, object] = {
@@ -86,7 +92,8 @@ def scale_page(measured: Mapping[str, Any]) -> str:
         rates = [costs.get(f"{figure}_per_second") for figure in figures]
         alone = hours(items, *rates)
         count = executors(items, rates, NIGHT)
-        cells[duty] = "- | -" if alone is None else f"{alone:,.1f} | {count:,}"
+        most = None if alone is None else _two_digits(items * NIGHT.total_seconds() / 3600 / alone)
+        cells[duty] = "- | - | -" if alone is None else f"{alone:,.1f} | {count:,} | {most:,}"
     template = (files("mailslice.bench") / "scale.md").read_text(encoding="utf-8")
     machine = f", {measured['machine']}" if measured["machine"] else ""
     return template.format(

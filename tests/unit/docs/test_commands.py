@@ -9,7 +9,7 @@ from mailslice.maintenance import registry
 from mailslice.model.settings import clone_root
 
 ROOT = clone_root()
-GENERATED = ("cli.md", "settings.md", "performance.md", "scale.md")
+GENERATED = ("cli.md", "settings.md", "performance.md")
 PAGES = [
     *(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED),
     ROOT / "README.md",
