@@ -26,6 +26,7 @@ from mailslice.maintenance import spark_job
 from mailslice.maintenance.runner import folder_of
 from mailslice.maintenance.submission import OUTCOME, read_settings
 from mailslice.model.errors import StoreUnavailable
+from mailslice.model.package_files import job_file
 from mailslice.model.settings import clone_root, load_settings, variables
 
 SUBMIT = """#!{python}
@@ -153,7 +154,7 @@ KINDS = {
     "Kubernetes cluster": {
         "host": "k8s://https://10.0.0.1:6443",
         "deploy-mode": "cluster",
-        "jobs": "local:///opt/mailslice/jobs/",
+        "jobs": "local:///opt/x/mailslice/jobs/",
     },
 }
 
@@ -212,7 +213,7 @@ def test_no_secret_is_in_a_command_or_a_log_and_the_file_is_its_owners(submit, k
 def test_a_driver_in_a_pod_runs_the_job_of_its_image(submit, kind):
     submit.run()
     (job,) = [word for word in submit.words if word.endswith("/queue_cleanup.py")]
-    image = job == "local:///opt/mailslice/jobs/queue_cleanup.py"
+    image = job == "local:///opt/x/mailslice/jobs/queue_cleanup.py"
     assert image == (kind == "Kubernetes cluster")
     assert image or Path(job).is_file()
 
@@ -220,7 +221,7 @@ def test_a_driver_in_a_pod_runs_the_job_of_its_image(submit, kind):
 def test_a_pod_without_a_folder_of_jobs_is_refused(submit):
     submit.monkeypatch.setattr(hook_module, "kube_client", object(), raising=False)
     submit.connect("k8s://https://10.0.0.1:6443", **{"deploy-mode": "cluster"})
-    with pytest.raises(AirflowFailException, match=r"in the extra 'jobs', such as local:///opt"):
+    with pytest.raises(AirflowFailException, match=r"in the extra 'jobs', such as local:///"):
         submit.run()
 
 
@@ -435,7 +436,7 @@ def test_the_page_shows_the_settings_of_a_cluster_and_exactly_what_they_submit(s
         if name != "SPARK_HOME":  # the script is there
             submit.monkeypatch.setenv(name, value)
     submit.run(name="plan")
-    places = {sys.executable: "PYTHON", str(clone_root() / "jobs"): "JOBS"}
+    places = {sys.executable: "PYTHON", str(job_file("queue_cleanup").parent): "JOBS"}
     said = shlex.join(["spark-submit", *submit.words])
     said = re.sub(r"/(?!/)[\w/-]*mailslice-submit-\w+", "SUBMIT", said)
     for path, name in places.items():
@@ -448,7 +449,7 @@ def test_the_page_shows_the_settings_of_a_cluster_and_exactly_what_they_submit(s
 def test_the_run_of_databricks_on_the_page_names_a_job_its_arguments_and_settings(monkeypatch):
     (task,) = json.loads(block("Databricks", "json"))["tasks"]
     job = task["spark_python_task"]
-    assert (clone_root() / "jobs" / Path(job["python_file"]).name).is_file()
+    assert job_file(Path(job["python_file"]).stem).is_file()
     environ = task["new_cluster"]["spark_env_vars"]
     assert set(environ) <= set(variables())
     for name, value in environ.items():

@@ -157,7 +157,8 @@ def target_of(connection: Connection, settings: Settings) -> Target:
     if target.is_image and not jobs:
         raise BadInput(
             f"the Airflow connection {connection.conn_id!r}: a driver in a pod has its jobs in the "
-            "image; name their folder in the extra 'jobs', such as local:///opt/mailslice/jobs"
+            "image; name their folder in the extra 'jobs', such as "
+            "local:///usr/local/lib/python3.11/site-packages/mailslice/jobs"
         )
     return target
 
