@@ -90,7 +90,7 @@ class SparkStep(SparkSubmitOperator):
         words = (f"--{name}={value}" for name, value in options.items())
         self.application_args = [self.step, *words]
         self.conf = target.options(folder)
-        self.application = target.application(self.application)
+        self.application = target.application(str(job_file(self.duty)))
         # The provider would hand `env_vars` to YARN's and Kubernetes' drivers instead.
         try:
             with _environment(target.environment()):

@@ -75,7 +75,7 @@ def executors(items: float, rates: Sequence[float | None], limit: timedelta) -> 
 
 def _two_digits(number: float) -> int:
     """Rounded down to two digits that count."""
-    unit = 10 ** max(0, len(str(int(number))) - 2)
+    unit: int = 10 ** max(0, len(str(int(number))) - 2)
     return int(number) // unit * unit
 
 
