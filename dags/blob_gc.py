@@ -29,22 +29,14 @@ no blob ids, ids of a present generation, objects younger than `grace`, and what
 was listed. Deleted content stays for `keep` in mailslice's bucket: `mailslice blobs restore`. A run
 that was killed is finished by the next one.
 
-**Params.** `grace`: objects modified less long ago are left alone. `delete_after`: time between
-recording a candidate and deleting it. `keep`: how long copies stay, `0s` = none. `max_share`: of
-all blobs, at most, in one run; 0.1 (MAILSLICE_GC_MAX_SHARE). `unusual`: also far more than the last
-runs deleted; needs a reason. `max_shrink`: of its references, what a source may have lost since the
-last run. `inventory`: an S3 Inventory (manifest.json, or a folder of Parquet or CSV files) in place
-of listing. `dry_run`: plan, check and report only. `intensity`: the share of the allowed rates, or
-of the time, that a run may take. `time_limit`: apply starts nothing new after it. `reason`: for the
-ledger.
-
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
-the pool `spark`, without which its tasks wait for ever.
+the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.
 
 **Example**
 
 ```
-airflow dags trigger blob_gc --conf '{"dry_run": true}'
+airflow dags trigger blob_gc                                     # a dry run
+airflow dags trigger blob_gc --conf '{"dry_run": false, "approve": true}'
 mailslice duty run blob_gc --grace 24h --json                   # the same without Airflow
 mailslice blobs restore --run RUN                               # all that a run deleted
 ```
@@ -52,24 +44,18 @@ mailslice blobs restore --run RUN                               # all that a run
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, one_chain, schedule_of
-from mailslice.airflow.trigger_form import form_of
-
-COLLECTED = Asset("blob_gc", uri="mailslice://blobs/gc")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="blob_gc",
-    doc_md=__doc__,
-    params=form_of("blob_gc"),
-    schedule=schedule_of("30 3 * * 0"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(hours=24)),
+@duty_dag(
+    "blob_gc",
+    doc=__doc__,
+    schedule="30 3 * * 0",
+    tags=[Tag.MAIL_QUEUE, Tag.DELETES],
+    timeout=timedelta(hours=24),
+    deadline=timedelta(hours=12),
 )
-def blob_gc() -> None:
+def blob_gc(chain: Chain) -> None:
     """Plan, check, apply, verify, report."""
-    one_chain("blob_gc", "blobs", COLLECTED)
-
-
-blob_gc()
+    chain.one_chain("blobs")

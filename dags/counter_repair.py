@@ -27,14 +27,8 @@ them. James' own recount (webadmin `RecomputeMailboxCounters`) must not run at t
 subtracts and adds, and would add to what is being corrected here. Nobody's mail is touched, but by
 `repair_projection`, which rewrites rows of `messageIdTable`.
 
-**Params.** `settle`: time between the two reads that must agree. `mailboxes`, `users`: only these;
-none = all. `trust_projection`: count `messageIdTable` instead, which is cheaper and sees no
-inconsistency. `repair_projection`: also rewrite the rows of `messageIdTable` that the plan lists,
-from the truth, each looked at again `settle` after the plan began; rows that were deleted from
-there alone come back. `dry_run`: plan, check and report only. `max_share`: of all mailboxes, at
-most, in one run that names none; 0.2 (MAILSLICE_DUTY_MAX_COUNTERS_SHARE). `unusual`: also far more
-than the last runs corrected; needs a reason. `intensity`: how hard to lean on Cassandra. `reason`:
-kept in the ledger.
+**Projection.** `repair_projection` looks at each row again `settle` after the plan began. Rows that
+were deleted from `messageIdTable` alone come back.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
 the pool `spark`, without which its task waits for ever; and James' mailbox tables in
@@ -43,31 +37,25 @@ MAILSLICE_CASSANDRA_KEYSPACE: without them it refuses.
 **Example**
 
 ```
-airflow dags trigger counter_repair --conf '{"users": ["alice@example.com"], "dry_run": true}'
+airflow dags trigger counter_repair --conf '{"users": ["alice@example.com"]}'   # a dry run
 mailslice duty run counter_repair --settle 5m --json           # the same without Airflow
 ```
 """
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, one_chain, schedule_of
-from mailslice.airflow.trigger_form import form_of
-
-REPAIRED = Asset("counter_repair", uri="mailslice://mailboxes/counters")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="counter_repair",
-    doc_md=__doc__,
-    params=form_of("counter_repair"),
-    schedule=schedule_of("15 3 * * 6"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE], timeout=timedelta(hours=24)),
+@duty_dag(
+    "counter_repair",
+    doc=__doc__,
+    schedule="15 3 * * 6",
+    tags=[Tag.MAIL_QUEUE],
+    timeout=timedelta(hours=24),
+    deadline=timedelta(hours=12),
 )
-def counter_repair() -> None:
+def counter_repair(chain: Chain) -> None:
     """Plan, check, apply, verify, report: once, for all mailboxes."""
-    one_chain("counter_repair", "counters", REPAIRED, apply_in_spark=False)
-
-
-counter_repair()
+    chain.one_chain("counters", apply_in_spark=False)

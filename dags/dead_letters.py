@@ -25,10 +25,6 @@ without content, or without a row (`force_cleaned` overrides the last). A kill b
 acknowledgement leaves the letter beside its copy: whichever comes second is dropped once the mail
 is done.
 
-**Params.** `queues`: names, none = all. `redrive`, `limit`, `rate`. `cause`, `name`, `sender`,
-`older_than`: which letters. `most_redrives`, `force_cleaned`, `look_at`. `intensity`: share of the
-rate that is set. `dry_run`: plan, check and report, change nothing. `reason`: kept in the ledger.
-
 **Costs** a second a queue without letters; a look holds 5 KB a letter in the broker; a letter that
 says no reason (James' own) costs S3 two requests.
 
@@ -38,33 +34,27 @@ below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS, for ever.
 **Example**
 
 ```
-airflow dags trigger dead_letters --conf '{"queues": ["spool"], "redrive": true}'
+airflow dags trigger dead_letters --conf '{"queues": ["spool"], "redrive": true}'   # a dry run
+airflow dags trigger dead_letters \
+  --conf '{"queues": ["spool"], "redrive": true, "dry_run": false}'
 mailslice duty run dead_letters --queue spool --redrive --cause expired --limit 100 --dry-run
 ```
 """
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues, schedule_of
-from mailslice.airflow.trigger_form import form_of
-
-LOOKED_AFTER = Asset("dead_letters", uri="mailslice://queue/dead-letters")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="dead_letters",
-    doc_md=__doc__,
-    params=form_of("dead_letters"),
-    schedule=schedule_of("25 * * * *"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(minutes=50)),
+@duty_dag(
+    "dead_letters",
+    doc=__doc__,
+    schedule="25 * * * *",
+    tags=[Tag.MAIL_QUEUE, Tag.DELETES],
+    timeout=timedelta(minutes=50),
+    deadline=timedelta(minutes=30),
 )
-def dead_letters() -> None:
+def dead_letters(chain: Chain) -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps(
-        "dead_letters", "letters", LOOKED_AFTER, plan_in_spark=False, apply_in_spark=False
-    ).expand(queue=list_queues())
-
-
-dead_letters()
+    chain.five_steps("letters", plan_in_spark=False, apply_in_spark=False)

@@ -24,40 +24,31 @@ browseStart are left out: James' own start has passed them, or its clear has. No
 queue runs meanwhile: each waits for the other. Until V3 is dropped, size, browse and cleanup read
 every copied mail twice, and count it once.
 
-**Params.** `queues`: names, none = all. `intensity`: share of MAILSLICE_DUTY_RATE_CASSANDRA.
-`dry_run`: plan, check and report, copy nothing. `reason`: kept.
-
 **Needs** MAILSLICE_QUEUE_TABLE=v4 (the default), the Airflow connection `spark_default`, the pool
 `spark`. Run it again as long as something writes V3: it adds what came since.
 
 **Example**
 
 ```
-airflow dags trigger migrate_v3_to_v4 --conf '{"queues": ["spool"], "reason": "James 3.8"}'
+airflow dags trigger migrate_v3_to_v4 \
+  --conf '{"queues": ["spool"], "reason": "James 3.8", "dry_run": false}'
 mailslice duty run migrate_v3_to_v4 --queue spool --json       # the same without Airflow
 ```
 """
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues
-from mailslice.airflow.trigger_form import form_of
-
-MIGRATED = Asset("migrate_v3_to_v4", uri="mailslice://queue/migration")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="migrate_v3_to_v4",
-    doc_md=__doc__,
-    params=form_of("migrate_v3_to_v4"),
-    schedule=None,
-    **dag_arguments(tags=[Tag.MAIL_QUEUE], timeout=timedelta(hours=12)),
+@duty_dag(
+    "migrate_v3_to_v4",
+    doc=__doc__,
+    tags=[Tag.MAIL_QUEUE],
+    timeout=timedelta(hours=12),
+    deadline=timedelta(hours=8),
 )
-def migrate_v3_to_v4() -> None:
+def migrate_v3_to_v4(chain: Chain) -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps("migrate_v3_to_v4", "migration", MIGRATED).expand(queue=list_queues())
-
-
-migrate_v3_to_v4()
+    chain.five_steps("migration")

@@ -26,15 +26,13 @@ each message is marked redelivered; nothing is lost, doubled or, on a classic qu
 even when the run is killed. Quorum queues with a delivery limit are refused. Without a census
 nothing is called lost.
 
-**Params.** `queues`: names, none = all. `older_than`: two slice windows when empty. `census`: see
-above. `dry_run`: judge and report, publish nothing; takes no census. `reason`: kept in the ledger.
-`intensity`: of no use here, nothing is written to the stores.
+**Intensity** has no meaning here: nothing is written to the stores. A dry run takes no census.
 
 **Output.** `mailslice queue audit QUEUE` lists the mails of the last audit;
 `metrics/mailslice-audit-QUEUE.prom` below MAILSLICE_ARTIFACTS.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
-the pool `spark`, without which its tasks wait for ever.
+the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.
 
 **Backfill** (`airflow backfill create ... --max-active-runs 1`) holds an audit to the mails of the
 slices that start in its data interval.
@@ -49,24 +47,18 @@ mailslice duty run queue_audit --queue spool --census --json   # the same withou
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues, schedule_of
-from mailslice.airflow.trigger_form import form_of
-
-AUDITED = Asset("queue_audit", uri="mailslice://queue/audit")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="queue_audit",
-    doc_md=__doc__,
-    params=form_of("queue_audit"),
-    schedule=schedule_of("45 4 * * *"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.READS], timeout=timedelta(hours=3)),
+@duty_dag(
+    "queue_audit",
+    doc=__doc__,
+    schedule="45 4 * * *",
+    tags=[Tag.MAIL_QUEUE, Tag.READS],
+    timeout=timedelta(hours=3),
+    deadline=timedelta(hours=2),
 )
-def queue_audit() -> None:
+def queue_audit(chain: Chain) -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps("queue_audit", "audit", AUDITED, apply_in_spark=False).expand(queue=list_queues())
-
-
-queue_audit()
+    chain.five_steps("audit", apply_in_spark=False)

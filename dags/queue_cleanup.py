@@ -22,17 +22,10 @@ never passes a live mail, never moves a start back. Content of mails in S3 is no
 mail keeps `browseStart` where it is: the slices behind it are emptied all the same. A run that was
 killed is finished by the next one.
 
-**Params.** `queues`: names, none = all. `dry_run`: plan, check and report only. `grace`: how long
-after its end a slice counts as closed; keep it four times larger than the clocks differ. `reason`:
-kept in the ledger. `max_share`: without effect. `unusual`: also far more rows than the last runs
-deleted (10 times, and more than 100,000); needs a `reason`. `sweep`: also rows before contentStart
-and marks without a row; it scans whole tables, and the scheduled run of each Sunday (UTC) does it
-by itself, and after a Sunday that failed the next scheduled run. `aside`: with it, rows without a
-mark that it finds there go into quarantine (`mailslice stuck list`). `restarted`: since when every
-node of James, and every worker and `smtp-in` of mailslice, has today's slice window; until that is
-said, slices close by the largest window there ever was. `rate`: partitions and marks a second, at
-most, 0 = no limit. `intensity`: the share of the allowed rates, or of the time, that a run may
-take.
+**Grace.** Keep `grace` four times larger than the clocks differ.
+
+**Sundays.** The scheduled run of each Sunday (UTC) sweeps by itself, and after a Sunday that failed
+the next scheduled run.
 
 **Backfill** holds a run to the slices that start in its data interval; the last interval is the one
 that *starts* at or before `--to-date`. A run over a clean range reports that. Backfills ignore
@@ -51,38 +44,31 @@ process, all five steps of it, without Spark; the other tasks show what it did. 
 of them has that step done anew.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
-the pool `spark`, without which its tasks wait for ever.
+the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.
 
 **Example**
 
 ```
-airflow dags trigger queue_cleanup --conf '{"queues": ["spool"], "dry_run": true}'
+airflow dags trigger queue_cleanup --conf '{"queues": ["spool"]}'                     # a dry run
+airflow dags trigger queue_cleanup --conf '{"queues": ["spool"], "dry_run": false}'
 mailslice duty run queue_cleanup --queue spool --dry-run       # the same without Airflow
 ```
 """
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues, schedule_of
-from mailslice.airflow.trigger_form import form_of
-
-CLEANED = Asset("queue_cleanup", uri="mailslice://queue/cleanup")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="queue_cleanup",
-    doc_md=__doc__,
-    params=form_of("queue_cleanup"),
-    schedule=schedule_of("15 2 * * *"),
-    **dag_arguments(
-        tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(hours=6), deadline=timedelta(hours=4)
-    ),
+@duty_dag(
+    "queue_cleanup",
+    doc=__doc__,
+    schedule="15 2 * * *",
+    tags=[Tag.MAIL_QUEUE, Tag.DELETES],
+    timeout=timedelta(hours=6),
+    deadline=timedelta(hours=4),
 )
-def queue_cleanup() -> None:
+def queue_cleanup(chain: Chain) -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps("queue_cleanup", "cleanup", CLEANED).expand(queue=list_queues())
-
-
-queue_cleanup()
+    chain.five_steps("cleanup")

@@ -22,9 +22,7 @@ the row, never the content; addresses leave it as domains only. It costs the bro
 the management API, and Cassandra the read of all rows from contentStart on: after a cleanup that is
 little.
 
-**Params.** `queues`: names, none = all. `domains`: so many in the histogram, the rest is summed up.
-`sample`: look at the broker. `dry_run`: measure and report, publish nothing. `reason`: kept in the
-ledger. `intensity`: nothing here to slow down.
+**Intensity** has no meaning here: there is nothing to slow down.
 
 **Output.** `metrics/mailslice-QUEUE.prom` below MAILSLICE_ARTIFACTS (point node_exporter's text
 file collector at the folder), `slices.svg` and JSON with each run. An empty queue says 0; what is
@@ -35,7 +33,7 @@ process, all five steps of it, without Spark; the other tasks show what it did. 
 of them has that step done anew.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and
-the pool `spark`, without which its tasks wait for ever.
+the pool `spark`, without which its tasks wait for ever. The DAG settings may name others.
 
 **Example**
 
@@ -47,24 +45,18 @@ mailslice duty run queue_size --queue spool --json             # the same withou
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues, schedule_of
-from mailslice.airflow.trigger_form import form_of
-
-MEASURED = Asset("queue_size", uri="mailslice://queue/size")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="queue_size",
-    doc_md=__doc__,
-    params=form_of("queue_size"),
-    schedule=schedule_of("*/15 * * * *"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.READS], timeout=timedelta(hours=1)),
+@duty_dag(
+    "queue_size",
+    doc=__doc__,
+    schedule="*/15 * * * *",
+    tags=[Tag.MAIL_QUEUE, Tag.READS],
+    timeout=timedelta(hours=1),
+    deadline=timedelta(minutes=30),
 )
-def queue_size() -> None:
+def queue_size(chain: Chain) -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps("queue_size", "size", MEASURED, apply_in_spark=False).expand(queue=list_queues())
-
-
-queue_size()
+    chain.five_steps("size", apply_in_spark=False)

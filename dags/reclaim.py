@@ -3,8 +3,11 @@
 Deletes alone never shrink the tables of a queue view: their compaction
 (TimeWindowCompactionStrategy) merges files of one window only, and data and the deletes written
 later never meet. `nodetool flush` and `nodetool garbagecollect` bring them together, and that is
-what this DAG runs, one node after the other, by the command in MAILSLICE_NODETOOL. The weekly
-companion of `queue_cleanup`, which deletes.
+what this DAG runs, one node after the other, by the command in MAILSLICE_NODETOOL.
+
+It runs when `queue_cleanup` has ended well on every queue: the asset `queue_cleanup/all` starts it.
+A node that nothing waits for is left alone. The DAG settings (docs/airflow.md) may give it a
+schedule of its own, such as once a week.
 
 **Steps**
 
@@ -27,12 +30,8 @@ Airflow's worker. Where a row has several replicas, a mail whose end a node miss
 live once the others have purged its tombstones: without a repair within gc_grace the run is
 refused.
 
-**Params.** `force`: also nodes of which nothing is known to wait. `least`: MiB that must wait on a
-node before it is begun. `max_pending`: compactions that run or wait on a node; with more of them it
-is not begun. `node_timeout`: of one command. `unrepaired`: go on although no repair is known; needs
-a reason. `dry_run`: measure and report only. `reason`: kept in the ledger. `intensity` has no
-meaning here: one node at a time is as gentle as it gets (slow a node down by its compaction
-throughput).
+**Intensity** has no meaning here: one node at a time is as gentle as it gets. Slow a node down by
+its compaction throughput.
 
 **Without MAILSLICE_NODETOOL** nothing is run: the report says about how many MiB wait, and which
 command frees them.
@@ -41,31 +40,25 @@ command frees them.
 
 ```
 MAILSLICE_NODETOOL='ssh {host} nodetool'                       # or: kubectl exec ... --
-airflow dags trigger reclaim --conf '{"force": true, "reason": "after the migration"}'
+airflow dags trigger reclaim \
+  --conf '{"force": true, "reason": "after the migration", "dry_run": false}'
 mailslice duty run reclaim --json                              # the same without Airflow
 ```
 """
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, one_chain, schedule_of
-from mailslice.airflow.trigger_form import form_of
-
-RECLAIMED = Asset("reclaim", uri="mailslice://cassandra/reclaim")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="reclaim",
-    doc_md=__doc__,
-    params=form_of("reclaim"),
-    schedule=schedule_of("30 4 * * 0"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE], timeout=timedelta(hours=48)),
+@duty_dag(
+    "reclaim",
+    doc=__doc__,
+    tags=[Tag.MAIL_QUEUE],
+    timeout=timedelta(hours=48),
+    deadline=timedelta(hours=24),
 )
-def reclaim() -> None:
+def reclaim(chain: Chain) -> None:
     """Plan, check, apply, verify, report: once for the cluster."""
-    one_chain("reclaim", "reclaim", RECLAIMED, plan_in_spark=False, apply_in_spark=False)
-
-
-reclaim()
+    chain.one_chain("reclaim", plan_in_spark=False, apply_in_spark=False)

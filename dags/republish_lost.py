@@ -24,41 +24,28 @@ the evidence cannot tell a lost mail from one that James delivered without marki
 `accept_duplicates`. A mail whose content is missing is skipped as bare. James' own task
 RepublishNotProcessedMails knows of none of this, nor of delays.
 
-**Params.** `queues`: names, none = all. `audit`: run of an audit. `older_than`: as James' olderThan
-(`1d`, `5h`). `accept_duplicates`, `repeat_unknown`: see above. `intensity`: share of
-MAILSLICE_DUTY_RATE_RABBITMQ. `dry_run`: only say what would be published. `reason`: kept in the
-ledger.
-
 **Example**
 
 ```
-airflow dags trigger republish_lost --conf '{"queues": ["spool"], "reason": "broker lost its disk"}'
+airflow dags trigger republish_lost \
+  --conf '{"queues": ["spool"], "reason": "broker lost its disk", "dry_run": false}'
 mailslice duty run republish_lost --queue spool --json         # the same without Airflow
 ```
 """
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues
-from mailslice.airflow.trigger_form import form_of
-
-REPUBLISHED = Asset("republish_lost", uri="mailslice://queue/republished")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="republish_lost",
-    doc_md=__doc__,
-    params=form_of("republish_lost"),
-    schedule=None,
-    **dag_arguments(tags=[Tag.MAIL_QUEUE], timeout=timedelta(hours=6)),
+@duty_dag(
+    "republish_lost",
+    doc=__doc__,
+    tags=[Tag.MAIL_QUEUE],
+    timeout=timedelta(hours=6),
+    deadline=timedelta(hours=3),
 )
-def republish_lost() -> None:
+def republish_lost(chain: Chain) -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps(
-        "republish_lost", "republish", REPUBLISHED, plan_in_spark=False, apply_in_spark=False
-    ).expand(queue=list_queues())
-
-
-republish_lost()
+    chain.five_steps("republish", plan_in_spark=False, apply_in_spark=False)

@@ -35,14 +35,11 @@ after all it may have been sent: the list then says so (`finished`). `recover` n
 write stage marks (MAILSLICE_QUEUE_STAGE_MARKS), else it is refused. The mails of a worker that died
 or was stopped are never touched: the broker gives them to another.
 
-**Params.** `queues`: names, none = all. `lock_timeout`, `mode`: as above. `most`: decisions in one
-run; with more the gate refuses the plan. `dry_run`: plan, check and report. `intensity`: of the
-copying to quarantine (MAILSLICE_DUTY_RATE_S3). `reason`: kept in the ledger.
-
 **Example**
 
 ```
-airflow dags trigger stuck_mails --conf '{"queues": ["spool"], "mode": "shadow"}'
+airflow dags trigger stuck_mails \
+  --conf '{"queues": ["spool"], "mode": "shadow", "dry_run": false}'
 mailslice duty run stuck_mails --queue spool --lock-timeout 30m --json  # without Airflow
 mailslice stuck list spool
 ```
@@ -50,26 +47,18 @@ mailslice stuck list spool
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, dag
-
-from mailslice.airflow.task_chain import Tag, dag_arguments, five_steps, list_queues, schedule_of
-from mailslice.airflow.trigger_form import form_of
-
-STUCK = Asset("stuck_mails", uri="mailslice://queue/stuck")
+from mailslice.airflow.duty_dag import Tag, duty_dag
+from mailslice.airflow.task_chain import Chain
 
 
-@dag(
-    dag_id="stuck_mails",
-    doc_md=__doc__,
-    params=form_of("stuck_mails"),
-    schedule=schedule_of("*/5 * * * *"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE], timeout=timedelta(minutes=30)),
+@duty_dag(
+    "stuck_mails",
+    doc=__doc__,
+    schedule="*/5 * * * *",
+    tags=[Tag.MAIL_QUEUE],
+    timeout=timedelta(minutes=30),
+    deadline=timedelta(minutes=15),
 )
-def stuck_mails() -> None:
+def stuck_mails(chain: Chain) -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps("stuck_mails", "stuck", STUCK, plan_in_spark=False, apply_in_spark=False).expand(
-        queue=list_queues()
-    )
-
-
-stuck_mails()
+    chain.five_steps("stuck", plan_in_spark=False, apply_in_spark=False)

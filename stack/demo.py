@@ -41,6 +41,7 @@ def run_demo() -> int:
         services.wait_for_airflow()
         with steps.step(f"{DAG}, through Airflow's scheduler") as step:
             conf: dict[str, object] = {"queues": [QUEUE], "grace": _GRACE, "reason": "make run"}
+            conf["dry_run"] = False
             run = run_cleanup(AirflowApi(stack), stack.state / "log" / "airflow.log", conf, step)
         report = commands.one("report", "last", "--duty", DAG, "--queue", QUEUE)
         size = commands.one("queue", "size", QUEUE)["size"]

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from mailslice.airflow.dag_doc import dag_doc
 from mailslice.bench.scale import read_measured, scale_page
 from mailslice.cli.documentation import cli_page
 from mailslice.model.durations import format_duration
@@ -91,11 +92,13 @@ def settings_page() -> str:
 
 
 def dags_page(root: Path) -> str:
-    """The docstrings of the DAG files."""
+    """The docstrings of the DAG files, with their params."""
     lines = ["# DAGs", "", f"{_HEAD} The text of each is its `doc_md`, which Airflow shows, too."]
     for file in sorted((root / "dags").glob("*.py")):
-        text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-        lines += ["", f"## {file.stem}", "", text.strip()]
+        code = file.read_text(encoding="utf-8")
+        text = ast.get_docstring(ast.parse(code)) or ""
+        doc = dag_doc(file.stem, text, reads_only="Tag.READS" in code)
+        lines += ["", f"## {file.stem}", "", doc.strip()]
     return "\n".join(lines) + "\n"
 
 

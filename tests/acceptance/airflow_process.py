@@ -227,6 +227,7 @@ def airflow_standalone(
         until("starting Airflow", 400, airflow.healthy)
         for dag in dags:
             until(f"parsing {dag}", 200, lambda dag=dag: airflow.parsed(dag))
+            airflow.api("PATCH", f"dags/{dag}", {"is_paused": False})
         airflow.api(
             "POST",
             "pools",

@@ -71,7 +71,7 @@ def nothing_to_do(airflow, stores, settings):
     stores.tables.browse_starts.insert_first(queue, hour)
     stores.tables.content_starts.insert_first(queue, hour)
     began = time.monotonic()
-    run = airflow.trigger(DAG, {"queues": ["idle"]})
+    run = airflow.trigger(DAG, {"queues": ["idle"], "dry_run": False})
     states = airflow.wait(DAG, run)
     seconds = time.monotonic() - began
     assert [states[step, "idle"] for step in STEPS] == ["success"] * 5
@@ -98,7 +98,7 @@ def test_a_run_with_nothing_to_do_takes_at_most_a_minute(airflow, stores, fresh_
 def test_a_missing_spark_connection_is_said_in_a_sentence_instead_of_meaning_yarn(airflow, stores):
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     put(stores, QueueName("away"), [hour - timedelta(hours=back) for back in (9, 7, 5)])
-    run = airflow.trigger(DAG, {"queues": ["away"]})
+    run = airflow.trigger(DAG, {"queues": ["away"], "dry_run": False})
     states = airflow.wait(DAG, run)
     assert states["plan_cleanup", "away"] == "failed"
     log = airflow.api(
@@ -118,7 +118,9 @@ def test_a_run_by_hand_cleans_its_queue_although_another_one_fails(airflow, stor
     put(stores, queue, [old, pinned, between], live=[pinned])
     airflow.connect("local[2]")
 
-    run = airflow.trigger(DAG, {"queues": ["nosuch", "by hand"], "reason": "test"})
+    run = airflow.trigger(
+        DAG, {"queues": ["nosuch", "by hand"], "reason": "test", "dry_run": False}
+    )
     states = airflow.wait(DAG, run)
 
     assert [states[step, "by hand"] for step in STEPS] == ["success"] * 5

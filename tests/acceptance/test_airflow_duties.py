@@ -71,7 +71,12 @@ def run(airflow, stores, world):
     """A green run of a DAG; its report."""
 
     def run(dag: str, queue: QueueName | None = None, **conf: object) -> dict:
-        given = {"reason": "test", **({"queues": [queue]} if queue else {}), **conf}
+        given = {
+            "reason": "test",
+            "dry_run": False,
+            **({"queues": [queue]} if queue else {}),
+            **conf,
+        }
         dag_run = airflow.trigger(dag, given)
         states = airflow.wait(dag, dag_run)
         assert {state for task, state in states.items()} == {"success"}, states

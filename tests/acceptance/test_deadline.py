@@ -20,13 +20,15 @@ import os, time
 from datetime import timedelta
 from airflow.sdk import dag, task
 from mailslice.airflow.notifier import notify_alerts
-from mailslice.airflow.task_chain import Tag, dag_arguments
+from mailslice.airflow.dag_settings import OneDag
+from mailslice.airflow.duty_dag import Declaration, Tag, dag_arguments
 
-arguments = dag_arguments(
-    tags=[Tag.READS], timeout=timedelta(minutes=10), deadline=timedelta(seconds=5)
+declared = Declaration(
+    duty="queue_size", doc="", tags=[Tag.READS],
+    timeout=timedelta(minutes=10), deadline=timedelta(seconds=5),
 )
 
-@dag(dag_id="late", schedule=None, **arguments)
+@dag(dag_id="late", schedule=None, **dag_arguments(declared, OneDag()))
 def late():
     @task
     def slow():

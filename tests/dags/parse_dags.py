@@ -1,5 +1,5 @@
 """Run as a process: parses the DAG files of argv[1] and prints what the tests ask about, one JSON
-object on the last line.
+object on the last line. Runs by every version of Airflow that is supported.
 """
 
 import json
@@ -7,10 +7,18 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from airflow.dag_processing.dagbag import DagBag
-from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import TimeRestriction
+from airflow.version import version
 from pendulum import instance
+
+try:
+    from airflow.dag_processing.dagbag import DagBag
+except ImportError:  # below 3.2
+    from airflow.models.dagbag import DagBag
+try:
+    from airflow.serialization.serialized_objects import DagSerialization
+except ImportError:  # below 3.2
+    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
 
 HEAVY = {
     "pyspark",
@@ -32,8 +40,30 @@ def main() -> None:
     heavy = sorted({name.split(".")[0] for name in sys.modules} & HEAVY)
     dags = {dag_id: about(dag) for dag_id, dag in bag.dags.items()}
     print(
-        json.dumps({"errors": bag.import_errors, "seconds": seconds, "heavy": heavy, "dags": dags})
+        json.dumps(
+            {
+                "airflow": version,
+                "errors": bag.import_errors,
+                "seconds": seconds,
+                "heavy": heavy,
+                "dags": dags,
+                "plugins": plugins(),
+            }
+        )
     )
+
+
+def plugins():
+    """The names of mailslice's plugins, and what went wrong with any."""
+    from airflow import plugins_manager
+
+    plugins_manager.ensure_plugins_loaded()
+    if hasattr(plugins_manager, "_get_plugins"):  # 3.2
+        loaded, errors = plugins_manager._get_plugins()
+    else:
+        loaded, errors = plugins_manager.plugins, plugins_manager.import_errors
+    names = sorted(one.name for one in loaded if "mailslice" in str(one.name))
+    return {"names": names, "errors": errors}
 
 
 def about(dag):
@@ -54,6 +84,9 @@ def about(dag):
         "doc": dag.doc_md,
         "tags": sorted(dag.tags),
         "catchup": dag.catchup,
+        "paused": dag.is_paused_upon_creation,
+        "file": dag.fileloc.rpartition("/")[2],
+        "follows": sorted(uris(dag)),
         "max_active_runs": dag.max_active_runs,
         "timeout": dag.dagrun_timeout.total_seconds(),
         "callback": type(dag.on_failure_callback).__name__,
@@ -73,25 +106,33 @@ def about(dag):
     }
 
 
+def uris(dag):
+    """The assets that start the DAG."""
+    condition = getattr(dag.timetable, "asset_condition", None)
+    return [asset.uri for asset in condition.objects] if condition else []
+
+
 def _deadlines(dag):
-    found = dag.deadline or []
+    found = getattr(dag, "deadline", None) or []
     return found if isinstance(found, list) else [found]
 
 
 def of_task(task):
+    policy = getattr(task, "retry_policy", None)
     return {
         "type": type(task).__name__,
         "upstream": sorted(task.upstream_task_ids),
         "trigger": task.trigger_rule.value,
         "retries": task.retries,
         "policy": None
-        if task.retry_policy is None
-        else [[rule.exception_path, rule.action.value] for rule in task.retry_policy.rules],
-        "otherwise": None if task.retry_policy is None else task.retry_policy.default.value,
+        if policy is None
+        else [[rule.exception_path, rule.action.value] for rule in policy.rules],
+        "otherwise": None if policy is None else policy.default.value,
         "timeout": task.execution_timeout.total_seconds(),
         "pool": task.pool,
         "names": task.map_index_template,
-        "outlets": [asset.uri for asset in task.outlets],
+        "connection": getattr(task, "_conn_id", None),
+        "outlets": [getattr(asset, "uri", asset.name) for asset in task.outlets],
         "duty": getattr(task, "duty", None),
         "step": getattr(task, "step", None),
     }

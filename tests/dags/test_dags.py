@@ -13,24 +13,30 @@ DUTIES = sorted(file.stem for file in (ROOT / "dags").glob("*.py"))
 OF_QUEUES = [duty for duty in DUTIES if load(duty).needs_queue]
 OF_NO_QUEUE = [duty for duty in DUTIES if not load(duty).needs_queue]
 IN_SPARK = {"queue_cleanup": {"plan", "apply"}, "queue_size": {"plan"}}
-AIRFLOW_ONLY = {"queues"}
+AIRFLOW_ONLY = {"queues", "approve"}
 ON_DEMAND = {"republish_lost", "migrate_v3_to_v4"}
+READ_ONLY = {"queue_size", "queue_audit"}
+FOLLOWERS = {"reclaim": "mailslice://queue/cleanup/all"}
+FOLLOWED = {"queue_cleanup": "all_queues"}
 
 
 def noun_of(tasks):
     return next(task.removeprefix("plan_") for task in tasks if task.startswith("plan_"))
 
 
-def steps(noun):
-    return [f"plan_{noun}", "check_plan", f"apply_{noun}", "verify", "report"]
+def steps(noun, dag):
+    approve = [] if dag in READ_ONLY else ["approve"]
+    return [f"plan_{noun}", "check_plan", *approve, f"apply_{noun}", "verify", "report"]
 
 
 def test_every_file_parses(parsed):
     assert parsed["errors"] == {}
+    assert parsed["plugins"] == {"names": ["mailslice", "mailslice_timetables"], "errors": {}}
 
 
 def test_these_are_the_dags_and_each_duty_has_one(parsed):
     assert sorted(parsed["dags"]) == DUTIES == names()
+    assert {about["file"] for about in parsed["dags"].values()} == {f"{dag}.py" for dag in DUTIES}
 
 
 def test_parsing_imports_nothing_heavy(parsed):
@@ -41,8 +47,8 @@ def test_parsing_imports_nothing_heavy(parsed):
 @pytest.mark.parametrize("dag", OF_QUEUES)
 def test_the_five_steps_stand_in_order_one_chain_a_queue(parsed, dag):
     tasks = parsed["dags"][dag]["tasks"]
-    order = ["list_queues", *steps(noun_of(tasks))]
-    assert sorted(tasks) == sorted(order)
+    order = ["list_queues", *steps(noun_of(tasks), dag)]
+    assert sorted(set(tasks) - {FOLLOWED.get(dag)}) == sorted(order)
     assert [sorted(tasks[task]["upstream"]) for task in order] == [
         [],
         ["list_queues"],
@@ -56,7 +62,7 @@ def test_the_five_steps_stand_in_order_one_chain_a_queue(parsed, dag):
 @pytest.mark.parametrize("dag", OF_NO_QUEUE)
 def test_a_duty_without_queue_has_one_chain(parsed, dag):
     tasks = parsed["dags"][dag]["tasks"]
-    order = steps(noun_of(tasks))
+    order = steps(noun_of(tasks), dag)
     assert sorted(tasks) == sorted(order)
     assert [tasks[task]["upstream"] for task in order] == [[], *([before] for before in order[:-1])]
 
@@ -64,9 +70,8 @@ def test_a_duty_without_queue_has_one_chain(parsed, dag):
 @pytest.mark.parametrize("dag", DUTIES)
 def test_only_the_report_runs_after_a_failure(parsed, dag):
     triggers = {task: about["trigger"] for task, about in parsed["dags"][dag]["tasks"].items()}
-    assert triggers == {
-        task: "all_done" if task == "report" else "all_success" for task in triggers
-    }
+    others = {"report": "all_done", "all_queues": "none_failed"}
+    assert triggers == {task: others.get(task, "all_success") for task in triggers}
 
 
 @pytest.mark.parametrize("dag", DUTIES)
@@ -77,7 +82,8 @@ def test_spark_steps_share_the_pool_and_know_their_duty(parsed, dag):
         if about["type"] == "SparkStep"
     }
     assert all(
-        (about["pool"], about["duty"], about["step"]) == ("spark", dag, task.split("_")[0])
+        (about["pool"], about["connection"], about["duty"], about["step"])
+        == ("spark", "spark_default", dag, task.split("_")[0])
         for task, about in spark.items()
     )
     if dag in IN_SPARK:
@@ -90,7 +96,7 @@ def test_the_ui_shows_queue_names_instead_of_indexes(parsed, dag):
     assert all(
         "queue" in about["names"] or "op_args" in about["names"]
         for task, about in tasks.items()
-        if task != "list_queues"
+        if task not in ("list_queues", "all_queues")
     )
 
 
@@ -111,6 +117,32 @@ def test_runs_are_bounded_and_failures_are_told(parsed, dag):
         "DutyNotifier",
     )
     assert all(0 < task["timeout"] <= about["timeout"] for task in about["tasks"].values())
+    assert [0 < deadline < about["timeout"] for deadline in about["deadlines"]] == [True]
+
+
+def test_a_new_airflow_runs_what_only_reads_and_nothing_else(parsed):
+    on = {dag for dag, about in parsed["dags"].items() if about["paused"] is False}
+    assert on == READ_ONLY == {d for d in parsed["dags"] if "reads only" in tags(parsed, d)}
+    assert {about["paused"] for about in parsed["dags"].values()} == {True, False}
+
+
+def tags(parsed, dag):
+    return parsed["dags"][dag]["tags"]
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_the_form_is_dry_where_a_run_would_change_something(parsed, dag):
+    params = parsed["dags"][dag]["params"]
+    assert params["dry_run"] is (dag not in READ_ONLY)
+    assert params.get("approve") is (None if dag in READ_ONLY else False)
+
+
+def test_the_disk_is_reclaimed_after_a_cleanup(parsed):
+    follows = {dag: about["follows"] for dag, about in parsed["dags"].items()}
+    assert follows == {dag: [FOLLOWERS[dag]] if dag in FOLLOWERS else [] for dag in DUTIES}
+    told = parsed["dags"]["queue_cleanup"]["tasks"]["all_queues"]
+    assert told["outlets"] == [FOLLOWERS["reclaim"]]
+    assert told["upstream"] == ["report"]
 
 
 @pytest.mark.parametrize("dag", DUTIES)
@@ -120,9 +152,11 @@ def test_the_report_tells_its_asset(parsed, dag):
         for task, about in parsed["dags"][dag]["tasks"].items()
         if about["outlets"]
     }
+    outlets.pop(FOLLOWED.get(dag), None)
     assert list(outlets) == ["report"]
-    assert len(outlets["report"]) == 1
-    assert outlets["report"][0].startswith("mailslice://")
+    asset, *aliases = outlets["report"]
+    assert asset.startswith("mailslice://")
+    assert aliases == ([f"{dag} queues"] if dag in OF_QUEUES else [])
 
 
 @pytest.mark.parametrize("dag", DUTIES)
@@ -144,7 +178,8 @@ def test_the_text_says_purpose_dangers_params_and_an_example(parsed, dag):
 def test_params_of_the_cleanup_form(parsed):
     assert parsed["dags"]["queue_cleanup"]["params"] == {
         "queues": [],
-        "dry_run": False,
+        "dry_run": True,
+        "approve": False,
         "grace": None,
         "reason": None,
         "max_share": 0.0,
@@ -170,7 +205,7 @@ def test_the_duty_takes_what_the_form_gives_and_has_the_same_defaults(parsed, da
         for name, value in parsed["dags"][dag]["params"].items()
         if name not in AIRFLOW_ONLY
     }
-    assert load(dag).params.parse(given) == load(dag).params()
+    assert load(dag).params.parse({**given, "dry_run": False}) == load(dag).params()
 
 
 @pytest.mark.parametrize(
@@ -201,19 +236,14 @@ def test_the_cleanup_is_nightly_and_a_backfill_has_slices_to_work_on(parsed):
 
 @pytest.mark.parametrize("dag", DUTIES)
 def test_what_puts_mail_back_or_copies_it_is_asked_for_by_a_person(parsed, dag):
-    assert parsed["dags"][dag]["fires_by_itself"] is (dag not in ON_DEMAND)
+    by_itself = dag not in {*ON_DEMAND, *FOLLOWERS}
+    assert parsed["dags"][dag]["fires_by_itself"] is by_itself
 
 
 def test_a_cleanup_that_takes_too_long_is_told_of_before_it_is_ended(parsed):
     about = parsed["dags"]["queue_cleanup"]
     assert about["deadlines"] == [4 * 3600]
     assert about["deadlines"][0] < about["timeout"]
-
-
-def test_the_disk_is_reclaimed_each_week(parsed):
-    about = parsed["dags"]["reclaim"]
-    assert about["fires_by_itself"]
-    assert about["backfilled"] == ["2026-11-01T04:30:00+00:00", "2026-11-08T04:30:00+00:00"]
 
 
 def test_the_size_is_measured_every_quarter_of_an_hour(parsed):
@@ -231,7 +261,8 @@ def test_with_schedules_off_nothing_fires_by_itself_and_backfills_still_work(
     quiet = parsed_quiet["dags"][dag]
     assert parsed_quiet["errors"] == {}
     assert not quiet["fires_by_itself"]
-    assert quiet["periodic"] is (dag not in ON_DEMAND)
+    assert quiet["follows"] == []
+    assert quiet["periodic"] is (dag not in {*ON_DEMAND, *FOLLOWERS})
     assert quiet["backfilled"] == parsed["dags"][dag]["backfilled"]
 
 
@@ -248,4 +279,4 @@ def test_dag_files_hold_no_logic():
         imported = {
             node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
         }
-        assert imported <= {"airflow", "datetime", "mailslice"}
+        assert imported <= {"datetime", "mailslice"}

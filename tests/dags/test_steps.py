@@ -9,13 +9,15 @@ from types import SimpleNamespace
 
 import lazy_object_proxy
 import pytest
-from airflow.sdk import Asset, Connection
+from airflow.sdk import Connection
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowSkipException,
 )
 
 from mailslice.airflow import notifier, spark_operator, task_chain
+from mailslice.airflow.assets import duty_asset, queues_alias
+from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.notifier import DutyNotifier, Webhook, channels, message_of
 from mailslice.airflow.run_request import duty_params, request_of, who
 from mailslice.airflow.spark_operator import SparkStep
@@ -25,7 +27,7 @@ from mailslice.maintenance.engine import TooLarge
 from mailslice.model.errors import BadInput, BadSetting, GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
 
-ASSET = Asset("told", uri="mailslice://told")
+CLEANUP = DagDuty(duty="queue_cleanup")
 
 
 def context(run_type="manual", user="alice", **params):
@@ -223,8 +225,7 @@ def test_a_dry_run_skips_apply_and_nothing_else(monkeypatch, step):
 
 
 @pytest.mark.parametrize("given", [[""], ["", " "]])
-def test_queues_that_are_all_blank_are_not_all_queues(monkeypatch, given):
-    monkeypatch.setattr(task_chain, "get_current_context", lambda: {"params": {"queues": given}})
+def test_queues_that_are_all_blank_are_not_all_queues(given):
     with pytest.raises(
         AirflowFailException,
         match=(
@@ -232,14 +233,12 @@ def test_queues_that_are_all_blank_are_not_all_queues(monkeypatch, given):
             r"queue"
         ),
     ):
-        task_chain.list_queues.function()
+        task_chain.queues_of(CLEANUP, {"params": {"queues": given}})
 
 
-def test_the_queues_of_the_form_are_taken_once_each(monkeypatch):
-    monkeypatch.setattr(
-        task_chain, "get_current_context", lambda: {"params": {"queues": ["b", " a ", "b", ""]}}
-    )
-    assert task_chain.list_queues.function() == ["b", "a"]
+def test_the_queues_of_the_form_are_taken_once_each():
+    given = {"params": {"queues": ["b", " a ", "b", ""]}}
+    assert task_chain.queues_of(CLEANUP, given) == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +255,7 @@ def test_a_gate_that_fails_is_final_and_a_store_that_is_away_is_not(monkeypatch,
     monkeypatch.setattr("mailslice.maintenance.runner.run_step", run_step)
     monkeypatch.setattr(task_chain, "get_current_context", context)
     with pytest.raises(seen, match=str(raised)[:12]):
-        task_chain.run_in_process("queue_cleanup", "check", "spool")
+        task_chain.run_in_process(CLEANUP, "check", "spool")
 
 
 class States:
@@ -298,9 +297,9 @@ def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_ki
         report=json.dumps({"run": run, "status": "failed", "message": "apply: no such table"})
     )
     stores = SimpleNamespace(own=SimpleNamespace(runs=SimpleNamespace(get=lambda _: row)))
-    monkeypatch.setattr("mailslice.model.settings.load_settings", lambda: settings)
     monkeypatch.setattr("mailslice.stores.open_stores", lambda _: nullcontext(stores))
-    found = task_chain._recorded(context(), "queue_cleanup", "spool")
+    duty = DagDuty(duty="queue_cleanup", load=lambda: settings)
+    found = task_chain._recorded(context(), duty, "spool")
     assert (found["message"] if found else None) == wanted
 
 
@@ -545,15 +544,34 @@ def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(mon
 
 
 def test_the_report_task_tells_the_alerts(monkeypatch):
-    told = []
+    told, events = [], QueueEvents()
+    asset, alias = duty_asset("queue_size"), queues_alias("queue_size")
     monkeypatch.setattr(task_chain, "notify_alerts", told.append)
     monkeypatch.setattr(
         task_chain,
         "get_current_context",
-        lambda: {"outlet_events": {ASSET: SimpleNamespace(extra=None)}},
+        lambda: {"outlet_events": {asset: SimpleNamespace(extra=None), alias: events}},
     )
     monkeypatch.setattr(task_chain, "failed_steps", lambda *_: [])
     monkeypatch.setattr(task_chain, "run_in_process", lambda *_: report_with_alerts())
-    task = task_chain._report("queue_size", ASSET, before=[])
-    task.function("spool")
+    task = task_chain._report(DagDuty(duty="queue_size"), before=[])
+    task.function("a/b")
     assert told == [report_with_alerts()]
+    (told_of,) = events.added
+    assert told_of.uri == "mailslice://queue/size/queue/a%2Fb"
+    monkeypatch.setattr(
+        task_chain, "run_in_process", lambda *_: report_with_alerts(status="dry run")
+    )
+    task.function("spool")
+    assert events.added == [told_of], "a dry run is no news for other DAGs"
+
+
+class QueueEvents:
+    """The outlet events of the alias that stands for queues."""
+
+    def __init__(self):
+        self.added = []
+
+    def add(self, asset, extra):
+        assert extra["duty"] == "queue_size"
+        self.added.append(asset)

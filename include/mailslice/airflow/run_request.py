@@ -12,8 +12,11 @@ from mailslice.maintenance.run_request import RunRequest, run_of_dag, subject
 from mailslice.model.errors import BadInput
 
 log = logging.getLogger(__name__)
-QUEUES = "queues"
-"""The one param that chooses which queues run, not what a run does."""
+QUEUES, APPROVE, DRY_RUN = "queues", "approve", "dry_run"
+OF_AIRFLOW = (QUEUES, APPROVE)
+"""Params that are the DAG's business: which queues run, and whether a person is asked."""
+_WITHOUT_A_FORM = ("scheduled", "backfill", "asset_triggered")
+"""Types of runs that nobody started by the form, whose default is a dry run."""
 _SUNDAY = 6
 _WORKING_SHARE = 0.8
 """Of a step's time-out: what is left is for ending in order, so that Airflow need not kill it."""
@@ -22,21 +25,30 @@ _WORKING_SHARE = 0.8
 def who(context: Mapping[str, Any]) -> str:
     """The Airflow user who triggered the run, else its type (`scheduled`, `backfill`)."""
     dag_run = context["dag_run"]
-    return dag_run.triggering_user_name or str(getattr(dag_run.run_type, "value", dag_run.run_type))
+    return getattr(dag_run, "triggering_user_name", None) or _run_type(dag_run)  # 3.0 has no name
+
+
+def is_dry(context: Mapping[str, Any]) -> bool:
+    """Whether this run plans, checks and reports only."""
+    return bool(duty_params(context).get(DRY_RUN))
 
 
 def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
     """The form's params that have a value; for a backfill its slices [from, to).
 
     A scheduled or manual run works on every slice; only a backfill is held to its data interval.
+    The form's default is a dry run. A run that Airflow starts is dry only where its conf says so.
     """
     params = {
         name: value
         for name, value in dict(context["params"]).items()
-        if name != QUEUES and value not in (None, "")
+        if name not in OF_AIRFLOW and value not in (None, "")
     }
     dag_run = context["dag_run"]
-    if getattr(dag_run.run_type, "value", dag_run.run_type) == "backfill":
+    run_type = _run_type(dag_run)
+    if run_type in _WITHOUT_A_FORM and DRY_RUN not in (getattr(dag_run, "conf", None) or {}):
+        params.pop(DRY_RUN, None)
+    if run_type == "backfill":
         params["slices_from"] = dag_run.data_interval_start.isoformat()
         params["slices_before"] = dag_run.data_interval_end.isoformat()
     return params
@@ -65,7 +77,7 @@ def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
     succeeds. Airflow says which run did last; a manual run counts, too. Nothing for other runs.
     """
     dag_run, weekly = context["dag_run"], dict(load(duty).params.WEEKLY)
-    if not weekly or getattr(dag_run.run_type, "value", dag_run.run_type) != "scheduled":
+    if not weekly or _run_type(dag_run) != "scheduled":
         return {}
     end: datetime = dag_run.data_interval_end
     sunday = (end - timedelta(days=(end.weekday() - _SUNDAY) % 7)).date()
@@ -79,3 +91,7 @@ def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
         "no run of %s has succeeded since Sunday %s: this one does what Sunday's does", duty, sunday
     )
     return weekly
+
+
+def _run_type(dag_run: Any) -> str:
+    return str(getattr(dag_run.run_type, "value", dag_run.run_type))

@@ -14,23 +14,23 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
-from airflow.sdk.exceptions import (
+
+from mailslice.airflow.approval import require_approval
+from mailslice.airflow.dag_duty import DagDuty
+from mailslice.airflow.run_request import request_of
+from mailslice.airflow.spark_target import Target, target_of
+from mailslice.airflow.versions import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     AirflowSkipException,
 )
-
-from mailslice.airflow.run_request import request_of
-from mailslice.airflow.spark_target import Target, target_of
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.submission import Outcome, read_outcome
-from mailslice.model.errors import BadInput, MailsliceError, Refused, StoreUnavailable, TryAgain
+from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
 from mailslice.model.package_files import job_file
-from mailslice.model.settings import Settings, load_settings
+from mailslice.model.settings import Settings
 
-CONNECTION = "spark_default"
-POOL = "spark"
 DRY_RUN = "dry run: the plan stays in the report, nothing is applied"
 _EXIT_CODE = re.compile(r"[Ee]rror code is: (\d+)")
 
@@ -44,15 +44,24 @@ class SparkStep(SparkSubmitOperator):
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "mail_queue")
 
-    def __init__(self, *, duty: str, step: str, mail_queue: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        duty: str,
+        step: str,
+        mail_queue: Any,
+        dag_duty: DagDuty | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.duty = duty
+        self.dag_duty = dag_duty or DagDuty(duty=duty)
         self.step = step
         self.mail_queue = mail_queue
         super().__init__(
             application=str(job_file(duty)),
-            conn_id=CONNECTION,
+            conn_id=self.dag_duty.connection,
             name=f"mailslice {duty} {step}",
-            pool=POOL,
+            pool=self.dag_duty.pool,
             map_index_template="{{ task.mail_queue }}",
             **kwargs,
         )
@@ -61,16 +70,17 @@ class SparkStep(SparkSubmitOperator):
         """Submit the job and wait for it."""
         try:
             request = request_of(context, self.duty, self.mail_queue)
-        except BadInput as error:
-            raise AirflowFailException(str(error)) from error
-        if self.step == "apply" and request.params.get("dry_run"):
-            raise AirflowSkipException(DRY_RUN)
-        if self._runs_in_process(request):
-            return
-        try:
-            settings = load_settings()
-            target = target_of(require_connection(), settings)
-        except BadInput as error:
+            if self.step == "apply" and request.params.get("dry_run"):
+                raise AirflowSkipException(DRY_RUN)
+            settings, asks = self.dag_duty.ready(), self.dag_duty.asks(context)
+            if asks and self.step == "apply":
+                require_approval(request, settings)
+            if self._runs_in_process(request, settings, "check" if asks else "report"):
+                return
+            target = target_of(require_connection(self.dag_duty.connection), settings)
+        except TryAgain:
+            raise
+        except MailsliceError as error:
             raise AirflowFailException(str(error)) from error
         with TemporaryDirectory(prefix="mailslice-submit-") as folder:
             self._submit(context, request, settings, target, Path(folder))
@@ -105,28 +115,26 @@ class SparkStep(SparkSubmitOperator):
                 about(self.duty, self.step, self.mail_queue), left, target, str(error)
             ) from None  # the command is in the log already
 
-    def _runs_in_process(self, request: RunRequest) -> bool:
-        """Whether the step was done by a small plan, or is small and was done now."""
+    def _runs_in_process(self, request: RunRequest, settings: Settings, until: str) -> bool:
+        """Whether the step was done by a small plan, or is small and was done now.
+
+        `until`: the last step that a small plan does, too.
+        """
         from mailslice.maintenance.engine import TooLarge
         from mailslice.maintenance.registry import load
         from mailslice.maintenance.runner import done_ahead, is_small, run_small, run_step
 
-        settings = load_settings()
         if not (settings.duty.small_rows and load(self.duty).small_first):
             return False
         try:
             if self.step == "plan":
-                run_small(request, settings)
+                run_small(request, settings, until)
             elif done_ahead(self.step, request, settings) is None:
                 if not is_small(request, settings):
                     return False
                 run_step(self.step, request, settings)
         except TooLarge:
             return False
-        except TryAgain:
-            raise
-        except MailsliceError as error:
-            raise AirflowFailException(str(error)) from error
         return True
 
 
@@ -137,16 +145,16 @@ def about(duty: str, step: str, queue: str) -> str:
     )
 
 
-def require_connection() -> Connection:
+def require_connection(name: str) -> Connection:
     """Spark's connection. Fails without one: the provider would submit to YARN silently."""
     try:
-        connection = Connection.get(CONNECTION)
+        connection = Connection.get(name)
     except AirflowNotFoundException:
         connection = None
     if connection is None or not connection.host:
         raise AirflowFailException(
-            f"the Airflow connection {CONNECTION!r} is missing or names no master: add it, e.g. "
-            'AIRFLOW_CONN_SPARK_DEFAULT=\'{"conn_type":"spark","host":"local[*]"}\' or '
+            f"the Airflow connection {name!r} is missing or names no master: add it, e.g. "
+            f"AIRFLOW_CONN_{name.upper()}='" + '{"conn_type":"spark","host":"local[*]"}\' or '
             "spark://HOST:PORT"
         )
     return connection

@@ -10,13 +10,12 @@ from airflow.sdk import Param
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from mailslice.airflow.run_request import QUEUES
+from mailslice.airflow.dag_doc import GIVEN_BY_AIRFLOW, OF_THE_DAG
+from mailslice.airflow.run_request import APPROVE, DRY_RUN, QUEUES
 from mailslice.maintenance.params import kinds
 from mailslice.maintenance.registry import load
 from mailslice.model.durations import format_duration
 
-_FROM_BACKFILL = {"slices_from", "slices_before", "time_limit"}
-"""What Airflow itself tells the duty: the data interval, and the time-out."""
 _DURATION = r"^(\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)|P[0-9DTHMSW.]+)?\s*$"
 _BOUNDS = {
     Ge: ("ge", "minimum"),
@@ -26,15 +25,30 @@ _BOUNDS = {
 }
 
 
-def form_of(duty: str) -> dict[str, Param]:
-    """The params of the DAG of that duty; `queues` first where it works on queues."""
+def form_of(duty: str, *, dry: bool, approve: bool | None) -> dict[str, Param]:
+    """The params of the DAG of that duty; `queues` first where it works on queues.
+
+    `dry`: whether a run by hand is a dry run unless its form or conf says no. `approve`: default
+    of the param that asks a person before apply; None: there is no such param.
+    """
     entry = load(duty)
-    fields = {
-        name: _param(name, info)
-        for name, info in entry.params.model_fields.items()
-        if name not in _FROM_BACKFILL
-    }
-    return {**({QUEUES: _queues()} if entry.needs_queue else {}), **fields}
+    params = {QUEUES: _queues()} if entry.needs_queue else {}
+    for name, info in entry.params.model_fields.items():
+        if name in GIVEN_BY_AIRFLOW:
+            continue
+        params[name] = _param(name, info)
+        if name == DRY_RUN:
+            params[name].value = dry
+            if approve is not None:
+                params[APPROVE] = _approve(approve)
+    return params
+
+
+def _approve(default: bool) -> Param:
+    text = OF_THE_DAG[APPROVE]
+    if default:
+        text += "; the settings of this deployment ask in any case"
+    return Param(default, type="boolean", title="Approve", description=text)
 
 
 def _queues() -> Param:
@@ -43,7 +57,7 @@ def _queues() -> Param:
         type=["null", "array"],
         items={"type": "string"},
         title="Queues",
-        description="One name a line; none = every queue that RabbitMQ knows",
+        description=OF_THE_DAG[QUEUES],
     )
 
 

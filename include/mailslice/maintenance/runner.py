@@ -86,13 +86,15 @@ def run_all(
 def run_small(
     request: RunRequest,
     settings: Settings,
+    until: str = "report",
     *,
     clock: Clock = system_clock,
     tools: Tools | None = None,
 ) -> dict[str, Any]:
-    """The plan, and, where it is small, all steps after it, in this process; the plan's summary.
+    """The plan, and, where it is small, the steps after it up to `until`, in this process.
 
-    A step after it that raises ends this: whoever comes for that step does it again, and says why.
+    Gives the plan's summary. A step after it that raises ends this: whoever comes for that step
+    does it again, and says why.
     A try after one that was killed goes on with its plan: a new one would not know what that did.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
@@ -105,12 +107,30 @@ def run_small(
         done: list[str] = killed["steps"] if goes_on else []
         with suppress(Exception):
             for step in steps_of(run.duty_params)[1:]:
-                if step not in done:
+                if step not in done and STEPS.index(step) <= STEPS.index(until):
                     run.folder.write_json(AHEAD, {"steps": done, "ended": False})
                     _step(job, step)
                     done.append(step)
         run.folder.write_json(AHEAD, {"steps": done, "ended": True})
     return summary
+
+
+def record_refusal(
+    step: str,
+    error: Refused,
+    request: RunRequest,
+    settings: Settings,
+    *,
+    clock: Clock = system_clock,
+    tools: Tools | None = None,
+) -> None:
+    """Record that the run ends before apply, as a step that raises `error` does.
+
+    `step` is what the message begins with. The report that follows says the same.
+    """
+    with _opened(request, settings, clock, tools) as job:
+        times = {"started": iso(job.run.clock()), "seconds": 0.0}
+        _record_failure(job.logic, job.run, step, error, times)
 
 
 def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:

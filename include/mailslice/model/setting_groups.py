@@ -376,6 +376,14 @@ class AlertSettings(Group):
     """an alert that goes on is told again after this long; a daily run tells it daily"""
 
 
+class AirflowSettings(Group):
+    """What an Airflow of yours reads when it parses the DAGs."""
+
+    config: str = ""
+    """YAML file of the DAG settings: schedules, connection, pool, prefix, approvals; read from the
+    environment of the DAG processor, scheduler and workers alone, see airflow.md"""
+
+
 class SmtpInSettings(Group):
     """`mailslice worker smtp-in`."""
 

@@ -22,6 +22,7 @@ from pydantic import SecretStr, ValidationError
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
 from mailslice.model.setting_groups import (
+    AirflowSettings,
     AlertSettings,
     BlobIdKind,
     BlobProvider,
@@ -72,6 +73,7 @@ class Settings(Group):
     duty: DutySettings = DutySettings()
     alert: AlertSettings = AlertSettings()
     gc: GcSettings = GcSettings()
+    airflow: AirflowSettings = AirflowSettings()
     smtp_in: SmtpInSettings = SmtpInSettings()
     relay: RelaySettings = RelaySettings()
     worker: WorkerSettings = WorkerSettings()

@@ -1,0 +1,142 @@
+"""The task `approve` between check and apply: a person says yes, or nothing is applied (ADR 77).
+
+No answer within `approve_within` is no. A no ends the run as `refused`, never as a success. A yes
+stands in `approval.json` of the run's folder with the digest of the plan that was shown; apply
+looks there again, so that a plan made after the answer is not applied by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mailslice.airflow.dag_duty import DagDuty
+from mailslice.airflow.run_request import request_of
+from mailslice.airflow.versions import AirflowFailException, ApprovalOperator
+from mailslice.maintenance.artifacts import FILES, RunFolder, iso
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import MailsliceError, Refused, TryAgain
+from mailslice.model.settings import Settings
+
+ANSWER = "approval.json"
+_NOT_FIGURES = {"run", "duty", "queue", "step", "engine", "started", "seconds", "message"}
+_Operator: Any = ApprovalOperator or object
+
+
+class ApproveStep(_Operator):
+    """Asks a person about the plan of one queue, where the run is to ask."""
+
+    template_fields: Sequence[str] = ("mail_queue",)
+
+    def __init__(self, *, dag_duty: DagDuty, mail_queue: Any, **kwargs: Any) -> None:
+        self.dag_duty = dag_duty
+        self.mail_queue = mail_queue
+        super().__init__(
+            subject=f"Apply the plan of {dag_duty.duty}?",
+            defaults=ApprovalOperator.REJECT,
+            response_timeout=dag_duty.wait,
+            map_index_template="{{ task.mail_queue }}",
+            **kwargs,
+        )
+
+    def execute(self, context: Any) -> Any:
+        """Ask, unless the run is dry, nobody wants to be asked, or the plan changes nothing."""
+        duty, wait = self.dag_duty, self.dag_duty.wait
+        try:
+            if not duty.asks(context):
+                self.log.info("not asked: a dry run, or neither `approve` nor the settings want it")
+                return None
+            request = request_of(context, duty.duty, self.mail_queue)
+            summary = plan_with_work(request, duty.ready())
+        except TryAgain:
+            raise
+        except MailsliceError as error:
+            raise AirflowFailException(str(error)) from error
+        if summary is None:
+            self.log.info("not asked: the plan changes nothing")
+            return None
+        queue = "" if request.queue == NO_QUEUE else f" of queue {request.queue!r}"
+        self.subject = f"{duty.prefix}{duty.duty}: apply the plan{queue}?"
+        self.body = question(summary, wait)
+        return super().execute(context)
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> str:
+        """Keep a yes; end the run as refused after a no, or after no answer."""
+        from mailslice.maintenance.runner import folder_of, record_refusal
+
+        # The base class would skip the next task, and the run would be a success.
+        answer = super(ApprovalOperator, self).execute_complete(context, event)
+        request = request_of(context, self.dag_duty.duty, self.mail_queue)
+        settings = self.dag_duty.ready()
+        user = answer.get("responded_by_user") or {}
+        by = str(user.get("name") or user.get("id") or "")
+        if by and answer["chosen_options"] == [ApprovalOperator.APPROVE]:
+            keep_answer(folder_of(request, settings), by)
+            return by
+        why = f"rejected by {by}" if by else f"no answer in {format_duration(self.dag_duty.wait)}"
+        refusal = Refused(f"not approved, nothing was applied: {why}")
+        record_refusal("approve", refusal, request, settings)
+        raise AirflowFailException(str(refusal))
+
+
+def require_approval(request: RunRequest, settings: Settings) -> None:
+    """Raises Refused unless a person said yes to the plan as it is now, or it changes nothing."""
+    from mailslice.maintenance.runner import folder_of
+
+    plan = plan_with_work(request, settings)
+    answer = folder_of(request, settings).read_json(ANSWER) or {}
+    if plan is not None and answer.get("planDigest") != plan["planDigest"]:
+        raise Refused(
+            f"nobody approved the plan of run {request.run}: clear the task `approve`, with the "
+            "tasks after it"
+        )
+
+
+def keep_answer(folder: RunFolder, by: str) -> None:
+    """Write down who approved the plan that is in the folder now."""
+    digest = (folder.read_json(FILES["plan"]) or {}).get("planDigest")
+    answer = {"by": by, "at": iso(datetime.now(UTC)), "planDigest": digest}
+    folder.write_json(ANSWER, answer)
+
+
+def plan_with_work(request: RunRequest, settings: Settings) -> dict[str, Any] | None:
+    """The summary of the run's plan; None when there is nothing to apply. Raises Refused."""
+    from mailslice.maintenance.plan import read_plan
+    from mailslice.maintenance.registry import load
+    from mailslice.maintenance.runner import folder_of
+
+    summary = folder_of(request, settings).read_json(FILES["plan"])
+    if summary is None:
+        raise Refused(f"run {request.run} has no plan: clear the plan's task")
+    logic = load(request.duty).logic
+    plan = read_plan(summary, logic.plan_type, request.run, request.reported_queue)
+    return summary if plan.has_work else None
+
+
+def question(summary: Mapping[str, Any], wait: timedelta) -> str:
+    """The plan's sentence and figures as Markdown, and what a yes, a no and no answer do."""
+    rows = "\n".join(f"| {name} | {value} |" for name, value in figures(summary))
+    return (
+        f"{summary.get('message', '')}\n\n| figure | value |\n|---|---|\n{rows}\n\n"
+        "Approve: this plan is applied, each item of it proved again. Reject, or no answer within "
+        f"{format_duration(wait)}: nothing is applied, and the run ends as refused."
+    )
+
+
+def figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, int | float]]:
+    """The numbers of a plan: of its files the rows, of its lists the length. No text of mails."""
+    plan = summary.get("decided", {})
+    for name, value in {**plan, **summary}.items():
+        if name in _NOT_FIGURES or name == "decided":
+            continue
+        if isinstance(value, Mapping) and isinstance(value.get("rows"), int):
+            yield name, value["rows"]
+        elif isinstance(value, Mapping):
+            parts = ((part, number) for part, number in value.items())
+            yield from ((f"{name}.{part}", n) for part, n in parts if isinstance(n, int | float))
+        elif isinstance(value, list):
+            yield name, len(value)
+        elif isinstance(value, int | float):
+            yield name, value

@@ -1,0 +1,83 @@
+"""Names that Airflow 3.0 to 3.3 have in different places, or lack: nothing else asks for a version.
+
+Without the retry policy (3.3) Airflow tries unexpected errors again, too; refusals stay final.
+Without deadlines (3.0) no late run is reported. Without approvals (3.0) `approve` is refused.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+try:  # 3.2
+    from airflow.sdk import CronDataIntervalTimetable
+except ImportError:
+    from airflow.timetables.interval import CronDataIntervalTimetable
+try:  # 3.1
+    from airflow.sdk import TriggerRule
+except ImportError:
+    from airflow.utils.trigger_rule import TriggerRule
+try:  # 3.2
+    from airflow.sdk.configuration import conf
+except ImportError:
+    from airflow.configuration import conf
+try:  # 3.2
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+    )
+except ImportError:
+    from airflow.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+    )
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSkipException",
+    "ApprovalOperator",
+    "CronDataIntervalTimetable",
+    "TriggerRule",
+    "conf",
+    "deadline_arguments",
+    "retry_arguments",
+]
+
+ApprovalOperator: Any = None
+"""The base of human-in-the-loop approvals; None where Airflow or the standard provider has none."""
+with suppress(ImportError, AirflowException):  # below 3.1 the provider raises one of Airflow's own
+    from airflow.providers.standard.operators.hitl import (  # type: ignore[no-redef]
+        ApprovalOperator,
+    )
+
+
+def retry_arguments(error: type[Exception]) -> dict[str, Any]:
+    """Operator arguments that let Airflow try again after `error` alone; none before 3.3."""
+    try:
+        from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+    except ImportError:
+        return {}
+    rule = RetryRule(exception=error, action=RetryAction.RETRY)
+    return {"retry_policy": ExceptionRetryPolicy(rules=[rule], default=RetryAction.FAIL)}
+
+
+def deadline_arguments(interval: timedelta, notifier: type) -> dict[str, Any]:
+    """DAG arguments: the notifier is called when a run has not ended `interval` after queueing."""
+    try:
+        from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+    except ImportError:
+        return {}
+    try:  # 3.2
+        from airflow.sdk.definitions.callback import AsyncCallback
+    except ImportError:
+        from airflow.sdk.definitions.deadline import AsyncCallback
+    queued = DeadlineReference.DAGRUN_QUEUED_AT
+    alert = DeadlineAlert(reference=queued, interval=interval, callback=AsyncCallback(notifier))
+    return {"deadline": alert}
