@@ -19,7 +19,6 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as hook_module
 from airflow.sdk.exceptions import AirflowFailException
 
-from mailslice.airflow import spark_operator
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.maintenance import spark_job
@@ -409,7 +408,6 @@ def test_without_a_master_nothing_is_submitted_to_yarn(submit, host):
     ):
         submit.run()
     assert not (submit.folder / "told.json").exists()
-    assert spark_operator.CONNECTION == "spark_default"
 
 
 SECTIONS = dict(

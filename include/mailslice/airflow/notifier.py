@@ -18,8 +18,8 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from airflow.sdk import BaseNotifier, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from mailslice.airflow.versions import AirflowNotFoundException
 from mailslice.maintenance.alerts import new_alerts
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, load_settings
