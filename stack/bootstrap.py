@@ -188,7 +188,7 @@ def python_packages() -> str:
         quiet = ["-q", "--disable-pip-version-check", "--require-hashes"]
         pip = [python, "-m", "pip", "install", *quiet, "-r", str(pinned)]
         _run(pip, "uv cannot be downloaded", network)
-    environment = {**os.environ, **_network_of_pip(python), "VIRTUAL_ENV": str(VENV)}
+    environment = {**os.environ, **network_of_pip(python), "VIRTUAL_ENV": str(VENV)}
     pinned_all = [uv, "pip", "install", "--require-hashes", "-r", str(ROOT / "requirements.txt")]
     _run(pinned_all, "the Python packages cannot be downloaded", network, environment)
     editable = [uv, "pip", "install", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
@@ -263,7 +263,7 @@ def _requirement(name: str) -> str:
     return match.group()
 
 
-def _network_of_pip(python: str) -> dict[str, str]:
+def network_of_pip(python: str) -> dict[str, str]:
     """Index and authority of pip's configuration, in uv's variables; uv's own go first."""
     listed = _output([python, "-m", "pip", "config", "list"])
     options = dict(

@@ -32,8 +32,19 @@ if TYPE_CHECKING:
 
 app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify -> report.")
 
+
+def _duties() -> list[str]:
+    """Names for the completion of a shell."""
+    from mailslice.maintenance import registry
+
+    return list(registry.names())
+
+
 DutyName = Annotated[
-    str, typer.Argument(metavar="DUTY", help="Name of a duty; duty list shows them.")
+    str,
+    typer.Argument(
+        metavar="DUTY", help="Name of a duty; duty list shows them.", autocompletion=_duties
+    ),
 ]
 QueueOption = Annotated[
     QueueName | None,

@@ -118,7 +118,8 @@ def _in_an_extra(error: BaseException, argv: Sequence[str]) -> BaseException:
 
 def _command_of(argv: Sequence[str]) -> str:
     """The command that these words name, without its options and arguments."""
-    words, command = ["mailslice"], typer.main.get_command(app)
+    words: list[str] = []
+    command: Any = typer.main.get_command(app)
     for word in argv:
         if (below := getattr(command, "commands", {}).get(word)) is not None:
             words.append(word)

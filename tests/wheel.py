@@ -1,0 +1,144 @@
+"""The sdist and the wheel, built of a copy of what they need, and environments of a user without a
+clone that the wheel is installed into.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import ZipFile
+
+from mailslice.model.settings import clone_root
+from stack.bootstrap import network_of_pip
+
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "include", "dags", "jobs")
+UV = Path(sys.executable).with_name("uv")
+NOBODY = 65534
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build gave."""
+
+    sdist: Path
+    wheel: Path
+
+    def files(self) -> set[str]:
+        """Names of the wheel's files."""
+        with ZipFile(self.wheel) as archive:
+            return set(archive.namelist())
+
+    def text(self, suffix: str) -> str:
+        """The one file of the wheel whose name ends so."""
+        [name] = [name for name in self.files() if name.endswith(suffix)]
+        with ZipFile(self.wheel) as archive:
+            return archive.read(name).decode("utf-8")
+
+
+def build(folder: Path) -> Built:
+    """Sdist, and the wheel from it. In a copy: setuptools writes beside what it reads."""
+    root, source = clone_root(), folder / "source"
+    source.mkdir()
+    for name in SOURCES:
+        if (root / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(root / name, source / name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy2(root / name, source / name)
+    target = folder / "dist"
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", target, source],
+        check=True,
+        capture_output=True,
+        timeout=240,
+    )
+    [sdist], [wheel] = target.glob("*.tar.gz"), target.glob("*.whl")
+    return Built(sdist, wheel)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An environment with the wheel, for a user whose home is empty and who may not write to it.
+
+    As root another user runs the commands; else this one.
+    """
+
+    venv: Path
+    home: Path
+
+    @property
+    def user(self) -> int | None:
+        """The user of the commands; None is this one."""
+        return NOBODY if os.geteuid() == 0 else None
+
+    def environ(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Nothing of the caller's environment but the network's."""
+        past = {name: os.environ[name] for name in ("NO_PROXY", "no_proxy") if name in os.environ}
+        return {
+            **past,
+            "PATH": f"{self.venv}/bin:/usr/bin:/bin",
+            "HOME": str(self.home),
+            "LC_ALL": "C.UTF-8",
+            **settings,
+        }
+
+    def run(
+        self, *words: object, settings: Mapping[str, str], code: int = 0, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """One command of this environment, in the user's home. Its exit code must be `code`."""
+        done = subprocess.run(
+            [self.venv / "bin" / str(words[0]), *map(str, words[1:])],
+            cwd=self.home,
+            env=self.environ(settings),
+            user=self.user,
+            group=self.user,
+            extra_groups=None if self.user is None else [],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == code, (
+            f"{words}: exit {done.returncode}, not {code}\n{done.stdout[-3000:]}\n"
+            f"{done.stderr[-6000:]}"
+        )
+        return done
+
+
+@contextmanager
+def installed(
+    wheel: Path, extras: str = "", resolution: str = "highest", pinned: bool = True
+) -> Iterator[Installed]:
+    """A fresh environment with `mailslice[extras]` from this wheel, by requirements.txt's pins
+    unless `pinned` is False. uv's cache serves what `make setup` has installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="mailslice-wheel-") as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        there = Installed(root / "venv", root / "home")
+        environ = {**os.environ, **network_of_pip(sys.executable)}
+        words = [UV, "venv", "--quiet", "--python", sys.executable, there.venv]
+        subprocess.run(words, check=True, env=environ, timeout=120)
+        command: list[object] = [UV, "pip", "install", "--quiet", "--python", there.venv]
+        if pinned:
+            command += ["--constraints", clone_root() / "requirements.txt"]
+        command += ["--resolution", resolution]
+        command.append(f"mailslice[{extras}] @ {wheel.as_uri()}" if extras else wheel)
+        # What the cache has needs no network.
+        offline = subprocess.run(
+            [*map(str, command), "--offline"], capture_output=True, env=environ, check=False
+        )
+        if offline.returncode:
+            subprocess.run([*map(str, command)], check=True, env=environ, timeout=1500)
+        there.home.mkdir()
+        if there.user is not None:
+            os.chown(there.home, there.user, there.user)
+        yield there
