@@ -22,8 +22,8 @@ from mailslice.model.settings import clone_root
 
 ROOT = clone_root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BROUGHT = {"fastapi", "starlette"} | {"annotated_types", "typing_extensions"}
-"""What a plugin of Airflow is made of, and what pydantic's own interface is made of."""
+BROUGHT = {"fastapi", "starlette", "annotated_types", "pydantic_core", "typing_extensions"}
+"""What Airflow (a plugin is an app of these) and pydantic (types of its interface) depend on."""
 
 
 def names(requirements):
