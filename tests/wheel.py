@@ -23,6 +23,20 @@ UV = Path(sys.executable).with_name("uv")
 NOBODY = 65534
 
 
+def _python() -> tuple[Path, int | None]:
+    """An interpreter, and the user of commands: another one for root where all may run it."""
+    minor = f"python3.{sys.version_info.minor}"
+    if os.geteuid() == 0:
+        for name in (sys.executable, f"/usr/bin/{minor}", f"/usr/local/bin/{minor}"):
+            path = Path(name).resolve()
+            if path.exists() and all(one.stat().st_mode & 1 for one in (path, *path.parents)):
+                return path, NOBODY
+    return Path(sys.executable), None
+
+
+PYTHON, USER = _python()
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """What a build gave."""
@@ -65,18 +79,14 @@ def build(folder: Path) -> Built:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment with the wheel, for a user whose home is empty and who may not write to it.
-
-    As root another user runs the commands; else this one.
+    """An environment with the wheel, for a user whose home is empty, and who may not write to the
+    environment.
     """
 
     venv: Path
     home: Path
-
-    @property
-    def user(self) -> int | None:
-        """The user of the commands; None is this one."""
-        return NOBODY if os.geteuid() == 0 else None
+    user: int | None = USER
+    """Of the commands; None is this one."""
 
     def environ(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Nothing of the caller's environment but the network's."""
@@ -125,9 +135,10 @@ def installed(
         root.chmod(0o755)
         there = Installed(root / "venv", root / "home")
         environ = {**os.environ, **network_of_pip(sys.executable)}
-        words = [UV, "venv", "--quiet", "--python", sys.executable, there.venv]
+        words = [UV, "venv", "--quiet", "--python", PYTHON, there.venv]
         subprocess.run(words, check=True, env=environ, timeout=120)
         command: list[object] = [UV, "pip", "install", "--quiet", "--python", there.venv]
+        command += ["--compile-bytecode"]  # as pip does: the user cannot
         if pinned:
             command += ["--constraints", clone_root() / "requirements.txt"]
         command += ["--resolution", resolution]
