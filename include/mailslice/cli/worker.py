@@ -246,9 +246,16 @@ def smtp_in(
 
 
 def _settings(queue: QueueName, part: str, **options: object) -> Settings:
-    """The settings of a known queue; options that were given replace those of this part."""
+    """The settings of a known queue; options that were given replace those of this part.
+
+    From here on the log has the settings' format.
+    """
     with open_queue(queue) as opened:
         settings = opened.settings
+    from mailslice.worker.logs import formatter
+
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(formatter(settings.log.format))
     update = {name: value for name, value in options.items() if value is not None}
     return settings.model_copy(update={part: getattr(settings, part).model_copy(update=update)})
 

@@ -384,6 +384,25 @@ class AirflowSettings(Group):
     environment of the DAG processor, scheduler and workers alone, see airflow.md"""
 
 
+class LogFormat(StrEnum):
+    """How a process of the worker writes its log on standard error."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogSettings(Group):
+    """What `worker run` and `worker smtp-in` write on standard error (docs/monitoring.md)."""
+
+    format: LogFormat = LogFormat.TEXT
+    """of messages for people; with json every line of the log is one JSON object"""
+    events: bool = True
+    """a line of JSON for each event of a mail: accepted, attempt, delivered, deferred, bounced,
+    dead_letter..."""
+    addresses: bool = False
+    """sender and recipients of the mail in its events; without it only how many recipients"""
+
+
 class SmtpInSettings(Group):
     """`mailslice worker smtp-in`."""
 

@@ -34,6 +34,8 @@ from mailslice.model.setting_groups import (
     GcSettings,
     GiveUp,
     HashEncoding,
+    LogFormat,
+    LogSettings,
     OwnSettings,
     QueueSettings,
     RabbitSettings,
@@ -74,6 +76,7 @@ class Settings(Group):
     alert: AlertSettings = AlertSettings()
     gc: GcSettings = GcSettings()
     airflow: AirflowSettings = AirflowSettings()
+    log: LogSettings = LogSettings()
     smtp_in: SmtpInSettings = SmtpInSettings()
     relay: RelaySettings = RelaySettings()
     worker: WorkerSettings = WorkerSettings()

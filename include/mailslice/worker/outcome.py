@@ -1,11 +1,13 @@
 """What a handler returns.
 
+`answer` is what the other side said, for the log of mail events, where addresses are redacted.
+Neither `answer` nor `why` is compared: they explain an outcome.
 None means `Complete()`. An exception means `Retry(back_off=True)`, a `DeadLetter` means `Reject`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
@@ -29,6 +31,8 @@ class Disposition(StrEnum):
 class Complete:
     """The mail is done: mark, ack, blobs."""
 
+    answer: str = field(default="", compare=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -46,7 +50,9 @@ class Retry:
     back_off: bool = False
     counted: bool = True
     throttled: bool = False
-    why: str = ""
+    why: str = field(default="", compare=False)
+    answer: str = field(default="", compare=False)
+    """What the other side said to the recipients that it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Reject:
     """The mail goes to the dead letter queue. The reason is logged: no mail address in it."""
 
     reason: str
+    answer: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,7 @@ class Bounce:
 
     reason: str
     failures: tuple[Failure, ...]
+    answer: str = field(default="", compare=False)
 
 
 Outcome = Complete | Retry | Reject | Bounce

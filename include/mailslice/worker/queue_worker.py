@@ -27,6 +27,7 @@ from mailslice.worker.dequeue.in_doubt import InDoubt
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.enqueue.enqueuer import Enqueuer
+from mailslice.worker.events import EventLog
 from mailslice.worker.heartbeat import Recorder
 from mailslice.worker.io.blob_deleter import BlobDiscarder
 from mailslice.worker.io.cassandra_bridge import Bridge
@@ -141,15 +142,20 @@ async def open_worker(
     *,
     clock: Clock = system_clock,
     tuning: Tuning | None = None,
+    event_log: EventLog | None = None,
 ) -> AsyncIterator[QueueWorker]:
     """Opens the stores for one queue, checks what James checks at start-up, and closes them.
+
+    Mail events go to `event_log`; nowhere without one.
 
     Creates a missing bucket and stored configuration, as James does. Raises UnknownQueue,
     ConfigurationDiffers, BadSetting, and StoreUnavailable with the address, each within 15 s.
     """
     stores = open_stores(settings)
     try:
-        async with worker_of(stores, queue, clock=clock, tuning=tuning) as worker:
+        async with worker_of(
+            stores, queue, clock=clock, tuning=tuning, event_log=event_log
+        ) as worker:
             yield worker
     finally:
         await asyncio.to_thread(stores.close)
@@ -157,7 +163,12 @@ async def open_worker(
 
 @asynccontextmanager
 async def worker_of(
-    stores: Stores, queue: QueueName, *, clock: Clock = system_clock, tuning: Tuning | None = None
+    stores: Stores,
+    queue: QueueName,
+    *,
+    clock: Clock = system_clock,
+    tuning: Tuning | None = None,
+    event_log: EventLog | None = None,
 ) -> AsyncIterator[QueueWorker]:
     """As `open_worker`, on stores that are open and stay so: several workers may share them."""
     return_large_blocks()
@@ -165,7 +176,7 @@ async def worker_of(
     view = await asyncio.to_thread(_prepared, stores, queue)
     if not await blobs.bucket_is_there():
         await asyncio.to_thread(_create_bucket, stores)
-    worker = QueueWorker(_wire(stores, queue, clock, view, blobs, tuning or Tuning()))
+    worker = QueueWorker(_wire(stores, queue, clock, view, blobs, tuning or Tuning(), event_log))
     try:
         yield worker
     finally:
@@ -218,6 +229,7 @@ def _wire(  # noqa: PLR0917 - the parts, in the order in which they are opened
     view: Shape,
     blobs: AsyncBlobStore,
     tuning: Tuning,
+    event_log: EventLog | None,
 ) -> WorkerState:
     settings = stores.settings
     # Two budgets of half the size: a handler that has a content and enqueues must not wait for
@@ -239,6 +251,7 @@ def _wire(  # noqa: PLR0917 - the parts, in the order in which they are opened
         enqueue_budget=ContentBudget(half),
         loader=Loader(blobs, ContentBudget(half)),
         tuning=tuning,
+        event_log=event_log,
     )
     state = WorkerState(context, Delays(context))
     if settings.worker.bounce_queue is not None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
-from mailslice.model.names import HEADER_FAULTS, HEADER_PARKED
+from mailslice.model.names import HEADER_FAULTS, HEADER_PARKED, queue_name
 from mailslice.stores.cassandra import connecting
 from mailslice.stores.rabbitmq import consumer, publisher
 from mailslice.worker.dequeue import park, preparer
@@ -23,6 +24,7 @@ from mailslice.worker.dequeue.park import (
 )
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.preparer import Preparer
+from mailslice.worker.events import silent
 from mailslice.worker.io.statistics import WorkerStatistics
 
 
@@ -64,7 +66,9 @@ class Made:
         self.puts = 0
         self.slots = Slots()
         self.statistics = WorkerStatistics()
-        context: Any = SimpleNamespace(statistics=self.statistics)
+        context: Any = SimpleNamespace(
+            statistics=self.statistics, events=silent(queue_name("q")), clock=system_clock
+        )
         self.preparer = Preparer(
             WorkerState(context, None),  # type: ignore[arg-type]
             self.slots,

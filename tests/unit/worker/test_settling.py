@@ -13,6 +13,7 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
+from mailslice.worker.events import silent
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
@@ -32,6 +33,7 @@ class Stores:
                 names=RabbitNames(queue_name("spool")),
                 queue=queue_name("spool"),
                 clock=lambda: SimpleNamespace(timestamp=lambda: 0),
+                events=silent(queue_name("spool")),
                 statistics=WorkerStatistics(),
                 mark=lambda _: self._take("mark"),
                 is_marked=lambda _: self._unmarked(),

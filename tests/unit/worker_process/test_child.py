@@ -60,7 +60,7 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
     deliveries = Refused(delivery)
 
     @asynccontextmanager
-    async def opened(*_: Any) -> AsyncIterator[Any]:
+    async def opened(*_: Any, **_options: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(
             context=SimpleNamespace(statistics=WorkerStatistics()),
             state=SimpleNamespace(in_doubt=None),

@@ -48,6 +48,7 @@ class FakeDelivery:
     )
     recipients: tuple[str, ...] = ("b@c",)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+    explained: tuple[str, str] | None = None
     became: Disposition | None = None
     """What becomes of it, whatever is asked."""
 
@@ -93,6 +94,9 @@ class FakeDelivery:
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         return self._take(Disposition.BOUNCED, "bounce", reason, failures)
+
+    def explain(self, why: str, answer: str) -> None:
+        self.explained = (why, answer)
 
     async def give_back(self) -> Disposition:
         return self._take(Disposition.GIVEN_BACK, "give back")

@@ -56,6 +56,22 @@ def test_those_who_remain_decide(codes: dict[str, int], outcome: object) -> None
     assert outcome_of(MAIL, refusals(**codes)) == outcome
 
 
+def test_why_is_what_the_server_said_without_addresses() -> None:
+    refused = Refusals(accepted="250 2.0.0 queued as 4711")
+    refused.add((A,), 451, "4.7.1 <a@x>: Greylisted,\n try later")
+    refused.add((B,), 0, "ConnectionRefusedError")
+    outcome = outcome_of(MAIL, refused)
+    assert isinstance(outcome, Retry)
+    assert set(outcome.why.split("; ")) == {
+        "451 4.7.1 <***>: Greylisted, try later (for 1)",
+        "no answer ConnectionRefusedError (for 1)",
+    }
+    assert outcome.answer == "250 2.0.0 queued as 4711"
+    taken = outcome_of(MAIL, Refusals(accepted="250 yes"))
+    assert isinstance(taken, Complete)
+    assert taken.answer == "250 yes"
+
+
 WAIT = timedelta(seconds=7)
 
 

@@ -124,7 +124,8 @@ BEGUN, SENT, NOT_SENT = ("sending", (A,)), ("sent", (A,)), ("not sent", (A,))
 @pytest.mark.parametrize("rcpt", [b"250 ok", b"251 not here", b"252 cannot verify", b"200 yes"])
 def test_the_first_digit_says_that_a_mail_was_taken(rcpt: bytes, last: bytes) -> None:
     done = talk(b"251 ok\r\n", rcpt + b"\r\n", GO, last + b"\r\n")
-    assert (done.stage.marks, done.refused, done.broken) == ([BEGUN, SENT], Refusals(), False)
+    expected = ([BEGUN, SENT], Refusals(accepted=last.decode()), False)
+    assert (done.stage.marks, done.refused, done.broken) == expected
 
 
 @pytest.mark.parametrize(

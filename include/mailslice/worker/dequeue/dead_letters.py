@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
+from mailslice.codec import message as codec
 from mailslice.codec.headers import deaths
 from mailslice.model import crash
+from mailslice.model.errors import Undecodable
+from mailslice.model.mail import QueuedMail
 from mailslice.model.names import HEADER_DIED, HEADER_REASON
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.io.context import QueueContext
@@ -22,12 +26,13 @@ async def dead_letter(
     subject: str = "a message that is no mail",
     *,
     settle: Callable[[], object] | None = None,
+    **facts: object,
 ) -> None:
     """Publishes a confirmed copy to the dead letter exchange, then acknowledges the message.
 
     A reject gets no answer, and the broker silently drops what it cannot route. `settle` replaces
-    the ack, as soon as the copy is confirmed. Raises StoreUnavailable: the message is not
-    acknowledged then.
+    the ack, as soon as the copy is confirmed. `facts` are fields of the event. Raises
+    StoreUnavailable: the message is not acknowledged then.
     """
     log.warning(
         "dead letter: %s: %s",
@@ -42,5 +47,13 @@ async def dead_letter(
     await context.publish_dead_letter(Copy.of(message).but({**deaths(context.names, now), **death}))
     crash.point("dead-letter:copied")
     (settle or message.ack)()
+    if context.events.enabled:
+        context.events.emit("dead_letter", _item(message), why=reason, **facts)
     await message.link.flushed()
     crash.point("dead-letter:sent")
+
+
+def _item(message: Message) -> QueuedMail | None:
+    with suppress(Undecodable):
+        return codec.decode(message.body)
+    return None

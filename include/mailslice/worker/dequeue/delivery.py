@@ -26,6 +26,7 @@ from mailslice.worker.dequeue.lease import Lease
 from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
+from mailslice.worker.events import message_id_of
 from mailslice.worker.io.content_loader import Reservation
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import own_headers
@@ -105,6 +106,8 @@ class Delivery:
         """Attempts that failed so far, by what every counted retry has written into the message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._bounce_sent = False
+        self._explanation: dict[str, str] = {}
+        self._message_id: str | None = None
         self._disposition: Disposition | None = None
         state.in_hand[item.enqueue_id] = self
 
@@ -142,6 +145,13 @@ class Delivery:
         """A handler gets it now."""
         self.handed = asyncio.get_running_loop().time()
         self.stage = "loaded"
+        if self._context.events.enabled:
+            self._message_id = message_id_of(self._content)
+            self._emit("attempt", redelivered=self.redelivered)
+
+    def explain(self, why: str, answer: str) -> None:
+        """What the handler says of its outcome, for the event that follows it."""
+        self._explanation = {"why": why, "answer": answer}
 
     @property
     def age(self) -> timedelta | None:
@@ -216,7 +226,9 @@ class Delivery:
         if isinstance(to_serve, Disposition):
             return to_serve
         if to_serve == self._message_recipients and delay is None and not self.lease.is_closed:
-            return await self._give_back(Disposition.RETRIED)
+            disposition = await self._give_back(Disposition.RETRIED)
+            self._emit_retry(to_serve, None)
+            return disposition
         if self.lease.is_closed or await self._context.is_marked(self._item.enqueue_id):
             return await self._end(self.lease.ack, Disposition.DROPPED)
         counts = counted and delay is not None and not throttled
@@ -229,6 +241,7 @@ class Delivery:
             headers=self._retry_headers(counted=counts, throttled=throttled),
             fewer_recipients=to_serve != self._message_recipients,
         )
+        self._emit_retry(to_serve, delay)
         if delay is None:
             await self.lease.end()
         return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
@@ -257,6 +270,10 @@ class Delivery:
             reason,
             str(self._item.enqueue_id),
             settle=lambda: self._settle(self.lease.ack, Disposition.REJECTED),
+            attempt=self.attempt,
+            messageId=self._message_id,
+            seconds=self._event_seconds(),
+            answer=self._explanation.get("answer"),
         )
         await self.lease.end()
         return Disposition.REJECTED
@@ -284,6 +301,7 @@ class Delivery:
             reason,
             extra={"action": "bounced", "enqueue_id": str(self._item.enqueue_id)},
         )
+        self._explanation["why"] = reason
         return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
     async def give_back(self) -> Disposition:
@@ -317,11 +335,13 @@ class Delivery:
                 await self._marks.finish(stage)
             except TakenOver:
                 return await self._give_back(Disposition.GIVEN_BACK)
-        return await self._done(disposition)
+        bounced = disposition is Disposition.BOUNCED
+        return await self._done(disposition, "bounced" if bounced else "delivered")
 
-    async def _done(self, disposition: Disposition) -> Disposition:
+    async def _done(self, disposition: Disposition, event: str) -> Disposition:
         await self._context.mark(self._item.enqueue_id)
         crash.point("complete:marked")
+        self._emit(event, seconds=self._event_seconds(), **self._explanation)
         self._context.statistics.done(self._item.enqueue_id, self._seconds())
         await self._end(self.lease.ack, disposition)
         await self._context.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
@@ -341,7 +361,8 @@ class Delivery:
         except TakenOver:
             return await self._give_back(Disposition.GIVEN_BACK)
         if remaining and not to_serve:
-            return await self._done(Disposition.COMPLETED)
+            self._explanation = {"why": "every recipient that was left is in doubt"}
+            return await self._done(Disposition.COMPLETED, "dropped")
         return to_serve if set(to_serve) != set(remaining) else remaining
 
     async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
@@ -357,6 +378,31 @@ class Delivery:
         if counted:
             headers[HEADER_FAILURES] = self.failures + 1
         return headers | ({HEADER_THROTTLED: 1} if throttled else {})
+
+    def _emit_retry(self, remaining: tuple[str, ...], delay: timedelta | None) -> None:
+        """`deferred`, and `delivered` before it where some recipients were served."""
+        events = self._context.events
+        if not events.enabled:
+            return
+        why, answer = self._explanation.get("why"), self._explanation.get("answer")
+        served = tuple(one for one in self._item.mail.recipients if one not in set(remaining))
+        facts: dict[str, object] = {
+            "messageId": self._message_id,
+            "attempt": self.attempt,
+            "seconds": self._event_seconds(),
+        }
+        if served:
+            events.emit("delivered", narrowed(self._item, served), answer=answer, **facts)
+        due = self._context.clock() + (delay or timedelta(0))
+        events.emit("deferred", narrowed(self._item, remaining), why=why, next=due, **facts)
+
+    def _emit(self, event: str, **fields: object) -> None:
+        self._context.events.emit(
+            event, self._item, messageId=self._message_id, attempt=self.attempt, **fields
+        )
+
+    def _event_seconds(self) -> float:
+        return round(self._seconds(), 3)
 
     def _seconds(self) -> float:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
@@ -374,6 +420,8 @@ class Delivery:
     ) -> None:
         """`put_off`: nothing was tried, so it does not count as a processing time."""
         self._disposition = disposition
+        if disposition in {Disposition.GIVEN_BACK, Disposition.DROPPED}:
+            self._emit(disposition.value, **self._explanation)
         if self.handed is not None and not put_off:
             self._context.statistics.ended(self._seconds())
         if not settle():

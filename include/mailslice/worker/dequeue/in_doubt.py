@@ -77,6 +77,7 @@ class InDoubt:
                 "queue": self._context.queue,
             },
         )
+        self._context.events.emit("in_doubt", doubtful, attempt=record.attempt, why=WHY)
         self._context.statistics.in_doubt += len(failed)
         self._reported.append(key)
 

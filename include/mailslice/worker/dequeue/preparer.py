@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 
 from mailslice.codec import message as codec
@@ -16,7 +17,7 @@ from mailslice.codec.headers import count_in, partition_in
 from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, Undecodable
 from mailslice.model.mail import EnqueueId, QueuedMail
-from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED
+from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED, PARK_SECONDS
 from mailslice.model.stages import Decision, DeliveryVerdict, MailStage
 from mailslice.worker.dequeue import strikes
 from mailslice.worker.dequeue.dead_letters import dead_letter
@@ -35,6 +36,8 @@ from mailslice.worker.io.deleted_check import REASON, DeliveryStatus, delivery_s
 from mailslice.worker.stages.stage_log import WAIT_SECONDS, Doubt
 
 log = logging.getLogger(__name__)
+
+_MARKED = "it was delivered or deleted before: it has a deleted mark"
 
 
 def _longest(slot: Slot) -> float:
@@ -139,6 +142,8 @@ class Preparer:
         headers = {} if slot.doubt is None else {HEADER_DOUBT: slot.doubt.header}
         if not await self.park.put(slot.message, why, faults=faults, headers=headers):
             return False
+        back = self._context.clock() + timedelta(seconds=PARK_SECONDS)
+        self._context.events.emit("deferred", slot.item, why=f"parked: {why}", next=back)
         self._slots.remove(slot)
         return True
 
@@ -273,6 +278,7 @@ class Preparer:
 
     async def _drop(self, slot: Slot, item: QueuedMail) -> None:
         self._slots.ack(slot)
+        self._context.events.emit("dropped", item, why=_MARKED)
         await self._context.discarder.add((item.header_blob_id, item.body_blob_id))
 
     async def _load(

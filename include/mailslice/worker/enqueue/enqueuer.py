@@ -24,6 +24,7 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail,
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
 from mailslice.worker.enqueue.undoing import Undoing
+from mailslice.worker.events import message_id_of
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
 from mailslice.worker.validation import check_content
@@ -95,6 +96,11 @@ class Enqueuer:
             await self._undoing.take_back(item)
             raise
         crash.point("enqueue:durable")
+        events = self._context.events
+        if events.enabled:
+            due = self._context.clock() + delay if delay else None
+            message_id = message_id_of(header)
+            events.emit("accepted", item, messageId=message_id, bytes=len(content), due=due)
         return item
 
     def _parted(self, content: bytes) -> tuple[memoryview, memoryview, BlobId, BlobId]:

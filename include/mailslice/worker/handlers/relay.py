@@ -78,7 +78,7 @@ class Relay:
         """
         timeouts = self._timeouts(arrived, stopping)
         if timeouts.stopping.is_set():
-            return Retry()
+            return Retry(why="the worker ends")
         refused = Refusals()
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
             now = tuple(
@@ -93,7 +93,9 @@ class Relay:
         if unsent:
             unsent |= throttled
             return Retry(
-                recipients=tuple(r for r in mail.recipients if r in unsent or r in refused)
+                recipients=tuple(r for r in mail.recipients if r in unsent or r in refused),
+                why="the worker ends before it was sent",
+                answer=refused.accepted,
             )
         outcome = outcome_of(mail, refused, throttled, max(waits.values(), default=timedelta(0)))
         return self._final_outcome(
@@ -125,7 +127,7 @@ class Relay:
         pending = deque(transactions(mail))
         body = Body.of(content)
         connection: Connection | None = None
-        stopped = False
+        stopped, problem = False, "too late to begin"
         try:
             connection = self._hop.connection()
             while pending:
@@ -156,13 +158,14 @@ class Relay:
             refused.add(_recipients(pending), code, error.words)
             self._log_failure(error, logging.WARNING)
         except (OSError, smtplib.SMTPException) as error:
+            problem = type(error).__name__
             self._log_failure(error, logging.INFO)
         finally:
             if connection is not None:
                 connection.close()  # replies that were not read are no answers to the next mail
         if stopped:
             return frozenset(_recipients(pending))
-        refused.add((r for r in _recipients(pending) if r not in refused), NO_ANSWER)
+        refused.add((r for r in _recipients(pending) if r not in refused), NO_ANSWER, problem)
         return frozenset()
 
     def _log_failure(self, error: Exception, level: int) -> None:
@@ -191,12 +194,13 @@ class Relay:
         ):
             # Who was served is done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
-                return Retry(recipients=outcome.recipients)
+                return Retry(recipients=outcome.recipients, why=outcome.why, answer=outcome.answer)
             answers = refused.counted() or "none, for its destinations took no more"
             outcome = Reject(
                 f"given up after {format_duration(self._settings.max_age)} "
                 "(MAILSLICE_RELAY_MAX_AGE); "
-                f"the next hop's last answers: {answers}"
+                f"the next hop's last answers: {answers}",
+                refused.answers(),
             )
         if (
             isinstance(outcome, Reject)
@@ -206,6 +210,7 @@ class Relay:
             return Bounce(
                 outcome.reason,
                 tuple(refused.failure(recipient) for recipient in dict.fromkeys(mail.recipients)),
+                outcome.answer,
             )
         return outcome
 
@@ -241,13 +246,20 @@ def outcome_of(
     if not mail.recipients:
         return Reject("the mail has no recipient")
     if not remaining:
-        return Complete()
+        return Complete(refused.accepted)
+    why, answer = refused.answers(), refused.accepted
     if throttled:
+        waiting = f"{len(throttled)} recipients wait for destinations that take no more now"
         return Retry(
-            after=wait, recipients=remaining, back_off=bool(refused.for_now), throttled=True
+            after=wait,
+            recipients=remaining,
+            back_off=bool(refused.for_now),
+            throttled=True,
+            why="; ".join(filter(None, [why, waiting])),
+            answer=answer,
         )
     if refused.for_now:
-        return Retry(recipients=remaining, back_off=True)
+        return Retry(recipients=remaining, back_off=True, why=why, answer=answer)
     if len(remaining) < len(mail.recipients):
-        return Retry(recipients=remaining)
-    return Reject(f"the next hop refused all recipients for good: {refused.counted()}")
+        return Retry(recipients=remaining, why=why, answer=answer)
+    return Reject(f"the next hop refused all recipients for good: {refused.counted()}", why)

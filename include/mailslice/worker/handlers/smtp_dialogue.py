@@ -121,6 +121,7 @@ def send(
         connection.ended()
         if code // 100 == 2:
             stage.sent(accepted)
+            refused.accepted = f"{code} {words}"
             return
         stage.not_sent(accepted)
     refused.add(accepted, code, words)

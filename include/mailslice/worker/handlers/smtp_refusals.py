@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mailslice.codec.reports import Failure
+from mailslice.worker.events import redacted
 
 NO_ANSWER = 0
 NO_UTF8, BAD_RECIPIENT, BAD_SENDER = "5.6.7", "5.1.3", "5.1.7"
 _BAD_ADDRESS = 553
+_MOST_ANSWERS, _LONGEST_ANSWER = 3, 200
 _CONFIGURATION_CODES = frozenset({530, 534, 535, 538})
 """The next hop wants AUTH or TLS: our settings are wrong, not the mail."""
 _STATUS = re.compile(r"(5\.\d{1,3}\.\d{1,3})\b", re.ASCII)
@@ -39,6 +41,8 @@ class Refusals:
     """Recipient -> text of the server's answer, for reports."""
     local: dict[str, str] = field(default_factory=dict)
     """Recipient -> status of a refusal by the relay itself. The recipient is in `for_good`, too."""
+    accepted: str = ""
+    """The server's last answer to a mail that it took."""
 
     def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
         """5yz is permanent, everything else temporary."""
@@ -94,6 +98,17 @@ class Refusals:
             for one, code in codes
         )
         return ", ".join(f"{name} for {count}" for (_, name), count in sorted(named.items()))
+
+    def answers(self) -> str:
+        """The answers with the server's words, for the log: without addresses, three at most."""
+        named = Counter(
+            _LOCAL_REFUSALS[self.local[one]][0]
+            if one in self.local
+            else redacted(f"{code or 'no answer'} {self.words.get(one, '')}")[:_LONGEST_ANSWER]
+            for one, code in (self.for_now | self.for_good).items()
+        )
+        shown = [f"{answer} (for {count})" for answer, count in named.most_common(_MOST_ANSWERS)]
+        return "; ".join([*shown, *(["..."] if len(named) > _MOST_ANSWERS else [])])
 
     def __contains__(self, recipient: str) -> bool:
         return recipient in self.for_now or recipient in self.for_good

@@ -16,6 +16,7 @@ from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.tables import QueueTables
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import Shape
+from mailslice.worker.events import EventLog, MailEvents
 from mailslice.worker.io.blob_deleter import BlobDiscarder
 from mailslice.worker.io.cassandra_bridge import Bridge, DeletedChecks
 from mailslice.worker.io.content_loader import ContentBudget, Loader
@@ -70,6 +71,8 @@ class QueueContext:
     worker: str = field(default_factory=worker_name)
     """The identity of this worker, in its record and wherever it owns something."""
     statistics: WorkerStatistics = field(default_factory=WorkerStatistics)
+    event_log: EventLog | None = None
+    events: MailEvents = field(init=False)
     checks: DeletedChecks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,6 +80,13 @@ class QueueContext:
         self.checks = DeletedChecks(
             lambda one: rows(deleted.is_marked_future(queue, one)),
             lambda ids: rows(deleted.are_marked_future(queue, ids)),
+        )
+        self.events = MailEvents(
+            queue,
+            self.worker,
+            self.event_log,
+            addresses=self.settings.log.addresses,
+            clock=self.clock,
         )
 
     @property

@@ -28,6 +28,7 @@ from mailslice.worker.process.consumer_task import ConsumerTask
 
 if TYPE_CHECKING:
     from mailslice.worker.dequeue.dequeuer import Deliveries
+    from mailslice.worker.events import EventLog
     from mailslice.worker.metrics import ConsumerMetrics
     from mailslice.worker.process.handler_pool import HandlerPool
     from mailslice.worker.queue_worker import QueueWorker
@@ -95,11 +96,9 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
 
     `cells` and `struck`: as in `strikes`.
     """
-    logging.basicConfig(
-        level=task.log_level, format="%(asctime)s %(levelname)s %(name)s [%(process)d] %(message)s"
-    )
-    for chatty in ("cassandra", "pika", "botocore", "urllib3"):
-        logging.getLogger(chatty).setLevel(max(task.log_level, logging.WARNING))
+    from mailslice.worker import logs
+
+    logs.configure(task.settings.log, task.log_level)
     # What handlers print is seen at once, and is not lost with a process that is killed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import uvloop
@@ -111,8 +110,11 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
     link.struck = struck
     in_handlers = InHandlers(cells)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            unfinished = runner.run(_consume(task, link, in_handlers))
+        with (
+            logs.event_log(task.settings.log) as events,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            unfinished = runner.run(_consume(task, link, in_handlers, events))
         in_handlers.clear()
     except MailsliceError as error:
         in_handlers.clear()
@@ -141,7 +143,12 @@ def _exit_now(code: int = 0) -> None:
     os._exit(code)
 
 
-async def _consume(task: ConsumerTask, link: ParentLink, in_handlers: InHandlers) -> int:
+async def _consume(
+    task: ConsumerTask,
+    link: ParentLink,
+    in_handlers: InHandlers,
+    events: EventLog | None = None,
+) -> int:
     """Consumes until stopped; the number of handlers that did not end in time."""
     # Imported late: prometheus-client reads its environment at import, and the parent needs neither
     # it nor the drivers.
@@ -161,7 +168,7 @@ async def _consume(task: ConsumerTask, link: ParentLink, in_handlers: InHandlers
     handling = HandlerPool(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
     # Deliveries reconnect by themselves once they have begun. Only a start without a store ends in
     # StoreUnavailable.
-    async with open_worker(task.settings, task.queue) as worker:
+    async with open_worker(task.settings, task.queue, event_log=events) as worker:
         worker.state.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
         worker.state.on_buried = link.buried.append
         deliveries = worker.deliveries(task.prefetch)

@@ -269,6 +269,8 @@ class HandlerPool:
         async with self._isolation.admitted(enqueue_id):
             with self._metrics.handling(), self._isolation.in_handler(enqueue_id):
                 outcome = await self._outcome(delivery)
+            if not isinstance(outcome, GiveBack):
+                delivery.explain(getattr(outcome, "why", ""), outcome.answer)
             disposition = await self._store_outcome(
                 delivery, action_of(delivery, outcome, self._policy)
             )
@@ -460,6 +462,7 @@ def _is_failure(value: object) -> bool:
 
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "reason": ("text", lambda value: isinstance(value, str)),
+    "answer": ("text", lambda value: isinstance(value, str)),
     "after": ("a timedelta", lambda value: isinstance(value, timedelta | None)),
     "failures": (
         "a tuple of Failure, whose fields are text",

@@ -17,8 +17,10 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
+from mailslice.worker.events import EventLog
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
 from mailslice.worker.io.content_loader import ContentBudget
+from mailslice.worker.logs import event_log
 from mailslice.worker.smtp_server.conversation import ConnectionLimits, Conversation, ServerTimes
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import SmtpPolicy, policy_of
@@ -60,8 +62,12 @@ def run_smtp_in(
         server = HealthServer(settings.worker.health_host, port, pages)
         health.callback(server.stop)
         server.start()
-    with health, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_until_signal(settings, queue, policy, metrics, liveness, on_listening))
+    with (
+        health,
+        event_log(settings.log) as events,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_until_signal(settings, queue, policy, metrics, liveness, on_listening, events))
 
 
 async def _until_signal(  # noqa: PLR0917
@@ -71,13 +77,15 @@ async def _until_signal(  # noqa: PLR0917
     metrics: SmtpMetrics,
     liveness: Liveness,
     on_listening: Callable[[str, int], None] | None,
+    events: EventLog | None,
 ) -> None:
     from mailslice.worker.queue_worker import open_worker
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with open_worker(_with_room_for_trace(settings), queue) as worker:
+    opening = open_worker(_with_room_for_trace(settings), queue, event_log=events)
+    async with opening as worker:
         watching = [
             asyncio.create_task(_beat(worker, liveness)),
             asyncio.create_task(_stay_connected(worker)),

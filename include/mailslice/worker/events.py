@@ -1,0 +1,222 @@
+"""One line of JSON for each thing that happens to a mail: accepted, attempt, delivered, deferred...
+
+docs/monitoring.md lists the events and their fields. The event loop never waits for the log: a
+thread writes it (ADR 80). Without an `EventLog` nothing is written: a library has no stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import MutableMapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import orjson
+import structlog
+
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.mail import QueuedMail, QueueName
+
+log = logging.getLogger(__name__)
+
+_BATCH_SECONDS = 0.05
+"""Seconds for which lines are collected; a killed process loses so much of its log."""
+_ATOMIC = 4096
+"""PIPE_BUF: bytes that a pipe takes whole, however many processes write to it."""
+_LONGEST_TEXT = 500
+_MOST_ADDRESSES = 50
+_ADDRESS = re.compile(r"[^\s<>()\[\]\",;:]+@[^\s<>()\",;:]+")
+_MESSAGE_ID = re.compile(rb"\n?[Mm][^:]{9}:\s*(<[^<>\s]{1,250}>)")
+_ANY_MESSAGE_ID = re.compile(rb"(?:\A|\n)(message-id:)", re.IGNORECASE)
+_USUAL_HEADER = b"\nMessage-I"
+_HEADER_ROOM = 65_536
+
+
+class EventLog:
+    """Lines for a file descriptor, written by a thread in pieces of whole lines.
+
+    Beyond `most` waiting lines new ones are dropped: a log that hangs holds no mail up. `dropped`
+    counts them, and a line says so when the log goes on.
+    """
+
+    def __init__(self, descriptor: int | None = None, *, most: int = 100_000) -> None:
+        """`descriptor`: standard error when not given. `most`: about 50 MB."""
+        self._descriptor = sys.stderr.fileno() if descriptor is None else descriptor
+        self._most = most
+        self._lines: deque[bytes] = deque()
+        self._waiting = threading.Event()
+        self._closed = False
+        self._reported = 0
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
+        self._thread.start()
+
+    def info(self, line: bytes) -> None:
+        """Queues a line; structlog calls the method of the event's level."""
+        if len(self._lines) >= self._most:
+            self.dropped += 1
+            return
+        self._lines.append(line)
+        if not self._waiting.is_set():
+            self._waiting.set()
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Writes what waits, for `timeout` seconds at most."""
+        self._closed = True
+        self._waiting.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not (self._closed and not self._lines):
+            self._waiting.wait()
+            if not self._closed:
+                time.sleep(_BATCH_SECONDS)
+            self._waiting.clear()
+            with suppress(OSError):  # nobody reads it any more
+                self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        piece = b""
+        while self._lines:
+            line = self._lines.popleft() + b"\n"
+            if len(piece) + len(line) > _ATOMIC:
+                self._write(piece)
+                piece = b""
+            piece += line
+        if self.dropped > self._reported:
+            lost, self._reported = self.dropped - self._reported, self.dropped
+            piece += orjson.dumps({"time": system_clock(), "event": "dropped_lines", "lines": lost})
+            piece += b"\n"
+        self._write(piece)
+
+    def _write(self, piece: bytes) -> None:
+        while piece:
+            piece = piece[os.write(self._descriptor, piece) :]
+
+
+class MailEvents:
+    """The events of one worker on one queue. Never raises: no mail waits for its log."""
+
+    def __init__(
+        self,
+        queue: QueueName,
+        worker: str,
+        event_log: EventLog | None,
+        *,
+        addresses: bool = False,
+        clock: Clock = system_clock,
+    ) -> None:
+        """`addresses`: sender and recipients are written, too (MAILSLICE_LOG_ADDRESSES)."""
+        self._addresses = addresses
+        self._clock = clock
+        self._log: Any = None
+        if event_log is not None:
+            self._log = structlog.wrap_logger(
+                event_log, processors=[_json], wrapper_class=_EventLogger
+            ).bind(queue=queue, worker=worker)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is written: what only an event needs is not computed otherwise."""
+        return self._log is not None
+
+    def emit(self, event: str, item: QueuedMail | None, **fields: object) -> None:
+        """Writes one event of a mail; of a message that is no mail where `item` is None.
+
+        Fields that are None or empty are left out. `why` and `answer` are redacted.
+        """
+        if self._log is None:
+            return
+        try:
+            self._log.write(
+                {"time": self._clock(), "event": event}, self._of(item) | _shown(fields)
+            )
+        except Exception:
+            log.exception("an event was not written", extra={"action": "event_fault"})
+
+    def _of(self, item: QueuedMail | None) -> dict[str, object]:
+        if item is None:
+            return {}
+        mail = item.mail
+        fields: dict[str, object] = {
+            "enqueueId": item.enqueue_id,
+            "name": mail.name,
+            "recipients": len(mail.recipients),
+        }
+        if self._addresses:
+            fields["from"] = mail.sender or ""
+            fields["to"] = mail.recipients[:_MOST_ADDRESSES]
+        return fields
+
+
+class _EventLogger(structlog.BoundLoggerBase):
+    """structlog's bound logger, without a copy for each keyword: it is on the hot path."""
+
+    def write(self, first: dict[str, object], fields: dict[str, object]) -> None:
+        event: Any = {**first, **self._context, **fields}
+        for processor in self._processors:
+            event = processor(self._logger, "info", event)
+        self._logger.info(event)
+
+
+def silent(queue: QueueName) -> MailEvents:
+    """Events that are written nowhere."""
+    return MailEvents(queue, "", None)
+
+
+def redacted(text: str) -> str:
+    """The text in one line, at most 500 characters, with `***` for all that looks like an address.
+
+    A local part without its domain cannot be told from other words.
+    """
+    line = " ".join(text.split())
+    return (_ADDRESS.sub("***", line) if "@" in line else line)[:_LONGEST_TEXT]
+
+
+def message_id_of(content: bytes | memoryview) -> str | None:
+    """The Message-ID of a mail's header, with its angle brackets; None where there is none."""
+    block = content if isinstance(content, bytes) else bytes(content[:_HEADER_ROOM])
+    start = block.find(_USUAL_HEADER, 0, _HEADER_ROOM)
+    if start < 0 or not _in_header(block, start):
+        start = _unusual(block)
+    match = None if start < 0 else _MESSAGE_ID.match(block, start)
+    return None if match is None else match[1].decode("ascii", "replace")
+
+
+def _in_header(block: bytes, position: int) -> bool:
+    """Whether no empty line ends there or before."""
+    end = position + 1
+    return block.find(b"\n\r\n", 0, end) < 0 and block.find(b"\n\n", 0, end) < 0
+
+
+def _unusual(block: bytes) -> int:
+    """Where a header of another spelling begins, or one in the first line; -1 without one."""
+    match = _ANY_MESSAGE_ID.search(block, 0, _HEADER_ROOM)
+    return match.start(1) if match and _in_header(block, match.start()) else -1
+
+
+def _shown(fields: dict[str, object]) -> dict[str, object]:
+    return {
+        name: redacted(str(value)) if name in {"why", "answer"} else value
+        for name, value in fields.items()
+        if value is not None and value != ""
+    }
+
+
+def _json(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_UTC_Z)
+    except TypeError:  # half of a surrogate pair in a name: orjson refuses what is no UTF-8
+        return json.dumps(fields, default=_plain).encode()
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,191 @@
+"""Mail events: one line of JSON each, without addresses, written by nobody's event loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
+from mailslice.model.names import queue_name
+from mailslice.worker.events import EventLog, MailEvents, message_id_of, redacted, silent
+
+QUEUE = queue_name("spool")
+MAIL = Mail("Mail1", "from@a.example", ("one@b.example", "two@b.example"))
+ITEM = QueuedMail(EnqueueId(UUID(int=7)), MAIL, BlobId("h"), BlobId("b"))
+NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
+BUDGET_US = 10.8
+"""2 % of the 543 microseconds of CPU that a mail costs the worker (docs/performance.md)."""
+
+
+class Pipe:
+    """An EventLog on a pipe."""
+
+    def __init__(self, **options: Any) -> None:
+        self.end, write_end = os.pipe()
+        self._write_end = write_end
+        self.log = EventLog(write_end, **options)
+
+    def lines(self) -> list[dict[str, Any]]:
+        self.log.close()
+        os.close(self._write_end)
+        with os.fdopen(self.end, "rb") as stream:
+            return [json.loads(line) for line in stream]
+
+
+@pytest.fixture
+def pipe() -> Pipe:
+    return Pipe()
+
+
+def events(pipe: Pipe, **options: Any) -> MailEvents:
+    return MailEvents(QUEUE, "host:1:abc", pipe.log, clock=lambda: NOW, **options)
+
+
+def test_an_event_is_one_line_with_stable_ids_and_no_address(pipe: Pipe) -> None:
+    events(pipe).emit(
+        "delivered",
+        ITEM,
+        attempt=2,
+        messageId="<x@y>",
+        answer="250 2.1.5 <one@b.example> OK\nqueued",
+        why=None,
+        seconds=0.0,
+    )
+    (line,) = pipe.lines()
+    assert line == {
+        "time": "2026-11-23T06:00:00Z",
+        "event": "delivered",
+        "queue": "spool",
+        "worker": "host:1:abc",
+        "enqueueId": str(ITEM.enqueue_id),
+        "name": "Mail1",
+        "recipients": 2,
+        "attempt": 2,
+        "messageId": "<x@y>",
+        "answer": "250 2.1.5 <***> OK queued",
+        "seconds": 0.0,
+    }
+    assert list(line)[:2] == ["time", "event"]
+
+
+def test_addresses_are_written_where_the_setting_allows_it(pipe: Pipe) -> None:
+    many = replace(ITEM, mail=replace(MAIL, recipients=tuple(f"r{n}@b.c" for n in range(60))))
+    allowed = events(pipe, addresses=True)
+    allowed.emit("accepted", ITEM)
+    allowed.emit("accepted", many)
+    first, second = pipe.lines()
+    assert (first["from"], first["to"]) == ("from@a.example", list(MAIL.recipients))
+    assert (second["recipients"], len(second["to"])) == (60, 50)
+
+
+def test_an_odd_mail_has_its_line_and_a_message_that_is_no_mail_too(pipe: Pipe) -> None:
+    odd = replace(ITEM, mail=replace(MAIL, name="half \ud800 of a pair"))
+    events(pipe).emit("attempt", odd)
+    events(pipe).emit("dead_letter", None, why="not a mail")
+    first, second = pipe.lines()
+    assert first["name"] == "half \ud800 of a pair"
+    assert (second["why"], "enqueueId" in second) == ("not a mail", False)
+
+
+def test_a_field_that_cannot_be_shown_raises_nothing(
+    pipe: Pipe, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unspeakable:
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    events(pipe).emit("deferred", ITEM, why=Unspeakable())
+    assert pipe.lines() == []
+    assert "an event was not written" in caplog.text
+
+
+def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_is_missing() -> None:
+    pipe = Pipe(most=2000)
+    emitting = events(pipe)
+    began = time.monotonic()
+    for _ in range(10_000):  # a pipe takes 64 KiB, which are about 300 of them
+        emitting.emit("delivered", ITEM, answer="250 " + "x" * 100)
+    assert time.monotonic() - began < 5
+    assert pipe.log.dropped > 5000
+    lines: list[dict[str, Any]] = []
+
+    def read() -> None:
+        with os.fdopen(pipe.end, "rb") as stream:
+            lines.extend(json.loads(line) for line in stream)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    pipe.log.close(10)
+    os.close(pipe._write_end)
+    reader.join(10)
+    lost = sum(line["lines"] for line in lines if line["event"] == "dropped_lines")
+    kept = sum(line["event"] == "delivered" for line in lines)
+    assert (kept + lost, lost) == (10_000, pipe.log.dropped)
+
+
+def test_without_a_log_nothing_is_done() -> None:
+    assert not silent(QUEUE).enabled
+    silent(QUEUE).emit("delivered", None, why=object())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("550 5.1.1 <joe.doe+x@b.example>: unknown", "550 5.1.1 <***>: unknown"),
+        ("to:a@b,c@d.e;", "to:***,***;"),
+        ("用户@例子.example is full", "*** is full"),
+        ("no address\r\n here", "no address here"),
+        ("x" * 600, "x" * 500),
+    ],
+)
+def test_what_looks_like_an_address_is_redacted(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"Subject: x\r\nMessage-ID: <a@b>\r\n\r\nbody", "<a@b>"),
+        (b"MESSAGE-id:\r\n <a@b>\r\n\r\nbody", "<a@b>"),
+        (b"Message-Id: <a@b>\nX: y\n\nMessage-ID: <c@d>", "<a@b>"),
+        (b"Subject: x\r\n\r\nMessage-ID: <c@d>\r\n", None),
+        (b"Subject: x\n\nMessage-ID: <c@d>\n", None),
+        (b"Message-ID: none\r\n\r\n", None),
+        (b"", None),
+        (memoryview(b"Message-ID: <a@b>\r\n"), "<a@b>"),
+    ],
+)
+def test_the_message_id_is_the_headers(content: bytes, expected: str | None) -> None:
+    assert message_id_of(content) == expected
+
+
+def test_the_events_of_a_mail_cost_less_than_two_per_cent_of_its_cpu() -> None:
+    """Attempt and delivery, with the Message-ID; the writing thread's CPU is counted, too."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    log = EventLog(descriptor)
+    emitting = MailEvents(QUEUE, "host:1:abc", log)
+    header = b"".join(b"Received: from a.example by b.example; then\r\n" for _ in range(10))
+    content = header + b"Message-ID: <a@b.example>\r\n\r\n" + b"x" * 4096
+    best = float("inf")
+    for _ in range(15):
+        began = time.process_time()
+        for _ in range(1000):
+            message_id = message_id_of(content)
+            emitting.emit("attempt", ITEM, messageId=message_id, attempt=1, redelivered=False)
+            emitting.emit(
+                "delivered", ITEM, messageId=message_id, attempt=1, seconds=0.1, answer="250 OK"
+            )
+        time.sleep(0.08)
+        best = min(best, (time.process_time() - began) / 1000 * 1e6)
+    log.close()
+    os.close(descriptor)
+    print(f"events of a mail: {best:.1f} us of CPU")
+    assert best < 2 * BUDGET_US, "twice: neighbours of a test slow a core down"
