@@ -25,7 +25,6 @@ from stack.airflow import SHORT_LIVED_JVM
 from stack.parts import java_home
 from tests.ports import free_port, free_ports
 
-BIN = Path(sys.executable).parent
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -64,8 +63,9 @@ def group(
 class Airflow:
     """Its REST API and its command line."""
 
-    def __init__(self, port: int, environ: Mapping[str, str]) -> None:
+    def __init__(self, port: int, environ: Mapping[str, str], python: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
+        self.python = python
         self.environ = environ
         self._token: str | None = None
 
@@ -127,7 +127,7 @@ class Airflow:
 
     def command(self, *words: str) -> str:
         done = subprocess.run(
-            [BIN / "airflow", *words],
+            [self.python.with_name("airflow"), *words],
             env=dict(self.environ),
             capture_output=True,
             text=True,
@@ -179,10 +179,13 @@ class Airflow:
 
 @contextmanager
 def airflow_standalone(
-    home: Path, settings: Mapping[str, str], dags: Sequence[str] = ("queue_cleanup", "queue_size")
+    home: Path,
+    settings: Mapping[str, str],
+    dags: Sequence[str] = ("queue_cleanup", "queue_size"),
+    python: Path = Path(sys.executable),
 ) -> Iterator[Airflow]:
-    """Airflow with this clone's DAGs and plugins, healthy, its DAGs unpaused (`dags` are parsed), a
-    Spark pool of one slot and no Spark connection yet.
+    """Airflow with this clone's DAGs and plugins, healthy, `dags` parsed and unpaused, a Spark pool
+    of one slot and no Spark connection yet. `python`: of the venv whose Airflow it is.
     """
     root, (port, worker_logs, trigger_logs) = clone_root(), free_ports(3)
     home.mkdir(parents=True)
@@ -216,14 +219,15 @@ def airflow_standalone(
         **{f"AIRFLOW__{name}": str(value) for name, value in given.items()},
         "AIRFLOW_HOME": str(home),
         "PYTHONPATH": str(root / "include"),
-        "PATH": f"{BIN}:{os.environ.get('PATH', '')}",
+        "PATH": f"{python.parent}:{os.environ.get('PATH', '')}",
         "JAVA_HOME": str(java_home()),
         "MAILSLICE_STACK_SCHEDULES": "off",
         "SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM,
         **settings,
     }
-    with group([str(BIN / "airflow"), "standalone"], environ, home / "standalone.log"):
-        airflow = Airflow(port, environ)
+    command = [str(python.with_name("airflow")), "standalone"]
+    with group(command, environ, home / "standalone.log"):
+        airflow = Airflow(port, environ, python)
         until("starting Airflow", 400, airflow.healthy)
         for dag in dags:
             until(f"parsing {dag}", 200, lambda dag=dag: airflow.parsed(dag))
