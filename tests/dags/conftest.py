@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="mailslice-airflow-"))
 
 
-def parse(home, **environ):
+def parse(home, python=sys.executable, **environ):
     """What `parse_dags.py` says of the DAG files."""
     clean = {
         name: value
@@ -33,7 +33,7 @@ def parse(home, **environ):
     }
     script = Path(__file__).with_name("parse_dags.py")
     done = subprocess.run(
-        [sys.executable, script, ROOT / "dags"],
+        [python, script, ROOT / "dags"],
         env=clean | given,
         capture_output=True,
         text=True,

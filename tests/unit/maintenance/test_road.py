@@ -221,3 +221,13 @@ def test_a_plan_that_needs_spark_is_no_failure(small, runs, settings):
         small(plan=TooLarge("large"))
     assert not runs.list()
     assert failure(settings) is None
+
+
+def test_a_refusal_before_apply_is_the_last_word_and_in_the_ledger(take, settings, runs):
+    take("plan", "check")
+    refusal = PlanRefused("not approved, nothing was applied: rejected by alice")
+    runner.record_refusal("approve", refusal, REQUEST, settings)
+    said = ("refused", "approve: not approved, nothing was applied: rejected by alice")
+    assert ledger(runs) == said
+    report = take("report")
+    assert (report["status"], report["message"]) == said
