@@ -15,7 +15,9 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware.base import RequestResponseEndpoint
 
+from mailslice.airflow.dag_settings import load_dag_settings
 from mailslice.airflow.queue_page import QueuePage
+from mailslice.maintenance.registry import names
 from mailslice.model.errors import MailsliceError, TryAgain
 
 STATIC = Path(__file__).parent / "static"
@@ -31,7 +33,8 @@ DOCS_POLICY = (
     "img-src 'self' data:; font-src 'self' data:; frame-ancestors 'self'"
 )
 
-may_read = requires_access_dag("GET", param_dag_id="queue_cleanup")
+PREFIX = load_dag_settings().prefix
+may_read = requires_access_dag("GET", param_dag_id=f"{PREFIX}queue_cleanup")
 app = FastAPI(
     title="mailslice",
     docs_url=None,
@@ -92,6 +95,12 @@ def static(name: str) -> Response:
 def queues() -> dict[str, Any]:
     """Every queue with its newest measurement and cleanups."""
     return page.queues()
+
+
+@app.get("/api/dags")
+def dags() -> dict[str, str]:
+    """The id of the DAG of each duty. Asks no store."""
+    return {duty: f"{PREFIX}{duty}" for duty in names()}
 
 
 @app.get("/api/size")

@@ -73,6 +73,13 @@ def test_every_route_asks_airflow_whether_the_user_may_read_the_dag(plugin):
     assert (cells["method"], cells["param_dag_id"]) == ("GET", "queue_cleanup")
 
 
+def test_the_ids_of_our_dags_are_told_without_a_store(client, plugin, monkeypatch):
+    monkeypatch.setattr(plugin, "page", None)
+    dags = client.get("/api/dags").json()
+    assert len(dags) == 10
+    assert all(dag == f"{plugin.PREFIX}{duty}" for duty, dag in dags.items())
+
+
 def test_no_route_of_ours_writes(plugin):
     assert {method for route in routes(plugin) for method in route.methods} == {"GET"}
 
@@ -82,6 +89,7 @@ def test_nobody_sees_anything_without_the_right(plugin, refused):
         "/",
         "/static/page.js",
         "/api/queues",
+        "/api/dags",
         "/api/size?queue=spool",
         "/api/reports?duty=d&dag_run=r",
         "/plot?queue=q&run=r1",

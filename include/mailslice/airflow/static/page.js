@@ -5,6 +5,7 @@ const AIRFLOW = "../";
 const $ = (id) => document.getElementById(id);
 let chosen = null;
 let shown = [];
+let dags = {};
 
 /** An element with a class, and children: nodes or texts. */
 function make(tag, kind, ...children) {
@@ -61,7 +62,8 @@ function airflowLink(path, text) {
   return link;
 }
 
-const runLink = (report, text) => (report.dagRun ? airflowLink(`dags/${encodeURIComponent(report.duty)}/runs/${encodeURIComponent(report.dagRun)}`, text) : make("span", "faint", "without Airflow"));
+const dagOf = (duty) => dags[duty] ?? duty;
+const runLink = (report, text) => (report.dagRun ? airflowLink(`dags/${encodeURIComponent(dagOf(report.duty))}/runs/${encodeURIComponent(report.dagRun)}`, text) : make("span", "faint", "without Airflow"));
 
 function docsLink(path) {
   if (!path) return make("span", "faint", "none");
@@ -210,11 +212,13 @@ async function load() {
   $("main").setAttribute("aria-busy", "true");
   counted.clear();
   try {
+    dags = await get("api/dags");
     const found = await get("api/queues");
     shown = found.queues;
     problem(null);
     $("when").textContent = time(found.at);
     draw();
+    switches();
   } catch (error) {
     problem(error);
   } finally {
@@ -222,8 +226,28 @@ async function load() {
   }
 }
 
+/** Which of our DAGs are paused, and what Airflow warns of, such as a pool that does not exist. A user without the right to see this sees nothing. */
+async function switches() {
+  const ours = new Set(Object.values(dags));
+  const byHand = new Set(["republish_lost", "migrate_v3_to_v4"].map(dagOf));
+  let lines = [];
+  try {
+    const known = await get(`${AIRFLOW}api/v2/dags?tags=${encodeURIComponent("mail queue")}&limit=200`);
+    const paused = known.dags.filter((dag) => ours.has(dag.dag_id) && dag.is_paused && !byHand.has(dag.dag_id)).map((dag) => dag.dag_id);
+    if (paused.length) lines.push(make("p", "", "Paused, so that nothing of this runs by itself: ", ...paused.flatMap((dag, i) => [i ? ", " : "", airflowLink(`dags/${encodeURIComponent(dag)}`, dag)]), ". Look at a dry run first (mailslice duty run NAME --dry-run), then switch it on: a run of a paused DAG waits until then."));
+    const warned = await get(`${AIRFLOW}api/v2/dagWarnings?limit=100`);
+    lines = lines.concat([...new Set(warned.dag_warnings.filter((one) => ours.has(one.dag_id)).map((one) => one.message))].map((text) => make("p", "", `Airflow warns: ${text}`)));
+  } catch { /* the page works without it */ }
+  $("switches")?.remove();
+  if (!lines.length) return;
+  const box = make("aside", "faint", ...lines);
+  box.id = "switches";
+  $("main").before(box);
+}
+
 /** Start a DAG run by Airflow's own API, as the user who is logged in; then follow it. */
-async function begin(dag, conf, button, dialog = null) {
+async function begin(duty, conf, button, dialog = null) {
+  const dag = dagOf(duty);
   button.disabled = true;
   try {
     const about = await get(`${AIRFLOW}api/v2/dags/${dag}`);
@@ -294,7 +318,16 @@ $("refresh").addEventListener("click", () => (asked.has("run") ? loadRun() : loa
 async function loadRun() {
   $("title").textContent = "Report of this run";
   try {
-    const found = await get(`api/reports?duty=${encodeURIComponent(asked.get("dag") ?? "")}&dag_run=${encodeURIComponent(asked.get("run"))}`);
+    dags = await get("api/dags");
+    const duty = Object.keys(dags).find((name) => dags[name] === asked.get("dag"));
+    if (!duty) {
+      $("title").textContent = "Queue report";
+      $("refresh").hidden = true;
+      $("main").replaceChildren(make("p", "faint", "This DAG is not one of mailslice: it has no queue report."));
+      $("main").setAttribute("aria-busy", "false");
+      return;
+    }
+    const found = await get(`api/reports?duty=${encodeURIComponent(duty)}&dag_run=${encodeURIComponent(asked.get("run"))}`);
     const parts = found.map((report) => make("section", "", make("h2", "name", report.queue), report.status === "done" && report.duty === "queue_size" ? make("p", "", pill(report.status), " ", report.message) : reportBody(report)));
     $("main").replaceChildren(make("div", "panel", ...(parts.length ? parts : [make("p", "faint", "No report yet: it is written when a queue's steps are over.")])));
     problem(null);
