@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import (
     BeforeValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     SecretStr,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -88,9 +89,17 @@ class OwnSettings(Group):
 class RabbitSettings(Group):
     """The broker."""
 
-    url: SecretStr = SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F")
+    username: str | None = None
+    """with PASSWORD, instead of a user in the two URLs: of any characters, none of them escaped"""
+    password: SecretStr | None = None
+    """goes with USERNAME"""
+    url: SecretStr = Field(
+        SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F"), validate_default=True
+    )
     """amqp:// or amqps://user:password@host:port/vhost"""
-    management_url: SecretStr = SecretStr("http://guest:guest@127.0.0.1:15672")
+    management_url: SecretStr = Field(
+        SecretStr("http://guest:guest@127.0.0.1:15672"), validate_default=True
+    )
     """management API, user:password in it or the URL's own"""
     tls_ca: Path | None = None
     """PEM file of the authority"""
@@ -99,6 +108,25 @@ class RabbitSettings(Group):
     tls_verify_host: bool = True
     timeout: Time = timedelta(seconds=10)
     """of connecting, of a confirm, of a blocked connection"""
+
+    @field_validator("url", "management_url")
+    @classmethod
+    def _with_login(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
+        """The URL with USERNAME and PASSWORD in it, where they are given."""
+        username, password = info.data.get("username"), info.data.get("password")
+        if username is None and password is None:
+            return value
+        if username is None or password is None:
+            raise ValueError("MAILSLICE_RABBITMQ_USERNAME and _PASSWORD: allowed is both or none")
+        default = cls.model_fields[str(info.field_name)].default
+        scheme, separator, rest = value.get_secret_value().partition("://")
+        user, at, place = rest.rpartition("@")
+        if at and user and value != default:
+            raise ValueError(
+                "it has a user, and MAILSLICE_RABBITMQ_USERNAME is set; allowed is one of them"
+            )
+        login = f"{quote(username, safe='')}:{quote(password.get_secret_value(), safe='')}"
+        return SecretStr(f"{scheme}{separator}{login}@{place or rest}")
 
 
 class BlobStrategy(StrEnum):

@@ -54,6 +54,7 @@ STATE_FILE = ".state/run/settings.env"
 """Written by `make run`, read when the environment names no store; relative to the clone."""
 _STORES = ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT")
 
+_FILE = "_FILE"
 _USER = re.compile(r"(?<=['\"]).*@", re.DOTALL)
 _SHORT_NAMES = {
     "duty_artifacts": "artifacts",
@@ -135,11 +136,14 @@ def groups() -> Mapping[str, type[Group]]:
 def load_settings(
     environ: Mapping[str, str] | None = None, state_file: Path | None = None
 ) -> Settings:
-    """Settings of the environment, or of the state file where it names no store, too."""
+    """Settings of the environment, or of the state file where it names no store, too.
+
+    `NAME_FILE` names a file that holds the value of NAME, as containers get secrets.
+    """
     environ = os.environ if environ is None else environ
-    variables_set = {
-        name: value for name, value in environ.items() if name.startswith(PREFIX) and value
-    }
+    variables_set = _with_files(
+        {name: value for name, value in environ.items() if name.startswith(PREFIX) and value}
+    )
     source = "environment"
     state_file = state_file or clone_root() / STATE_FILE
     if not any(variables_set.get(name) for name in _STORES) and state_file.is_file():
@@ -164,6 +168,29 @@ def load_settings(
         raise BadSetting(
             "; ".join(_sentence(problem, source) for problem in error.errors())
         ) from None
+
+
+def _with_files(given: Mapping[str, str]) -> dict[str, str]:
+    """The variables, those of files read."""
+    values = dict(given)
+    for file_variable, path in given.items():
+        name = file_variable.removesuffix(_FILE)
+        if name == file_variable or name not in variables():
+            continue
+        if name in given:
+            raise BadSetting(f"{name} and {file_variable} are both set; allowed is one of them")
+        try:
+            # Editors and `echo` end a file with a line break, which is not part of a secret.
+            values[name] = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            raise BadSetting(
+                f"{file_variable}={path!r}: {why}; allowed: a file with the value of {name}"
+            ) from None
+        if not values[name]:
+            raise BadSetting(f"{file_variable}={path!r}: the file is empty")
+        del values[file_variable]
+    return values
 
 
 def read_env_file(path: Path) -> dict[str, str]:

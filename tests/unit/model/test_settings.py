@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -156,3 +157,82 @@ def test_the_keys_of_s3_may_be_in_its_url_and_leave_it_and_those_that_are_given_
     assert (
         load_settings({**url, "MAILSLICE_S3_ACCESS_KEY": "mine"}, NO_FILE).s3.access_key == "mine"
     )
+
+
+AWKWARD = "p@ss/w#rd %2F:ü?&=$'\"\\ "
+
+
+def test_a_secret_comes_from_a_file_without_the_line_break_at_its_end(tmp_path):
+    file = tmp_path / "secret"
+    file.write_text(AWKWARD + "\n", encoding="utf-8")
+    settings = load_settings({"MAILSLICE_S3_SECRET_KEY_FILE": str(file)}, NO_FILE)
+    assert settings.s3.secret_key is not None
+    assert settings.s3.secret_key.get_secret_value() == AWKWARD
+
+
+def test_a_file_may_name_a_store_and_then_the_state_file_is_not_read(tmp_path):
+    (tmp_path / "url").write_text("amqp://u:p@broker/v", encoding="utf-8")
+    state = tmp_path / "settings.env"
+    state.write_text("MAILSLICE_S3_ENDPOINT=http://elsewhere:1\n", encoding="utf-8")
+    settings = load_settings({"MAILSLICE_RABBITMQ_URL_FILE": str(tmp_path / "url")}, state)
+    assert settings.rabbitmq.url.get_secret_value() == "amqp://u:p@broker/v"
+    assert settings.s3.endpoint == "http://127.0.0.1:9000"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file or directory; allowed: a file with the value of"),
+        (b"\n", "the file is empty"),
+        (b"\xff\xfe", "it is no UTF-8 text"),
+    ],
+)
+def test_a_file_that_gives_no_value_is_named(tmp_path, content, words):
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(BadSetting, match=f"MAILSLICE_CASSANDRA_PASSWORD_FILE='{file}': {words}"):
+        load_settings({"MAILSLICE_CASSANDRA_PASSWORD_FILE": str(file)}, NO_FILE)
+
+
+def test_a_value_and_its_file_are_refused_and_an_unknown_file_variable_is_unknown(tmp_path):
+    both = {"MAILSLICE_S3_REGION": "x", "MAILSLICE_S3_REGION_FILE": str(tmp_path / "none")}
+    with pytest.raises(BadSetting, match="_REGION and MAILSLICE_S3_REGION_FILE are both set"):
+        load_settings(both, NO_FILE)
+    with pytest.raises(BadSetting, match=r"MAILSLICE_S3_REGIO_FILE .* is not a setting"):
+        load_settings({"MAILSLICE_S3_REGIO_FILE": "x"}, NO_FILE)
+
+
+def test_a_login_of_any_characters_goes_into_both_urls_of_rabbitmq():
+    login = {"MAILSLICE_RABBITMQ_USERNAME": "a:b@c", "MAILSLICE_RABBITMQ_PASSWORD": AWKWARD}
+    urls = {
+        "MAILSLICE_RABBITMQ_URL": "amqp://broker:5672/%2F",
+        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": "http://broker:15672",
+    }
+    for given, hosts in ((urls, ("broker:5672", "broker:15672")), ({}, ("127.0.0.1:5672",))):
+        rabbit = load_settings({**login, **given}, NO_FILE).rabbitmq
+        for url, host in zip((rabbit.url, rabbit.management_url), hosts, strict=False):
+            parts = urlsplit(url.get_secret_value())
+            assert parts.netloc.rpartition("@")[2] == host
+            assert (unquote(parts.username or ""), unquote(parts.password or "")) == (
+                "a:b@c",
+                AWKWARD,
+            )
+        assert "ss/w" not in repr(rabbit)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"USERNAME": "u"}, "_USERNAME and _PASSWORD: allowed is both or none"),
+        ({"PASSWORD": "hush"}, "_USERNAME and _PASSWORD: allowed is both or none"),
+        (
+            {"USERNAME": "u", "PASSWORD": "hush", "URL": "amqp://x:hush@h/"},
+            "it has a user, and MAILSLICE_RABBITMQ_USERNAME is set",
+        ),
+    ],
+)
+def test_half_a_login_of_rabbitmq_and_two_of_them_are_refused(given, words):
+    with pytest.raises(BadSetting, match=words) as raised:
+        load_settings({f"MAILSLICE_RABBITMQ_{name}": value for name, value in given.items()})
+    assert "hush" not in str(raised.value)

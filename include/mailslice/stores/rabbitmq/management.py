@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -59,7 +60,8 @@ class Management:
         seconds = settings.timeout.total_seconds()
         context = client_tls(settings, "RABBITMQ") if parts.scheme == "https" else None
         self._pool = pool or urllib3.PoolManager(
-            headers=urllib3.make_headers(basic_auth=f"{user}:{password}"),
+            # Not by urllib3.make_headers, which knows Latin-1 alone: RabbitMQ's names are UTF-8.
+            headers={"authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"},
             timeout=urllib3.Timeout(connect=seconds, read=seconds),
             retries=False,
             ssl_context=context,
