@@ -54,7 +54,15 @@ STATE_FILE = ".state/run/settings.env"
 """Written by `make run`, read when the environment names no store; relative to the clone."""
 _STORES = ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT")
 
+CONNECTION = "MAILSLICE_CONNECTION"
+"""Airflow connections with settings: `mailslice.airflow.deployments`."""
+_OTHERS = (CONNECTION, "MAILSLICE_AIRFLOW_CONFIG")
+"""Variables of Airflow's processes, which are no settings of a component."""
 _FILE = "_FILE"
+_SERVICE = re.compile(
+    r"_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)$"
+)
+_ADDRESS = re.compile(r"(?:tcp|udp|sctp)://")
 _USER = re.compile(r"(?<=['\"]).*@", re.DOTALL)
 _SHORT_NAMES = {
     "duty_artifacts": "artifacts",
@@ -141,9 +149,12 @@ def load_settings(
     `NAME_FILE` names a file that holds the value of NAME, as containers get secrets.
     """
     environ = os.environ if environ is None else environ
-    variables_set = _with_files(
-        {name: value for name, value in environ.items() if name.startswith(PREFIX) and value}
-    )
+    variables_set = _with_files(_own(environ))
+    if variables_set.get(CONNECTION):
+        raise BadSetting(
+            f"{CONNECTION} names an Airflow connection, which is read inside of Airflow alone; "
+            "here the settings themselves must be in the environment"
+        )
     source = "environment"
     state_file = state_file or clone_root() / STATE_FILE
     if not any(variables_set.get(name) for name in _STORES) and state_file.is_file():
@@ -155,7 +166,7 @@ def load_settings(
         if name in known:
             group, field = known[name]
             values.setdefault(group, {})[field] = value
-        elif not name.startswith(
+        elif name not in _OTHERS and not name.startswith(
             (PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")
         ):
             raise BadSetting(
@@ -168,6 +179,21 @@ def load_settings(
         raise BadSetting(
             "; ".join(_sentence(problem, source) for problem in error.errors())
         ) from None
+
+
+def _own(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of mailslice that have a value.
+
+    Without those that Kubernetes and Docker make of a service called mailslice-...: for
+    mailslice-smtp-in MAILSLICE_SMTP_IN_PORT=tcp://10.0.0.1:25, which is not that setting.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(PREFIX) and value
+        if not _ADDRESS.match(value) or not name.endswith(("_PORT", "_TCP", "_UDP", "_SCTP"))
+        if name in variables() or not _SERVICE.search(name)
+    }
 
 
 def _with_files(given: Mapping[str, str]) -> dict[str, str]:

@@ -236,3 +236,40 @@ def test_half_a_login_of_rabbitmq_and_two_of_them_are_refused(given, words):
     with pytest.raises(BadSetting, match=words) as raised:
         load_settings({f"MAILSLICE_RABBITMQ_{name}": value for name, value in given.items()})
     assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "base", ["MAILSLICE_SMTP_IN", "MAILSLICE_WORKER", "MAILSLICE_CASSANDRA", "MAILSLICE"]
+)
+def test_what_kubernetes_and_docker_make_of_a_service_is_no_setting(base):
+    links = {
+        f"{base}_SERVICE_HOST": "10.0.0.1",
+        f"{base}_SERVICE_PORT": "25",
+        f"{base}_SERVICE_PORT_SMTP_TLS": "465",
+        f"{base}_PORT": "tcp://10.0.0.1:25",
+        f"{base}_PORT_25_TCP": "tcp://10.0.0.1:25",
+        f"{base}_PORT_25_TCP_PROTO": "tcp",
+        f"{base}_PORT_25_TCP_PORT": "25",
+        f"{base}_PORT_25_TCP_ADDR": "10.0.0.1",
+        f"{base}_PORT_53_UDP": "udp://10.0.0.1:53",
+    }
+    assert load_settings(links, NO_FILE) == load_settings({}, NO_FILE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAILSLICE_SMTP_IN_SERVICE_HOSTS", "10.0.0.1"),
+        ("MAILSLICE_SMTP_IN_PORT", "10.0.0.1:25"),
+        ("MAILSLICE_SMTP_IN_HOST", "tcp://user@10.0.0.1:25"),
+        ("MAILSLICE_SMTP_IN_PORTS_25_TCP", "25"),
+    ],
+)
+def test_what_only_resembles_a_service_link_is_still_an_error(name, value):
+    with pytest.raises(BadSetting, match=name):
+        load_settings({name: value}, NO_FILE)
+
+
+def test_a_connection_of_airflow_is_refused_outside_of_airflow():
+    with pytest.raises(BadSetting, match="MAILSLICE_CONNECTION names an Airflow connection"):
+        load_settings({"MAILSLICE_CONNECTION": "mail"}, NO_FILE)
