@@ -83,7 +83,7 @@ def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, .
 
 
 def _settings_of(connection: str) -> dict[str, str]:
-    """The settings in the connection's extra, as text. No value is in an error: it may be secret."""
+    """The settings in the connection's extra, as text. No error shows a value."""
     where = f"{CONNECTION}: the Airflow connection {connection!r}"
     extra = _extra_of(connection, where)
     if not extra:
@@ -108,8 +108,8 @@ def _settings_of(connection: str) -> dict[str, str]:
 
 
 def _extra_of(connection: str, where: str) -> Mapping[str, Any]:
-    from airflow.sdk import Connection
     from airflow.exceptions import AirflowNotFoundException
+    from airflow.sdk import Connection
 
     try:
         found = Connection.get(connection)
