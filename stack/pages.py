@@ -28,6 +28,22 @@ _OF_STACK = f"""\
 Of `make run`. Those of the services that `make test` starts: state and ports are \
 `{TEST_PREFIX}...`, 1000 higher
 (Airflow's 18080); versions and sizes are the same variables."""
+_SETTINGS_INTRO = """\
+mailslice reads its settings from the environment. When the environment names no store, it reads
+`.state/run/settings.env` of the clone as well, which `make run` writes. An unknown MAILSLICE_ name
+and a value that is not allowed are errors that name it.
+
+- **Durations** are `90s`, `15m`, `1h`, `30d` or ISO 8601.
+- **Secrets in files**: `NAME_FILE` names a file with the value of the variable NAME, of any
+  variable below. One line break at the end is left out. NAME and NAME_FILE together are an error.
+- **Secrets** are masked in logs and errors: passwords, secret keys, URLs that may hold a password.
+- **Service links** of Kubernetes and Docker (`MAILSLICE_..._SERVICE_HOST`, `..._PORT_25_TCP_ADDR`,
+  and `tcp://` values of `..._PORT`) are not settings. mailslice ignores them.
+- **Airflow**: `MAILSLICE_CONNECTION=ID` names an Airflow connection whose extra is a JSON object of
+  these variables; they win over the environment. `eu_=ID,us_=ID` names several deployments, whose
+  DAGs get the prefixes. `MAILSLICE_AIRFLOW_CONFIG` names the [YAML file of the DAGs](dags.md).
+- **Equal to James'**: where the last column names a property, mailslice and James must agree.
+  `mailslice config check` compares what it can."""
 _HEAD = "Generated (`make docs`); a test compares."
 
 
@@ -62,21 +78,19 @@ def _with_figures(text: str, name: str, figures: str) -> str:
 def settings_page() -> str:
     """All variables: of mailslice, and of the local stack."""
     lines = ["# Settings", "", _HEAD, ""]
-    lines += [
-        "Read from the environment; when that names no store, from `.state/run/settings.env`",
-        "of the clone, which `make run` writes. An unknown name, or a value that is not allowed,",
-        "is an error that names it. Durations: `90s`, `15m`, `1h`, `30d` or ISO 8601.",
-    ]
+    lines += [_SETTINGS_INTRO]
     for group, cls in groups().items():
         rows, meanings = list[str](), cls.meanings()
         for name, (its_group, field) in variables().items():
             if its_group == group:
                 info = cls.model_fields[field]
-                words = [*_allowed(info), *filter(None, [meanings.get(field)])]
-                rows.append(_row(name, _default(info), "; ".join(words)))
+                meaning, _, james = meanings.get(field, "").partition(" James: ")
+                allowed = "; ".join(_allowed(info))
+                rows.append(_row(name, _default(info), allowed, meaning, james))
         text = " ".join((cls.__doc__ or "").split())
-        lines += ["", f"## {group}", "", text, "", "| variable | default | allowed, meaning |"]
-        lines += ["|---|---|---|", *rows]
+        lines += ["", f"## {group}", "", text, ""]
+        lines += ["| variable | default | allowed | what it is for | equals James' |"]
+        lines += ["|---|---|---|---|---|", *rows]
     lines += [
         "",
         "## The local stack",
@@ -155,6 +169,8 @@ def _default(field: FieldInfo) -> str:
 
 def _allowed(field: FieldInfo) -> Iterator[str]:
     kinds = get_args(field.annotation) or (field.annotation,)
+    if SecretStr in kinds:
+        yield "secret"
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, Enum):
             yield ", ".join(str(member.value) for member in kind)

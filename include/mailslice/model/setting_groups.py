@@ -47,27 +47,40 @@ class CassandraSettings(Group):
     """Where the view is."""
 
     contact_points: Hosts = ("127.0.0.1",)
-    """hosts, comma-separated; host:port is read too"""
+    """Cassandra nodes to connect to first: hosts, or host:port, with commas between. James:
+    cassandra.properties `cassandra.nodes`"""
     port: int = Field(9042, ge=1, le=65535)
-    """native protocol port"""
+    """Port of Cassandra's native protocol, where a contact point names none. James:
+    cassandra.properties `cassandra.nodes`"""
     keyspace: str = Field("apache_james", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")
-    """James' keyspace"""
+    """James' keyspace, which holds the queue's view. James: cassandra.properties
+    `cassandra.keyspace`"""
     datacenter: str | None = None
-    """local data centre; the first contact point's when unset"""
+    """Local data centre of the driver. Unset: that of the first contact point. James:
+    cassandra-driver.conf `basic.load-balancing-policy.local-datacenter`"""
     username: str | None = None
+    """User of Cassandra. Unset: no login. James: cassandra.properties `cassandra.user`"""
     password: SecretStr | None = None
+    """Password of that user. James: cassandra.properties `cassandra.password`"""
     consistency: Consistency = Consistency.LOCAL_QUORUM
-    """of inserts, marks and reads that decide; QUORUM when several data centres write"""
+    """Consistency of inserts, of deleted marks and of reads that decide. Use QUORUM when several
+    data centres write. James: cassandra-driver.conf `basic.request.consistency`"""
     tls_enabled: bool = False
+    """Whether connections to Cassandra use TLS. James: cassandra-driver.conf
+    `advanced.ssl-engine-factory`"""
     tls_ca: Path | None = None
-    """PEM file of the authority"""
+    """PEM file with the certificate authorities that verify Cassandra's certificate. Unset: the
+    system's."""
     tls_certificate: Path | None = None
-    """PEM file of the client's certificate"""
+    """PEM file with the certificate that mailslice shows to Cassandra."""
     tls_key: Path | None = None
-    """PEM file of the client's key"""
+    """PEM file with the private key of that certificate."""
     tls_verify_host: bool = True
+    """Whether the name in Cassandra's certificate must be that of the node. James:
+    cassandra-driver.conf `advanced.ssl-engine-factory.hostname-validation`"""
     timeout: Time = timedelta(seconds=10)
-    """of one request"""
+    """How long mailslice waits for the answer to one request. James: cassandra-driver.conf
+    `basic.request.timeout`"""
 
     @field_validator("consistency", mode="before")
     @classmethod
@@ -79,35 +92,46 @@ class OwnSettings(Group):
     """mailslice's own keyspace and bucket."""
 
     keyspace: str = Field("mailslice", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")
-    """mailslice's own tables: runs, locks, delays, marks that wait"""
+    """mailslice's own keyspace: ledger of runs, locks, delays, worker records. Every process of a
+    deployment uses the same one."""
     replication: str = ""
-    """CQL map, used when the keyspace is created; James' keyspace's own when empty"""
+    """Replication of that keyspace when mailslice creates it, as a CQL map. Unset: that of James'
+    keyspace."""
     bucket: str = "mailslice"
-    """mailslice's own bucket: quarantine and kept content; each deployment needs one of its own"""
+    """mailslice's own bucket: quarantine and kept content. Each deployment needs a bucket of its
+    own."""
 
 
 class RabbitSettings(Group):
     """The broker."""
 
     username: str | None = None
-    """with PASSWORD, instead of a user in the two URLs: of any characters, none of them escaped"""
+    """User of RabbitMQ for both URLs, in any characters and without escapes. Set it together with
+    PASSWORD, and leave the user out of the URLs. James: rabbitmq.properties `management.user`"""
     password: SecretStr | None = None
-    """goes with USERNAME"""
+    """Password of that user, in any characters. James: rabbitmq.properties `management.password`"""
     url: SecretStr = Field(
         SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F"), validate_default=True
     )
-    """amqp:// or amqps://user:password@host:port/vhost"""
+    """Broker: amqp:// or amqps://user:password@host:port/vhost. James: rabbitmq.properties `uri`"""
     management_url: SecretStr = Field(
         SecretStr("http://guest:guest@127.0.0.1:15672"), validate_default=True
     )
-    """management API, user:password in it or the URL's own"""
+    """RabbitMQ's management API: http:// or https://user:password@host:port. Without a user: that
+    of URL. James: rabbitmq.properties `management.uri`"""
     tls_ca: Path | None = None
-    """PEM file of the authority"""
+    """PEM file with the certificate authorities that verify RabbitMQ's certificate. Unset: the
+    system's."""
     tls_certificate: Path | None = None
+    """PEM file with the certificate that mailslice shows to RabbitMQ."""
     tls_key: Path | None = None
+    """PEM file with the private key of that certificate."""
     tls_verify_host: bool = True
+    """Whether the name in RabbitMQ's certificate must be that of the host. James:
+    rabbitmq.properties `ssl.hostname.verifier`"""
     timeout: Time = timedelta(seconds=10)
-    """of connecting, of a confirm, of a blocked connection"""
+    """How long mailslice waits for a connection, for a confirm, and while the broker blocks
+    publishers."""
 
     @field_validator("url", "management_url")
     @classmethod
@@ -157,15 +181,21 @@ class BlobSettings(Group):
     """How blob ids are made."""
 
     strategy: BlobStrategy = BlobStrategy.PASSTHROUGH
-    """passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc;
-    refused beside a James of passthrough"""
+    """How blobs are named. passthrough: a random UUID, deleted with its mail. deduplication: the
+    SHA-256 of the content, deleted by blob_gc alone; mailslice refuses it beside a James of
+    passthrough. James: blob.properties `deduplication.enable`"""
     id: BlobIdKind = BlobIdKind.PLAIN
-    """generation-aware: FAMILY_GENERATION_ before the id"""
+    """Form of a blob id. generation-aware: FAMILY_GENERATION_ stands before it, as James writes it
+    with deduplication. James: blob.properties `deduplication.enable`"""
     hash_encoding: HashEncoding = HashEncoding.BASE64
-    """of deduplicated ids, as James' property james.blob.id.hash.encoding says"""
+    """Spelling of the hash in ids of deduplication. James: jvm.properties
+    `james.blob.id.hash.encoding`"""
     generation_duration: Time = timedelta(days=30)
-    """of one generation"""
+    """Duration of one generation of ids. James: blob.properties
+    `deduplication.gc.generation.duration`"""
     family: int = Field(1, ge=0)
+    """Number that James raises when the duration of generations changes. James: blob.properties
+    `deduplication.gc.generation.family`"""
 
 
 class BlobProvider(StrEnum):
@@ -180,22 +210,29 @@ class S3Settings(Group):
     """The content store."""
 
     provider: BlobProvider = BlobProvider.S3
-    """`s3`; `azure`: ENDPOINT is `https://ACCOUNT.blob.core.windows.net`, ACCESS_KEY the account,
-    SECRET_KEY its key; `gcs`: SECRET_KEY is the JSON of a service account. Without keys those of
-    the machine. James knows `s3` only, and only there is a missing bucket created"""
+    """Provider of the content store. azure: ENDPOINT is https://ACCOUNT.blob.core.windows.net,
+    ACCESS_KEY the account, SECRET_KEY its key. gcs: SECRET_KEY is the JSON of a service account.
+    Without keys mailslice uses the machine's own identity. James knows s3 alone, and mailslice
+    creates a missing bucket there alone. James: blob.properties `implementation`"""
     endpoint: str = "http://127.0.0.1:9000"
-    """URL of the S3 API; user:password in it are the two keys, where they are not given"""
+    """URL of the S3 API. A user and password in it are the two keys. James: blob.properties
+    `objectstorage.s3.endPoint`"""
     bucket: str = Field(
         "james", min_length=3, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
-    """James' default bucket"""
+    """James' bucket with the content of mails. James: blob.properties `objectstorage.namespace`"""
     access_key: str | None = None
+    """Access key id of S3. James: blob.properties `objectstorage.s3.accessKeyId`"""
     secret_key: SecretStr | None = None
+    """Secret access key of S3. James: blob.properties `objectstorage.s3.secretKey`"""
     region: str = "us-east-1"
+    """Region of the bucket, which signs requests. James: blob.properties `objectstorage.s3.region`
+    """
     ca: Path | None = None
-    """PEM file of the authority"""
+    """PEM file with the certificate authorities that verify the content store's certificate. Unset:
+    the system's. James: blob.properties `objectstorage.s3.truststore.path`"""
     timeout: Time = timedelta(seconds=10)
-    """of one request"""
+    """How long mailslice waits for the answer to one request of a small object."""
 
     @model_validator(mode="before")
     @classmethod
@@ -233,25 +270,36 @@ class QueueSettings(Group):
     """
 
     table: QueueTable = QueueTable.V4
+    """Version of the view's table: v4 since James 3.6, v3 before. Every process uses the same one.
+    """
     slice_window: Duration = timedelta(hours=1)
-    """width of a slice"""
+    """Width of a slice. James: rabbitmq.properties `mailqueue.view.sliceWindow`"""
     bucket_count: int = Field(1, ge=1, le=2**31 - 1)
+    """Number of buckets into which each slice is divided. James: rabbitmq.properties
+    `mailqueue.view.bucketCount`"""
     browse_start_pace: int = Field(1000, ge=1, le=2**31 - 1)
-    """James' updateBrowseStartPace"""
+    """James moves browseStart at one in so many deletes. James: rabbitmq.properties
+    `mailqueue.view.updateBrowseStartPace`"""
     quorum: bool = False
-    """declare new work queues as quorum queues"""
+    """Whether mailslice declares new work queues as quorum queues. James: rabbitmq.properties
+    `quorum.queues.enable`"""
     quorum_group_size: int = Field(1, ge=1)
-    """x-quorum-initial-group-size of new quorum queues"""
+    """Replicas of a new quorum queue: x-quorum-initial-group-size. James: rabbitmq.properties
+    `quorum.queues.replication.factor`"""
     delivery_limit: int | None = Field(None, ge=1)
-    """x-delivery-limit of new quorum queues"""
+    """Deliveries of one message before a new quorum queue drops or dead-letters it:
+    x-delivery-limit. Unset: the argument is not declared. James: rabbitmq.properties
+    `quorum.queues.delivery.limit`"""
     shared: bool = True
-    """James works on these queues, too: marks go only when the broker was seen drained; kept in the
-    own keyspace, followed when unset (`mailslice config shared`)"""
+    """Whether James works on these queues, too. Then deleted marks go only when the broker was seen
+    drained. mailslice keeps the answer in its own keyspace; unset, a process follows it
+    (`mailslice config shared`)."""
     max_mail_bytes: int = Field(150 * 1024 * 1024, ge=1, le=_LARGEST_OBJECT)
-    """largest mail that is accepted; S3 takes 5 GiB in one piece"""
+    """Largest mail that mailslice accepts, in bytes. S3 takes 5 GiB in one request. James:
+    smtpserver.xml `maxmessagesize` (KiB there)"""
     stage_marks: Words = ()
-    """queues whose workers write stage marks, comma-separated: a mail whose worker died while it
-    was sending is failed, never sent twice"""
+    """Queues whose workers write stage marks, with commas between. A mail whose worker died while
+    it was sending then fails instead of being sent twice."""
 
     @field_validator("table", mode="before")
     @classmethod
@@ -285,55 +333,59 @@ class DutySettings(Group):
     """Where duties keep what they write, and for how long."""
 
     artifacts: str = ""
-    """folder, or s3a:// prefix: plans, reports, Data Docs; when empty, `.state/artifacts` of the
-    clone, and where mailslice is installed as a package, `~/.local/state/mailslice/artifacts`"""
+    """Where duties keep plans, reports and Data Docs: a folder, or s3a://BUCKET/PREFIX. Several
+    machines need the same one. Unset: `.state/artifacts` of the clone, else
+    `~/.local/state/mailslice/artifacts`."""
     retention: Time = timedelta(days=90)
-    """of ledger rows and artifacts; at most 10 years"""
+    """How long ledger rows and artifacts are kept, at most 3650d."""
     grace: Duration = timedelta(minutes=15)
-    """default time after its end before a slice counts as closed"""
+    """How long after its end a slice still counts as open."""
     rate_cassandra: int = Field(0, ge=0)
-    """writes a second that one run may ask of Cassandra; 0 = no limit"""
+    """Writes a second that one run may ask of Cassandra. 0: no limit."""
     rate_s3: int = Field(0, ge=0)
-    """keys a second that one run may delete or copy in S3; 0 = no limit"""
+    """Keys a second that one run may delete or copy in S3. 0: no limit."""
     rate_rabbitmq: int = Field(0, ge=0)
-    """messages a second that one run may publish or take; 0 = no limit"""
+    """Messages a second that one run may publish or consume. 0: no limit."""
     small_rows: int = Field(50_000, ge=0)
-    """a plan over at most so many rows, and the steps after it, run in one process without Spark
-    (queue_cleanup, queue_size); 0 = always Spark"""
+    """Rows up to which a plan and the steps after it run in one process without Spark
+    (queue_cleanup, queue_size). 0: always Spark."""
     spark_master: str = "local[*]"
-    """Spark master of duties that run without Airflow"""
+    """Spark master of duties that run without Airflow."""
     spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
-    """of the driver that `duty run` starts; on a cluster only where you set it"""
+    """Heap of the driver that `duty run` starts: a number with k, m or g. On a cluster it holds only
+    where you set it."""
     spark_driver_options: str = ""
-    """more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a
-    quarter of the CPU off a short run"""
+    """More options of the JVM of Spark's driver, without Airflow. -XX:TieredStopAtLevel=1 takes a
+    quarter of the CPU off a short run."""
     spark_conf: SparkConf = ()
-    """options of Spark for every duty, with and without Airflow: a JSON object, or `spark.a=b` with
-    commas between; they win over the few that mailslice gives; docs/scale.md has those of each
-    kind of cluster"""
+    """Options of Spark for every duty, with and without Airflow: a JSON object, or `spark.a=b` with
+    commas between. They win over those that mailslice sets. docs/scale.md lists the options of
+    each kind of cluster."""
     nodetool: str = ""
-    """nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's
-    address, such as `ssh {host} nodetool`"""
+    """Command that runs Cassandra's nodetool on one node, for reclaim. {host} stands for the node's
+    address: `ssh {host} nodetool`."""
     usual_factor: float = Field(10.0, ge=1)
-    """a plan of more than so many times what the last runs did fails the gate"""
+    """A plan of more than so many times the work of the last runs fails the gate."""
     max_counters_share: float = Field(0.2, ge=0, le=1)
-    """share of all mailboxes whose counters one run may change, if it is not told"""
+    """Share of all mailboxes whose counters one run may change, 0 to 1, unless the run says
+    another."""
     stuck_mode: StuckMode = StuckMode.CLOSE
-    """of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS"""
+    """What stuck_mails does with a mail whose holder hangs, unless the run says another. recover
+    needs MAILSLICE_QUEUE_STAGE_MARKS."""
     stuck_factor: float = Field(10.0, ge=1, le=1000)
-    """a mail is stuck when it is held for longer than so many times the p99 of its queue"""
+    """A mail is stuck when a worker holds it for longer than so many times the queue's 99th
+    percentile."""
     stuck_at_least: Time = timedelta(minutes=10)
-    """and for at least this long"""
+    """A mail that a worker holds for less than this is never stuck."""
     stuck_alert_from: int = Field(10, ge=1)
-    """so many decisions in one run are unusual, and the report says so"""
+    """Decisions of one run of stuck_mails from which its report raises an alert."""
     notify: str = "log"
-    """notifiers of failed runs, comma-separated: log, email, webhook"""
+    """Notifiers of failed runs and alerts, with commas between: log, email, webhook."""
     notify_email: Words = ()
-    """recipients of the email notifier, comma-separated; sent by Airflow's connection
-    smtp_default
-    """
+    """Recipients of the email notifier, with commas between. Airflow's connection smtp_default
+    sends the mail."""
     notify_webhook: SecretStr | None = None
-    """URL of the webhook notifier: it gets one JSON object by POST; http or https"""
+    """URL of http or https to which the webhook notifier POSTs one JSON object."""
 
     @field_validator("retention")
     @classmethod
@@ -364,19 +416,19 @@ class GcSettings(Group):
     """What blob_gc counts as references, beside the sources that it always reads."""
 
     absent_sources: Words = ()
-    """sources whose table is known to be missing, comma-separated: enqueuedMailsV3,
-    enqueuedMailsV4, messageV3, attachmentV2..."""
+    """Sources of references whose table is known to be missing, with commas between:
+    enqueuedMailsV3, messageV3, attachmentV2..."""
     sources: str = ""
-    """more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace
-    when none is named); text, or collections"""
+    """More columns that hold blob ids: table:column,column;keyspace.table:column. Columns are texts
+    or collections of texts. Without a keyspace: James'."""
     volatile_sources: Words = ()
-    """sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4
-    where James cleans it; no gate for them"""
+    """Sources that may become empty from run to run, with commas between, such as enqueuedMailsV4
+    where James cleans it. No gate holds them."""
     unread_columns: Words = ()
-    """columns that are named like blob ids and are none, or of other buckets, comma-separated:
-    table.column; any other that no source reads fails the gate"""
+    """Columns that are named like blob ids and hold none, or those of other buckets: table.column
+    with commas between. Any other column that no source reads fails the gate."""
     max_share: float = Field(0.1, ge=0, le=1)
-    """share of all blobs that one run may delete, if it is not told"""
+    """Share of all blobs that one run may delete, 0 to 1, unless the run says another."""
 
 
 class AlertSettings(Group):
@@ -385,23 +437,23 @@ class AlertSettings(Group):
     """
 
     browse_lag: Duration = timedelta(days=3)
-    """now less browseStart; 0s = never"""
+    """Alert when browseStart is older than this. 0s: never."""
     content_lag: Duration = timedelta(days=7)
-    """now less contentStart; 0s = never"""
+    """Alert when contentStart is older than this. 0s: never."""
     oldest_mail: Duration = timedelta(days=1)
-    """age of the oldest live mail; 0s = never"""
+    """Alert when the oldest live mail is older than this. 0s: never."""
     dead_letters: int = Field(10, ge=0)
-    """more messages than that in a dead letter queue"""
+    """Alert when a dead letter queue holds more messages than this."""
     consumers: int = Field(1, ge=0)
-    """fewer consumers than that on a work queue; 0 = never"""
+    """Alert when a work queue has fewer consumers than this. 0: never."""
     lost: int = Field(0, ge=0)
-    """more lost mails than that in an audit"""
+    """Alert when an audit finds more lost mails than this."""
     bare: int = Field(0, ge=0)
-    """more mails without content than that in an audit"""
+    """Alert when an audit finds more mails without content than this."""
     zombies: int = Field(0, ge=0)
-    """more mails than that which one run of stuck_mails had to decide about"""
+    """Alert when one run of stuck_mails had to decide about more mails than this."""
     repeat: Duration = timedelta(hours=20)
-    """an alert that goes on is told again after this long; a daily run tells it daily"""
+    """An alert that persists is repeated after this long. A daily run repeats it daily."""
 
 
 class AirflowSettings(Group):
@@ -435,37 +487,39 @@ class SmtpInSettings(Group):
     """`mailslice worker smtp-in`."""
 
     host: Host = "127.0.0.1"
-    """address to listen on"""
+    """Address that smtp-in listens on."""
     port: int = Field(2525, ge=0, le=65535)
+    """Port that smtp-in listens on. 0: any free port."""
     allowed_networks: Words = ("127.0.0.0/8", "::1/128")
-    """clients that may send without AUTH"""
+    """Networks whose clients may send without AUTH, with commas between."""
     username: str | None = None
-    """AUTH user; with a password, clients outside the allowed networks may send after AUTH"""
+    """User of AUTH. With a password, clients outside the allowed networks may send after AUTH."""
     password: SecretStr | None = None
+    """Password of that user."""
     tls_certificate: Path | None = None
-    """PEM; with the key, STARTTLS is offered and AUTH needs it"""
-    tls_key: Path | None = None
-    hostname: str | None = None
-    """name in the greeting and in Received lines; the machine's when unset"""
-    max_recipients: int = Field(10_000, ge=1)
-    """recipients of one mail"""
-    auth_without_tls: bool = False
-    """allow passwords to come in the clear where MAILSLICE_SMTP_IN_HOST is not loopback: behind a
-    port that is published on loopback only"""
-    max_connections: int = Field(100, ge=1)
-    """clients at once: outside of the allowed networks, and as many within them"""
-    connections_per_client: int = Field(10, ge=1)
-    """connections at once from one address (of IPv6 from one /64) outside of the
-    allowed networks
+    """PEM file with the server's certificate. With the key, STARTTLS is offered and AUTH needs it.
     """
+    tls_key: Path | None = None
+    """PEM file with the private key of that certificate."""
+    hostname: str | None = None
+    """Name in the greeting and in Received fields. Unset: the machine's."""
+    max_recipients: int = Field(10_000, ge=1)
+    """Recipients that one mail may have."""
+    auth_without_tls: bool = False
+    """Whether passwords may come in the clear where HOST is not loopback. Set it only behind a port
+    that is published on loopback."""
+    max_connections: int = Field(100, ge=1)
+    """Connections at once: so many from outside the allowed networks, and as many from within."""
+    connections_per_client: int = Field(10, ge=1)
+    """Connections at once from one address outside the allowed networks; of IPv6 from one /64."""
     timeout: Time = timedelta(minutes=5)
-    """of one command, and of each 64 KiB of a mail; a whole mail has 10 minutes, and a second for
-    each 100 KB"""
+    """How long smtp-in waits for a command, and for each 64 KiB of a mail. A whole mail has 10
+    minutes and a second for each 100 KB."""
     refuse_bare_line_ends: bool = True
-    """refuse a mail with a bare CR or LF in it (550) from clients outside of the allowed networks:
-    other servers may read it as two"""
+    """Whether smtp-in refuses (550) a mail with a bare CR or LF from clients outside the allowed
+    networks. Other servers may read such a mail as two."""
     health_port: int = Field(0, ge=0, le=65535)
-    """port of /livez, /readyz and /metrics; 0 = off"""
+    """Port of /livez, /readyz and /metrics of smtp-in. 0: off."""
 
 
 class GiveUp(StrEnum):
@@ -499,43 +553,50 @@ class RelaySettings(Group):
     """The relay handler's next hop."""
 
     host: Host = "127.0.0.1"
+    """Next hop: the SMTP server to which the relay handler sends."""
     port: int = Field(25, ge=1, le=65535)
+    """Port of the next hop."""
     timeout: Time = timedelta(seconds=60)
-    """of connecting, of each command, and of each 64 KiB of a mail"""
+    """How long the relay waits for a connection, for the answer to a command, and for each 64 KiB
+    of a mail."""
     answer_timeout: Time = timedelta(minutes=8)
-    """of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who
-    waits too short sends mails twice that a slow server has taken (RFC 5321 4.5.3.2.6 names 10m:
-    then raise MAILSLICE_DUTY_STUCK_AT_LEAST, too); with the 15 minutes that sending may take, from
-    when a handler has the mail, it must fit into RabbitMQ's consumer_timeout (30m)"""
+    """How long the relay waits for the answer to a whole mail, at least MAILSLICE_RELAY_TIMEOUT. A
+    time-out below the server's own answer time causes duplicate deliveries; RFC 5321 4.5.3.2.6
+    names 10m. With 10m, raise MAILSLICE_DUTY_STUCK_AT_LEAST as well. This time and the 15
+    minutes of sending must fit into RabbitMQ's consumer_timeout (30m)."""
     starttls: Annotated[StartTls, BeforeValidator(_start_tls)] = StartTls.NONE
-    """TLS with the next hop: none; may (when it is offered, without a look at the certificate);
-    must (nothing is sent without it); verified (must, and the certificate is the host's); true is
-    verified, false is none"""
+    """TLS with the next hop (RFC 3207). none: no TLS. may: when it is offered, any certificate.
+    must: nothing is sent without TLS, any certificate. verified: must, and the certificate is
+    the host's. true means verified, false none."""
     implicit_tls: bool = False
-    """TLS from the first byte, as on port 465; verified, unless MAILSLICE_RELAY_STARTTLS=must"""
+    """Whether TLS begins with the first byte, as on port 465. The certificate is verified unless
+    MAILSLICE_RELAY_STARTTLS=must."""
     tls_ca: Path | None = None
-    """PEM; the certificates that verify the next hop, instead of the system's"""
+    """PEM file with the certificate authorities that verify the next hop. Unset: the system's."""
     tls_certificate: Path | None = None
-    """PEM; shown to a next hop that asks who we are"""
+    """PEM file with the certificate that mailslice shows to a next hop that asks for one."""
     tls_key: Path | None = None
+    """PEM file with the private key of that certificate."""
     username: str | None = None
-    """AUTH user (PLAIN, LOGIN); with a password"""
+    """User of AUTH (PLAIN, LOGIN) at the next hop. Set it together with PASSWORD."""
     password: SecretStr | None = None
+    """Password of that user."""
     auth_without_tls: bool = False
-    """allow the password to cross a network in the clear"""
+    """Whether the password may cross a network in the clear."""
     mails_per_connection: int = Field(100, ge=1)
-    """mails on one connection, which is kept for 30 s without one; 1 = a new one for each mail"""
+    """Mails that one connection carries; it is closed after 30 s without a mail. 1: a connection
+    for each mail."""
     max_age: Duration = timedelta(days=5)
-    """of a mail that is still tried again; an older one is given up"""
+    """Age from which a mail that still fails is given up."""
     give_up: GiveUp = GiveUp.DEAD_LETTER
-    """of what is refused for good or too old: dead-letter, or bounce (needs
-    MAILSLICE_WORKER_BOUNCE_QUEUE)"""
+    """What becomes of a mail that is refused permanently or too old. bounce needs
+    MAILSLICE_WORKER_BOUNCE_QUEUE."""
     rates: LimitRules = ()
-    """mails a minute for a recipient domain, by all workers of a queue together:
-    example.com=60,*.example.com=600,*=1200; the closest pattern holds, for each domain by itself; 0
-    = no limit"""
+    """Mails a minute for a recipient domain, by all workers of a queue together:
+    example.com=60,*.example.com=600,*=1200. The closest pattern holds, for each domain by
+    itself. 0: no limit."""
     connections: LimitRules = ()
-    """connections at once that carry mail for a recipient domain, in the same form"""
+    """Connections at once that carry mail for a recipient domain, in the same form."""
 
     @property
     def limits(self) -> Limits:
@@ -546,31 +607,31 @@ class WorkerSettings(Group):
     """The consumer process."""
 
     health_host: str = "127.0.0.1"
-    """address of liveness and metrics, of smtp-in, too"""
+    """Address of /livez, /readyz and /metrics, of smtp-in, too."""
     health_port: int = Field(0, ge=0, le=65535)
-    """port of /livez, /readyz and /metrics; 0 = off"""
+    """Port of /livez, /readyz and /metrics of a worker. 0: off."""
     memory_budget_mib: int = Field(96, ge=8)
-    """content in flight, MiB, a process"""
+    """Content that a process holds in memory at once, in MiB."""
     record_every: Duration = Field(timedelta(seconds=3), le=timedelta(minutes=1))
-    """between two records of what a process holds, which stuck_mails needs; above 10s a census may
-    hold the work queue for three of them; 0s = no record"""
+    """Time between two records of the mails that a process holds, at most 1m; stuck_mails reads
+    them. Above 10s a census may hold the work queue for three times as long. 0s: no record."""
     maildir: Path | None = None
-    """folder of the Maildir handler"""
+    """Folder of the Maildir handler."""
     bounce_queue: str | None = None
-    """queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none
-    are written when unset"""
+    """Mail queue into which reports to senders (RFC 3464) are enqueued, for recipients that fail.
+    Unset: no reports."""
     back_off_base: Duration = Field(
         timedelta(seconds=30), ge=timedelta(seconds=1), le=timedelta(days=27)
     )
-    """pause after the first failed attempt at a mail"""
+    """Pause after the first failed attempt at a mail, 1s to 27d."""
     back_off_factor: float = Field(2.0, ge=1, le=100)
-    """by which each further pause is longer"""
+    """Factor by which each further pause is longer, 1 to 100."""
     back_off_cap: Duration = Field(
         timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=27)
     )
-    """longest of these pauses, but for a tenth"""
+    """Longest of these pauses, 1s to 27d; a tenth of it is added or subtracted at random."""
     attempts: int = Field(150, ge=0)
-    """failed attempts after which a mail is given up; 150 of the default pauses take six days; 0 =
-    never"""
+    """Failed attempts after which a mail is given up. 150 attempts of the default pauses take six
+    days. 0: never."""
     give_up: GiveUp = GiveUp.DEAD_LETTER
-    """of such a mail: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)"""
+    """What becomes of such a mail. bounce needs MAILSLICE_WORKER_BOUNCE_QUEUE."""

@@ -56,7 +56,7 @@ _STORES = ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_RABBITMQ_URL", "MAIL
 
 CONNECTION = "MAILSLICE_CONNECTION"
 """Airflow connections with settings: `mailslice.airflow.deployments`."""
-_OTHERS = (CONNECTION, "MAILSLICE_AIRFLOW_CONFIG")
+AIRFLOW_VARIABLES = (CONNECTION, "MAILSLICE_AIRFLOW_CONFIG")
 """Variables of Airflow's processes, which are no settings of a component."""
 _FILE = "_FILE"
 _SERVICE = re.compile(
@@ -166,7 +166,7 @@ def load_settings(
         if name in known:
             group, field = known[name]
             values.setdefault(group, {})[field] = value
-        elif name not in _OTHERS and not name.startswith(
+        elif name not in AIRFLOW_VARIABLES and not name.startswith(
             (PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")
         ):
             raise BadSetting(

@@ -1,5 +1,6 @@
 """Settings by environment and by the file that `make run` writes."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -8,9 +9,13 @@ import pytest
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.names import QueueTable
-from mailslice.model.settings import BlobStrategy, load_settings, variables
+from mailslice.model.settings import BlobStrategy, groups, load_settings, variables
 
 NO_FILE = Path("/nonexistent")
+UNITS = re.compile(
+    r"bytes|MiB|[Ww]rites|[Kk]eys|[Mm]essages|[Rr]ows|[Mm]ails|[Rr]ecipients|[Cc]onnections|[Dd]ecisions"
+    r"|[Ff]actor|attempts|consumers|buckets|[Rr]eplicas|[Dd]eliveries|deletes|[Nn]umber"
+)
 
 
 def test_without_any_variable_the_defaults_of_the_contract_hold():
@@ -273,3 +278,33 @@ def test_what_only_resembles_a_service_link_is_still_an_error(name, value):
 def test_a_connection_of_airflow_is_refused_outside_of_airflow():
     with pytest.raises(BadSetting, match="MAILSLICE_CONNECTION names an Airflow connection"):
         load_settings({"MAILSLICE_CONNECTION": "mail"}, NO_FILE)
+
+
+JAMES_FILES = {
+    "blob.properties",
+    "cassandra-driver.conf",
+    "cassandra.properties",
+    "jvm.properties",
+    "rabbitmq.properties",
+    "smtpserver.xml",
+}
+
+
+@pytest.mark.parametrize("name", sorted(variables()))
+def test_each_setting_says_in_sentences_what_it_is_for(name):
+    group, field = variables()[name]
+    meaning, _, james = groups()[group].meanings().get(field, "").partition(" James: ")
+    assert len(meaning.split()) >= 3
+    assert meaning[0].isupper() or meaning.startswith(("mailslice", "passthrough"))
+    assert meaning.endswith(".")
+    assert not james or re.fullmatch(r"(\S+) `[A-Za-z0-9.-]+`( \(.+\))?", james)[1] in JAMES_FILES
+
+
+def test_numbers_and_durations_name_their_unit():
+    """A duration carries its unit; a number says what it counts."""
+    unitless = {"port", "share", "factor"}
+    for name, (group, field) in variables().items():
+        info = groups()[group].model_fields[field]
+        if info.annotation in (int, float) and not any(word in field for word in unitless):
+            words = groups()[group].meanings()[field]
+            assert re.search(UNITS, words), name
