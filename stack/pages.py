@@ -20,6 +20,7 @@ from mailslice.airflow.dag_doc import dag_doc
 from mailslice.bench.scale import read_measured, scale_page
 from mailslice.cli.documentation import cli_page
 from mailslice.model.durations import format_duration
+from mailslice.model.setting_types import Group
 from mailslice.model.settings import groups, variables
 from stack.house import limits_table
 from stack.settings import TEST_PREFIX, stack_variables
@@ -31,19 +32,79 @@ Of `make run`. Those of the services that `make test` starts: state and ports ar
 _SETTINGS_INTRO = """\
 mailslice reads its settings from the environment. When the environment names no store, it reads
 `.state/run/settings.env` of the clone as well, which `make run` writes. An unknown MAILSLICE_ name
-and a value that is not allowed are errors that name it.
+and a value that is not allowed are errors that name it. An empty value counts as unset.
 
-- **Durations** are `90s`, `15m`, `1h`, `30d` or ISO 8601.
-- **Secrets in files**: `NAME_FILE` names a file with the value of the variable NAME, of any
-  variable below. One line break at the end is left out. NAME and NAME_FILE together are an error.
-- **Secrets** are masked in logs and errors: passwords, secret keys, URLs that may hold a password.
-- **Service links** of Kubernetes and Docker (`MAILSLICE_..._SERVICE_HOST`, `..._PORT_25_TCP_ADDR`,
-  and `tcp://` values of `..._PORT`) are not settings. mailslice ignores them.
-- **Airflow**: `MAILSLICE_CONNECTION=ID` names an Airflow connection whose extra is a JSON object of
-  these variables; they win over the environment. `eu_=ID,us_=ID` names several deployments, whose
-  DAGs get the prefixes. `MAILSLICE_AIRFLOW_CONFIG` names the [YAML file of the DAGs](dags.md).
-- **Equal to James'**: where the last column names a property, mailslice and James must agree.
-  `mailslice config check` compares what it can."""
+## What you set first
+
+| you have | set | and then |
+|---|---|---|
+| a live James | the addresses of the [stores](#reach-the-stores), MAILSLICE_S3_BUCKET, MAILSLICE_CASSANDRA_KEYSPACE, MAILSLICE_BLOB_STRATEGY, and your own MAILSLICE_OWN_BUCKET | `mailslice config check` compares them with what James stored |
+| queues of your own | the addresses of the stores, MAILSLICE_QUEUE_SHARED=false | `mailslice queue create spool` |
+| a relay for outgoing mail | MAILSLICE_RELAY_HOST, MAILSLICE_RELAY_STARTTLS, MAILSLICE_WORKER_BOUNCE_QUEUE | `mailslice worker run --queue outgoing --handler relay` |
+| Airflow, or several machines | MAILSLICE_ARTIFACTS=s3a://BUCKET/PREFIX | `mailslice duty list` |
+
+## How values are written
+
+- **Durations** are `90s`, `15m`, `1h`, `30d` or ISO 8601. **Lists** have commas between.
+- **Secrets** are passwords, secret keys, and URLs that may hold a password. The column *allowed*
+  marks them. mailslice masks them in logs and errors.
+- **Secrets from files**: for every variable NAME below, `NAME_FILE` may name a file with its value,
+  as Docker and Kubernetes mount secrets. mailslice leaves out line ends at the end of the file.
+  NAME and NAME_FILE together, an empty file and a file that cannot be read are errors.
+- **Any characters**: a password in a URL must be percent-encoded. MAILSLICE_RABBITMQ_PASSWORD,
+  MAILSLICE_S3_SECRET_KEY and their files take it as it is.
+- **Service links** of Kubernetes and Docker are not settings, and mailslice ignores them: names that
+  end in `_SERVICE_HOST`, `_SERVICE_PORT`, `_SERVICE_PORT_NAME`, `_PORT_25_TCP`, `_PORT_25_TCP_ADDR`
+  and the like, and `tcp://` or `udp://` values of `_PORT`. A Service named `mailslice-smtp-in` makes
+  `MAILSLICE_SMTP_IN_PORT=tcp://...`: MAILSLICE_SMTP_IN_PORT then counts as unset.
+
+## From Airflow's connections
+
+MAILSLICE_CONNECTION names connections of Airflow. DAGs, tasks and pages read them; the command
+line and workers do not.
+
+Such a connection is of type `generic`. Its extra is a JSON object of the variables on this page:
+
+```json
+{"MAILSLICE_RABBITMQ_URL": "amqp://rabbit.eu/", "MAILSLICE_RABBITMQ_USERNAME": "mailslice",
+ "MAILSLICE_RABBITMQ_PASSWORD": "any characters", "MAILSLICE_CASSANDRA_PORT": 9042}
+```
+
+Airflow finds the connection in its secrets backend, its environment or its database, when a task
+runs. Values of the connection win over the environment, which all deployments share. Airflow hides
+the fields whose names say *password* or *secret* on its pages, and shows all others: give logins by
+USERNAME and PASSWORD, not in a URL. MAILSLICE_RABBITMQ_URL and MAILSLICE_RABBITMQ_MANAGEMENT_URL
+stand in the connection together. Give each deployment a MAILSLICE_OWN_BUCKET of its own. The
+artifacts of a deployment with a prefix are in the folder of that name below MAILSLICE_ARTIFACTS.
+
+## What must agree
+
+- **James**: *equal* before a property means that mailslice and James must have the same value, or
+  they read and write different data. *own* means that James has such a property, too, and that yours
+  may differ: another host name of the same store, or a user with fewer rights.
+- **same everywhere**: *yes* means one value for every process of a deployment: workers, `smtp-in`,
+  duties, Spark and the command line.
+
+A field that no other page explains has a word in the [glossary](concepts.md)."""
+_TASKS = {
+    "Reach the stores": ("cassandra", "rabbitmq", "s3"),
+    "Agree with James": ("queue", "blob", "own"),
+    "Work mails": ("worker", "relay"),
+    "Take mail in by SMTP": ("smtp_in",),
+    "Run maintenance": ("duty", "gc", "airflow"),
+    "Be told": ("alert",),
+}
+"""What a reader wants to do, and the groups for it. Groups without a task come last."""
+_SETTINGS_COLUMNS = (
+    "| variable | default | allowed | what it is for | James' property | same everywhere |"
+)
+_KINDS: Mapping[Any, str] = {
+    bool: "true, false",
+    timedelta: "duration",
+    int: "whole number",
+    float: "number",
+    Path: "path",
+}
 _HEAD = "Generated (`make docs`); a test compares."
 
 
@@ -79,18 +140,15 @@ def settings_page() -> str:
     """All variables: of mailslice, and of the local stack."""
     lines = ["# Settings", "", _HEAD, ""]
     lines += [_SETTINGS_INTRO]
-    for group, cls in groups().items():
-        rows, meanings = list[str](), cls.meanings()
-        for name, (its_group, field) in variables().items():
-            if its_group == group:
-                info = cls.model_fields[field]
-                meaning, _, james = meanings.get(field, "").partition(" James: ")
-                allowed = "; ".join(_allowed(info))
-                rows.append(_row(name, _default(info), allowed, meaning, james))
-        text = " ".join((cls.__doc__ or "").split())
-        lines += ["", f"## {group}", "", text, ""]
-        lines += ["| variable | default | allowed | what it is for | equals James' |"]
-        lines += ["|---|---|---|---|---|", *rows]
+    classes, listed = groups(), [group for task in _TASKS.values() for group in task]
+    others = tuple(group for group in classes if group not in listed)
+    for task, names in {**_TASKS, **({"More": others} if others else {})}.items():
+        lines += ["", f"## {task}"]
+        for group in names:
+            text = " ".join((classes[group].__doc__ or "").split())
+            lines += ["", f"### {group}", "", text, ""]
+            lines += [_SETTINGS_COLUMNS, "|---|---|---|---|---|---|"]
+            lines += _settings_of(group, classes[group])
     lines += [
         "",
         "## The local stack",
@@ -103,6 +161,23 @@ def settings_page() -> str:
     stack = stack_variables().items()
     lines += [_row(name, f"`{default}`", meaning) for name, (default, meaning) in stack]
     return "\n".join(lines) + "\n"
+
+
+def _settings_of(group: str, cls: type[Group]) -> Iterator[str]:
+    """One row a variable of the group."""
+    meanings = cls.meanings()
+    for name, (its_group, field) in variables().items():
+        if its_group == group:
+            meaning, _, james = meanings.get(field, "").partition(" James: ")
+            same = field in cls.SAME_AS_JAMES | cls.SAME_EVERYWHERE
+            yield _row(
+                name,
+                _default(cls.model_fields[field]),
+                "; ".join(_allowed(cls.model_fields[field])),
+                meaning,
+                f"{'equal' if field in cls.SAME_AS_JAMES else 'own'}: {james}" if james else "none",
+                "yes" if same else "no",
+            )
 
 
 def dags_page(root: Path) -> str:
@@ -174,8 +249,8 @@ def _allowed(field: FieldInfo) -> Iterator[str]:
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, Enum):
             yield ", ".join(str(member.value) for member in kind)
-        elif kind is bool:
-            yield "true, false"
+        elif kind in _KINDS:
+            yield _KINDS[kind]
     for rule in field.metadata:
         for name, word in (
             ("ge", "at least"),

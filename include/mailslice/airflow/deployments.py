@@ -5,7 +5,8 @@
 
 The connection's extra is a JSON object of settings, `{"MAILSLICE_RABBITMQ_URL": "amqp://..."}`.
 Airflow looks it up in its secrets backends, the environment and its database. Settings of the
-connection win over those of the environment, which all deployments share.
+connection win over those of the environment, which all deployments share. A deployment with a
+prefix has its artifacts in a folder of its own, called as the prefix.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import CONNECTION, PREFIX, Settings, load_settings
+from mailslice.model.settings import (
+    CONNECTION,
+    FILE_SUFFIX,
+    PREFIX,
+    Settings,
+    artifacts_of,
+    load_settings,
+    secrets,
+)
 
 _ALLOWED = (
     "allowed: the id of an Airflow connection, or PREFIX=ID of several with commas between, "
     "each prefix and each id once"
 )
-_PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+_ARTIFACTS = PREFIX + "ARTIFACTS"
+_PAIR = (PREFIX + "RABBITMQ_URL", PREFIX + "RABBITMQ_MANAGEMENT_URL")
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
 _ID = re.compile(r"[A-Za-z0-9_.:/#()-]{1,200}")
 
 
@@ -35,29 +47,29 @@ class Deployment:
     """before the ids of its DAGs"""
     connection: str = ""
 
-    def environment(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment with the connection's settings; secrets are in it.
-
-        Raises BadSetting for a connection that is missing or that holds anything but settings.
-        """
-        environment = dict(os.environ if environ is None else environ)
-        environment.pop(CONNECTION, None)
-        return {**environment, **(_settings_of(self.connection) if self.connection else {})}
-
     def settings(self) -> Settings:
         """The settings. Raises BadSetting."""
-        return load_settings(self.environment())
+        return load_settings({**os.environ, **self.environment()})
 
-    def enter(self) -> Settings:
-        """As `settings`; this process and those that it starts work for this deployment from now.
+    def environment(self) -> dict[str, str]:
+        """What a process for this deployment has besides this one's environment.
 
-        For a process of one task: the settings are put into its environment.
+        It has secrets. "" unsets a variable. Raises BadSetting for a connection that is missing or
+        that holds anything but settings.
         """
-        environment = self.environment()
-        settings = load_settings(environment)
-        os.environ.pop(CONNECTION, None)
-        os.environ.update(environment)
-        return settings
+        if not self.connection:
+            return {}
+        own = _settings_of(self.connection)
+        # Of NAME and NAME_FILE the connection's wins; both together would be an error.
+        replaced = {_twin(name): "" for name in own if _twin(name) not in own}
+        environment = {CONNECTION: "", **replaced, **own}
+        if self.prefix:
+            # Runs of the same minute have the same id in each deployment, and one may never find
+            # the plan of another.
+            location = artifacts_of(load_settings({**os.environ, **environment}))
+            environment[_ARTIFACTS] = f"{location.rstrip('/')}/{self.prefix}"
+            environment[_twin(_ARTIFACTS)] = ""
+        return environment
 
 
 def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, ...]:
@@ -97,26 +109,48 @@ def _settings_of(connection: str) -> dict[str, str]:
             raise BadSetting(f"{where}: {name} in its extra is not a setting of mailslice")
         if isinstance(value, bool):
             settings[name] = str(value).lower()
-        elif isinstance(value, str | int):
+        elif isinstance(value, str | int | float):
             settings[name] = str(value)
         else:
             raise BadSetting(
                 f"{where}: {name} in its extra is {type(value).__name__}; allowed: a text, "
-                "a whole number, true or false"
+                "a number, true or false"
             )
+    given = {name.removesuffix(FILE_SUFFIX) for name in settings}
+    if len(given.intersection(_PAIR)) == 1:
+        raise BadSetting(
+            f"{where} has one of {' and '.join(_PAIR)}; allowed: both or none, or the broker's "
+            "queues are compared with those of another broker"
+        )
+    _mask(settings)
     return settings
 
 
+def _twin(name: str) -> str:
+    return name.removesuffix(FILE_SUFFIX) if name.endswith(FILE_SUFFIX) else name + FILE_SUFFIX
+
+
+def _mask(settings: Mapping[str, str]) -> None:
+    """Airflow writes *** for these values in the logs of tasks: it knows few of their names."""
+    with suppress(ImportError):  # Airflow 3.0 has it elsewhere; its own list of names holds there
+        from airflow.sdk.log import mask_secret
+
+        for name in settings.keys() & secrets():
+            mask_secret(settings[name])
+
+
 def _extra_of(connection: str, where: str) -> Mapping[str, Any]:
-    from airflow.exceptions import AirflowNotFoundException
     from airflow.sdk import Connection
+
+    from mailslice.airflow.versions import AirflowNotFoundException
 
     try:
         found = Connection.get(connection)
     except AirflowNotFoundException:
         raise BadSetting(
-            f"{where} does not exist; add it: airflow connections add {connection} "
-            '--conn-type generic --conn-extra \'{"MAILSLICE_...": "..."}\''
+            f"{where} is in no secrets backend, environment or database of Airflow; add it: "
+            f"airflow connections add {connection} --conn-type generic "
+            '--conn-extra \'{"MAILSLICE_...": "..."}\''
         ) from None
     try:
         extra = found.extra_dejson

@@ -46,6 +46,8 @@ class Consistency(StrEnum):
 class CassandraSettings(Group):
     """Where the view is."""
 
+    SAME_AS_JAMES = frozenset({"keyspace"})
+
     contact_points: Hosts = ("127.0.0.1",)
     """Cassandra nodes to connect to first: hosts, or host:port, with commas between. James:
     cassandra.properties `cassandra.nodes`"""
@@ -57,7 +59,7 @@ class CassandraSettings(Group):
     `cassandra.keyspace`"""
     datacenter: str | None = None
     """Local data centre of the driver. Unset: that of the first contact point. James:
-    cassandra-driver.conf `basic.load-balancing-policy.local-datacenter`"""
+    cassandra.properties `cassandra.local.dc`"""
     username: str | None = None
     """User of Cassandra. Unset: no login. James: cassandra.properties `cassandra.user`"""
     password: SecretStr | None = None
@@ -91,9 +93,10 @@ class CassandraSettings(Group):
 class OwnSettings(Group):
     """mailslice's own keyspace and bucket."""
 
+    SAME_EVERYWHERE = frozenset({"keyspace", "bucket"})
+
     keyspace: str = Field("mailslice", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")
-    """mailslice's own keyspace: ledger of runs, locks, delays, worker records. Every process of a
-    deployment uses the same one."""
+    """mailslice's own keyspace: ledger of runs, locks, delays, worker records."""
     replication: str = ""
     """Replication of that keyspace when mailslice creates it, as a CQL map. Unset: that of James'
     keyspace."""
@@ -180,6 +183,10 @@ class HashEncoding(StrEnum):
 class BlobSettings(Group):
     """How blob ids are made."""
 
+    SAME_AS_JAMES = frozenset(
+        {"strategy", "id", "hash_encoding", "generation_duration", "family"}
+    )
+
     strategy: BlobStrategy = BlobStrategy.PASSTHROUGH
     """How blobs are named. passthrough: a random UUID, deleted with its mail. deduplication: the
     SHA-256 of the content, deleted by blob_gc alone; mailslice refuses it beside a James of
@@ -209,6 +216,9 @@ class BlobProvider(StrEnum):
 class S3Settings(Group):
     """The content store."""
 
+    SAME_AS_JAMES = frozenset({"bucket"})
+    SAME_EVERYWHERE = frozenset({"provider"})
+
     provider: BlobProvider = BlobProvider.S3
     """Provider of the content store. azure: ENDPOINT is https://ACCOUNT.blob.core.windows.net,
     ACCESS_KEY the account, SECRET_KEY its key. gcs: SECRET_KEY is the JSON of a service account.
@@ -220,7 +230,8 @@ class S3Settings(Group):
     bucket: str = Field(
         "james", min_length=3, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
-    """James' bucket with the content of mails. James: blob.properties `objectstorage.namespace`"""
+    """James' bucket with the content of mails. Where James names none, it is `default` behind
+    James' `objectstorage.bucketPrefix`. James: blob.properties `objectstorage.namespace`"""
     access_key: str | None = None
     """Access key id of S3. James: blob.properties `objectstorage.s3.accessKeyId`"""
     secret_key: SecretStr | None = None
@@ -269,9 +280,16 @@ class QueueSettings(Group):
     check`).
     """
 
+    SAME_AS_JAMES = frozenset(
+        {
+            *("slice_window", "bucket_count", "browse_start_pace"),
+            *("quorum", "quorum_group_size", "delivery_limit"),
+        }
+    )
+    SAME_EVERYWHERE = frozenset({"table", "shared", "stage_marks"})
+
     table: QueueTable = QueueTable.V4
-    """Version of the view's table: v4 since James 3.6, v3 before. Every process uses the same one.
-    """
+    """Version of the view's table: v4 since James 3.7, v3 before."""
     slice_window: Duration = timedelta(hours=1)
     """Width of a slice. James: rabbitmq.properties `mailqueue.view.sliceWindow`"""
     bucket_count: int = Field(1, ge=1, le=2**31 - 1)
@@ -331,6 +349,8 @@ class StuckMode(StrEnum):
 
 class DutySettings(Group):
     """Where duties keep what they write, and for how long."""
+
+    SAME_EVERYWHERE = frozenset({"artifacts"})
 
     artifacts: str = ""
     """Where duties keep plans, reports and Data Docs: a folder, or s3a://BUCKET/PREFIX. Several
@@ -457,11 +477,13 @@ class AlertSettings(Group):
 
 
 class AirflowSettings(Group):
-    """What an Airflow of yours reads when it parses the DAGs."""
+    """What Airflow's processes read: DAG processor, scheduler, workers and pages."""
 
+    connection: str = ""
+    """Airflow connections that hold settings: ID, or eu_=ID,us_=ID for several deployments. The
+    prefix stands before the ids of a deployment's DAGs. Outside of Airflow it is refused."""
     config: str = ""
-    """YAML file of the DAG settings: schedules, connection, pool, prefix, approvals; read from the
-    environment of the DAG processor, scheduler and workers alone, see airflow.md"""
+    """YAML file with schedules, Spark connection, pool, tags and approvals of the DAGs."""
 
 
 class LogFormat(StrEnum):
@@ -551,6 +573,8 @@ def _start_tls(value: object) -> object:
 
 class RelaySettings(Group):
     """The relay handler's next hop."""
+
+    SAME_EVERYWHERE = frozenset({"rates", "connections"})
 
     host: Host = "127.0.0.1"
     """Next hop: the SMTP server to which the relay handler sends."""

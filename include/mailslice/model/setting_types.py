@@ -7,7 +7,7 @@ import inspect
 import re
 from datetime import timedelta
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
@@ -80,6 +80,10 @@ class Group(BaseModel):
     """Settings of one component. What a setting means is in the docstring below it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    SAME_AS_JAMES: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose value must be that of James' property, in every process."""
+    SAME_EVERYWHERE: ClassVar[frozenset[str]] = frozenset()
+    """More fields that must have one value in every process of a deployment."""
 
     @classmethod
     def meanings(cls) -> dict[str, str]:

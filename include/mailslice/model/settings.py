@@ -55,10 +55,8 @@ STATE_FILE = ".state/run/settings.env"
 _STORES = ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT")
 
 CONNECTION = "MAILSLICE_CONNECTION"
-"""Airflow connections with settings: `mailslice.airflow.deployments`."""
-AIRFLOW_VARIABLES = (CONNECTION, "MAILSLICE_AIRFLOW_CONFIG")
-"""Variables of Airflow's processes, which are no settings of a component."""
-_FILE = "_FILE"
+"""Names Airflow connections with settings: `mailslice.airflow.deployments`."""
+FILE_SUFFIX = "_FILE"
 _SERVICE = re.compile(
     r"_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)$"
 )
@@ -68,6 +66,7 @@ _SHORT_NAMES = {
     "duty_artifacts": "artifacts",
     "duty_retention": "retention",
     "duty_nodetool": "nodetool",
+    "airflow_connection": "connection",
 }
 """Variables whose group is not in their name."""
 
@@ -125,6 +124,17 @@ def _user_state() -> Path:
 
 
 @cache
+def secrets() -> frozenset[str]:
+    """The variables whose values are masked."""
+    kinds = (SecretStr, SecretStr | None)
+    return frozenset(
+        name
+        for name, (group, field) in variables().items()
+        if groups()[group].model_fields[field].annotation in kinds
+    )
+
+
+@cache
 def variables() -> Mapping[str, tuple[str, str]]:
     """Every variable, `MAILSLICE_CASSANDRA_PORT` -> ("cassandra", "port")."""
     named: dict[str, tuple[str, str]] = {}
@@ -166,7 +176,7 @@ def load_settings(
         if name in known:
             group, field = known[name]
             values.setdefault(group, {})[field] = value
-        elif name not in AIRFLOW_VARIABLES and not name.startswith(
+        elif not name.startswith(
             (PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")
         ):
             raise BadSetting(
@@ -200,7 +210,7 @@ def _with_files(given: Mapping[str, str]) -> dict[str, str]:
     """The variables, those of files read."""
     values = dict(given)
     for file_variable, path in given.items():
-        name = file_variable.removesuffix(_FILE)
+        name = file_variable.removesuffix(FILE_SUFFIX)
         if name == file_variable or name not in variables():
             continue
         if name in given:
@@ -237,11 +247,11 @@ def read_env_file(path: Path) -> dict[str, str]:
 def _sentence(problem: Any, source: str) -> str:
     group, field = problem["loc"][:2]
     name = next(name for name, partition in variables().items() if partition == (group, field))
-    secret = groups()[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
     value = problem["input"]
     if isinstance(value, timedelta):
         value = format_duration(value)
-    shown = "***" if secret or problem["type"] == MASKED else repr(_without_user(value))
+    masked = name in secrets() or problem["type"] == MASKED
+    shown = "***" if masked else repr(_without_user(value))
     return f"{name}={shown} (in the {source}): {_allowed(problem)}"
 
 

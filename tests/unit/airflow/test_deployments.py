@@ -2,12 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 from mailslice.airflow.deployments import Deployment, deployments
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import Settings
+from mailslice.model.settings import Settings, load_settings
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def test_the_setting_names_prefixes_and_connections(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["a,b", "eu_=a,b", "eu_=a,eu_=b", "eu_=a,us_=a", "e u=a", "=a", "eu_=", "a b", ","]
+    "text", ["a,b", "eu_=a,b", "eu_=a,eu_=b", "eu_=a,us_=a", "e u=a", "=a", "eu_=", "a b", ",", "..=a", "_eu=a"]
 )
 def test_a_setting_that_does_not_tell_its_deployments_apart_is_refused(text):
     with pytest.raises(BadSetting, match=r"MAILSLICE_CONNECTION=.* allowed: the id"):
@@ -70,16 +72,88 @@ def test_settings_of_the_connection_win_over_those_of_the_environment(environ):
     assert "MAILSLICE_S3_SECRET_KEY" not in os.environ
 
 
-def test_a_process_that_enters_a_deployment_hands_it_on(environ, monkeypatch):
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-    os.environ.update(
-        MAILSLICE_CONNECTION="mail", AIRFLOW_CONN_MAIL=connection({"MAILSLICE_S3_BUCKET": "own"})
+def test_a_process_started_for_a_deployment_has_its_settings_and_no_connection(environ):
+    environ(
+        MAILSLICE_CONNECTION="mail",
+        MAILSLICE_S3_REGION="shared",
+        AIRFLOW_CONN_MAIL=connection({"MAILSLICE_S3_BUCKET": "own"}),
     )
-    assert Deployment(connection="mail").enter().s3.bucket == "own"
-    assert (os.environ["MAILSLICE_S3_BUCKET"], "MAILSLICE_CONNECTION" in os.environ) == (
+    handed_on = {**os.environ, **Deployment(connection="mail").environment()}
+    assert (load_settings(handed_on).s3.bucket, load_settings(handed_on).s3.region) == (
         "own",
-        False,
+        "shared",
     )
+
+
+def test_of_a_value_and_its_file_the_connections_wins(environ, tmp_path):
+    (tmp_path / "key").write_text("of the file")
+    environ(
+        MAILSLICE_S3_SECRET_KEY_FILE=str(tmp_path / "shared"),
+        MAILSLICE_CASSANDRA_PASSWORD="shared",
+        AIRFLOW_CONN_MAIL=connection(
+            {
+                "MAILSLICE_S3_SECRET_KEY": "own",
+                "MAILSLICE_CASSANDRA_PASSWORD_FILE": str(tmp_path / "key"),
+            }
+        ),
+    )
+    settings = Deployment(connection="mail").settings()
+    assert settings.s3.secret_key.get_secret_value() == "own"
+    assert settings.cassandra.password.get_secret_value() == "of the file"
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "expected"),
+    [
+        ("s3a://runs/a/", {}, "s3a://runs/a/eu_"),
+        ("/runs", {}, "/runs/eu_"),
+        ("/runs", {"MAILSLICE_ARTIFACTS": "/own"}, "/own/eu_"),
+    ],
+)
+def test_deployments_never_share_a_folder_of_runs(environ, shared, own, expected):
+    """Scheduled runs of the same minute have the same id in both, and so the same plan's name."""
+    environ(
+        MAILSLICE_ARTIFACTS=shared,
+        AIRFLOW_CONN_MAIL=connection({"MAILSLICE_S3_BUCKET": "bucket", **own}),
+    )
+    assert Deployment("eu_", "mail").settings().duty.artifacts == expected
+    assert Deployment("", "mail").settings().duty.artifacts == (
+        own.get("MAILSLICE_ARTIFACTS") or shared
+    )
+
+
+def test_a_secrets_backend_of_airflow_is_asked(tmp_path):
+    """The real Airflow in a process of its own, with the backend that reads a file."""
+    file = tmp_path / "connections.json"
+    extra = {"MAILSLICE_S3_SECRET_KEY": "s3cret", "MAILSLICE_OWN_BUCKET": "of-the-backend"}
+    file.write_text(json.dumps({"mail": {"conn_type": "generic", "extra": extra}}))
+    others = {name: value for name, value in os.environ.items() if "MAILSLICE" not in name}
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env={
+            **others,
+            "AIRFLOW_HOME": str(tmp_path),
+            "AIRFLOW__SECRETS__BACKEND": (
+                "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+            ),
+            "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"connections_file_path": str(file)}),
+            "MAILSLICE_CONNECTION": "eu_=mail",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert asked.stdout.splitlines()[-1:] == ["eu_ of-the-backend s3cret"], asked.stderr
+    assert "s3cret" not in asked.stderr
+
+
+ASK = """
+from mailslice.airflow.deployments import deployments
+(one,) = deployments()
+settings = one.settings()
+print(one.prefix, settings.own.bucket, settings.s3.secret_key.get_secret_value())
+"""
 
 
 def test_without_a_connection_the_environment_holds(environ):
@@ -92,11 +166,15 @@ def test_without_a_connection_the_environment_holds(environ):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (None, "'mail' does not exist; add it: airflow connections add mail"),
+        (None, "'mail' is in no secrets backend, environment or database of Airflow; add it"),
         (connection({}), "'mail' has no settings"),
         (connection({"bucket": "s3cret"}), "bucket in its extra is not a setting"),
         (connection({"MAILSLICE_CONNECTION": "x"}), "MAILSLICE_CONNECTION in its extra"),
         (connection({"MAILSLICE_S3_BUCKET": ["s3cret"]}), "MAILSLICE_S3_BUCKET in its extra is l"),
+        (connection({"MAILSLICE_RABBITMQ_URL": "amqp://u:s3cret@h/"}), "both or none"),
+        (connection({"MAILSLICE_CASSANDRA_PORT": "s3cret@x"}), "MAILSLICE_CASSANDRA_PORT"),
+        (json.dumps({"conn_type": "generic", "extra": "s3cret"}), "its extra is no JSON object"),
+        (json.dumps({"conn_type": "generic", "extra": "[1]"}), "its extra is no JSON object"),
         (connection({"MAILSLICE_S3_BUKET": "s3cret"}), "Did you mean MAILSLICE_S3_BUCKET"),
     ],
 )

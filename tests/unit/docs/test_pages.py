@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mailslice.maintenance import registry
-from mailslice.model.settings import AIRFLOW_VARIABLES, clone_root, variables
+from mailslice.model.settings import clone_root, variables
 from stack.settings import stack_variables
 
 DOCS = clone_root() / "docs"
@@ -64,7 +64,7 @@ def test_the_readme_names_every_duty():
 
 
 def test_every_setting_that_a_page_names_exists():
-    known = {*variables(), *stack_variables(), *AIRFLOW_VARIABLES}
+    known = {*variables(), *stack_variables()}
     known |= {f"{name}_FILE" for name in variables()}
     for page in [*DOCS.rglob("*.md"), clone_root() / "README.md"]:
         names = re.findall(r"\bMAILSLICE_[A-Z0-9_]+[A-Z0-9]\b(?!_|\.\.\.)", page.read_text("utf-8"))
