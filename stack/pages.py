@@ -38,9 +38,12 @@ and a value that is not allowed are errors that name it. An empty value counts a
 
 | you have | set | and then |
 |---|---|---|
-| a live James | the addresses of the [stores](#reach-the-stores), MAILSLICE_S3_BUCKET, MAILSLICE_CASSANDRA_KEYSPACE, MAILSLICE_BLOB_STRATEGY, and your own MAILSLICE_OWN_BUCKET | `mailslice config check` compares them with what James stored |
-| queues of your own | the addresses of the stores, MAILSLICE_QUEUE_SHARED=false | `mailslice queue create spool` |
-| a relay for outgoing mail | MAILSLICE_RELAY_HOST, MAILSLICE_RELAY_STARTTLS, MAILSLICE_WORKER_BOUNCE_QUEUE | `mailslice worker run --queue outgoing --handler relay` |
+| a live James | the addresses of the [stores](#reach-the-stores), MAILSLICE_S3_BUCKET, \
+MAILSLICE_BLOB_STRATEGY, and a MAILSLICE_OWN_BUCKET of your own | `mailslice config check` |
+| queues of your own | the addresses of the stores, MAILSLICE_QUEUE_SHARED=false \
+| `mailslice queue create spool` |
+| outgoing mail | MAILSLICE_RELAY_HOST, MAILSLICE_RELAY_STARTTLS, MAILSLICE_WORKER_BOUNCE_QUEUE \
+| `mailslice worker run --queue outgoing --handler relay` |
 | Airflow, or several machines | MAILSLICE_ARTIFACTS=s3a://BUCKET/PREFIX | `mailslice duty list` |
 
 ## How values are written
@@ -53,10 +56,10 @@ and a value that is not allowed are errors that name it. An empty value counts a
   NAME and NAME_FILE together, an empty file and a file that cannot be read are errors.
 - **Any characters**: a password in a URL must be percent-encoded. MAILSLICE_RABBITMQ_PASSWORD,
   MAILSLICE_S3_SECRET_KEY and their files take it as it is.
-- **Service links** of Kubernetes and Docker are not settings, and mailslice ignores them: names that
-  end in `_SERVICE_HOST`, `_SERVICE_PORT`, `_SERVICE_PORT_NAME`, `_PORT_25_TCP`, `_PORT_25_TCP_ADDR`
-  and the like, and `tcp://` or `udp://` values of `_PORT`. A Service named `mailslice-smtp-in` makes
-  `MAILSLICE_SMTP_IN_PORT=tcp://...`: MAILSLICE_SMTP_IN_PORT then counts as unset.
+- **Service links** of Kubernetes and Docker are not settings, and mailslice ignores them. They are
+  names that end in `_SERVICE_HOST`, `_SERVICE_PORT`, `_SERVICE_PORT_NAME`, `_PORT_25_TCP` or
+  `_PORT_25_TCP_ADDR`, and `tcp://` or `udp://` values of `_PORT`. A Service named
+  `mailslice-smtp-in` makes `MAILSLICE_SMTP_IN_PORT=tcp://...`: that setting then counts as unset.
 
 ## From Airflow's connections
 
@@ -80,8 +83,8 @@ artifacts of a deployment with a prefix are in the folder of that name below MAI
 ## What must agree
 
 - **James**: *equal* before a property means that mailslice and James must have the same value, or
-  they read and write different data. *own* means that James has such a property, too, and that yours
-  may differ: another host name of the same store, or a user with fewer rights.
+  they read and write different data. *own* means that James has such a property, too, and that
+  yours may differ: another host name of the same store, or a user with fewer rights.
 - **same everywhere**: *yes* means one value for every process of a deployment: workers, `smtp-in`,
   duties, Spark and the command line.
 

@@ -11,6 +11,7 @@ prefix has its artifacts in a folder of its own, called as the prefix.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -80,18 +81,18 @@ def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, .
     text = (os.environ if environ is None else environ).get(CONNECTION, "").strip()
     if not text:
         return (Deployment(),)
-    found: list[Deployment] = []
+    named: list[Deployment] = []
     words = [word.strip() for word in text.split(",")]
     for word in words:
         prefix, equals, connection = (part.strip() for part in word.rpartition("="))
         valid = _ID.fullmatch(connection) and (
             _PREFIX.fullmatch(prefix) if equals else len(words) == 1
         )
-        taken = any(prefix == one.prefix or connection == one.connection for one in found)
+        taken = any(prefix == one.prefix or connection == one.connection for one in named)
         if not valid or taken:
             raise BadSetting(f"{CONNECTION}={text!r}: {word!r}; {_ALLOWED}")
-        found.append(Deployment(prefix, connection))
-    return tuple(found)
+        named.append(Deployment(prefix, connection))
+    return tuple(named)
 
 
 def _settings_of(connection: str) -> dict[str, str]:
@@ -145,7 +146,7 @@ def _extra_of(connection: str, where: str) -> Mapping[str, Any]:
     from mailslice.airflow.versions import AirflowNotFoundException
 
     try:
-        found = Connection.get(connection)
+        stored = Connection.get(connection)
     except AirflowNotFoundException:
         raise BadSetting(
             f"{where} is in no secrets backend, environment or database of Airflow; add it: "
@@ -153,9 +154,9 @@ def _extra_of(connection: str, where: str) -> Mapping[str, Any]:
             '--conn-extra \'{"MAILSLICE_...": "..."}\''
         ) from None
     try:
-        extra = found.extra_dejson
+        extra = json.loads(stored.extra or "{}")  # extra_dejson gives {} for what is no JSON
     except ValueError:
         extra = None
     if not isinstance(extra, dict):
-        raise BadSetting(f"{where}: its extra is no JSON object") from None
+        raise BadSetting(f"{where}: its extra is no JSON object")
     return extra

@@ -183,9 +183,7 @@ class HashEncoding(StrEnum):
 class BlobSettings(Group):
     """How blob ids are made."""
 
-    SAME_AS_JAMES = frozenset(
-        {"strategy", "id", "hash_encoding", "generation_duration", "family"}
-    )
+    SAME_AS_JAMES = frozenset({"strategy", "id", "hash_encoding", "generation_duration", "family"})
 
     strategy: BlobStrategy = BlobStrategy.PASSTHROUGH
     """How blobs are named. passthrough: a random UUID, deleted with its mail. deduplication: the
@@ -372,8 +370,8 @@ class DutySettings(Group):
     spark_master: str = "local[*]"
     """Spark master of duties that run without Airflow."""
     spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
-    """Heap of the driver that `duty run` starts: a number with k, m or g. On a cluster it holds only
-    where you set it."""
+    """Heap of the driver that `duty run` starts: a number with k, m or g. On a cluster it holds
+    only where you set it."""
     spark_driver_options: str = ""
     """More options of the JVM of Spark's driver, without Airflow. -XX:TieredStopAtLevel=1 takes a
     quarter of the CPU off a short run."""

@@ -44,7 +44,20 @@ def test_the_setting_names_prefixes_and_connections(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["a,b", "eu_=a,b", "eu_=a,eu_=b", "eu_=a,us_=a", "e u=a", "=a", "eu_=", "a b", ",", "..=a", "_eu=a"]
+    "text",
+    [
+        "a,b",
+        "eu_=a,b",
+        "eu_=a,eu_=b",
+        "eu_=a,us_=a",
+        "e u=a",
+        "=a",
+        "eu_=",
+        "a b",
+        ",",
+        "..=a",
+        "_eu=a",
+    ],
 )
 def test_a_setting_that_does_not_tell_its_deployments_apart_is_refused(text):
     with pytest.raises(BadSetting, match=r"MAILSLICE_CONNECTION=.* allowed: the id"):

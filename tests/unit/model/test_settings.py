@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from mailslice.model.errors import BadSetting
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import BlobStrategy, groups, load_settings, variables
+from tests.unit.model.james_properties import JAMES_PROPERTIES
 
 NO_FILE = Path("/nonexistent")
 UNITS = re.compile(
-    r"bytes|MiB|[Ww]rites|[Kk]eys|[Mm]essages|[Rr]ows|[Mm]ails|[Rr]ecipients|[Cc]onnections|[Dd]ecisions"
-    r"|[Ff]actor|attempts|consumers|buckets|[Rr]eplicas|[Dd]eliveries|deletes|[Nn]umber"
+    r"bytes|MiB|writes|keys|messages|rows|mails|recipients|connections|decisions|factor|attempts|"
+    r"consumers|buckets|replicas|deliveries|deletes|number|times",
+    re.IGNORECASE,
 )
 
 
@@ -280,31 +283,58 @@ def test_a_connection_of_airflow_is_refused_outside_of_airflow():
         load_settings({"MAILSLICE_CONNECTION": "mail"}, NO_FILE)
 
 
-JAMES_FILES = {
-    "blob.properties",
-    "cassandra-driver.conf",
-    "cassandra.properties",
-    "jvm.properties",
-    "rabbitmq.properties",
-    "smtpserver.xml",
-}
+def meaning_of(name):
+    """What the setting is for, and James' property, or ""."""
+    group, field = variables()[name]
+    meaning, _, james = groups()[group].meanings().get(field, "").partition(" James: ")
+    return meaning, james
 
 
 @pytest.mark.parametrize("name", sorted(variables()))
 def test_each_setting_says_in_sentences_what_it_is_for(name):
-    group, field = variables()[name]
-    meaning, _, james = groups()[group].meanings().get(field, "").partition(" James: ")
+    meaning, _ = meaning_of(name)
     assert len(meaning.split()) >= 3
-    assert meaning[0].isupper() or meaning.startswith(("mailslice", "passthrough"))
+    assert meaning[0].isupper() or meaning.startswith("mailslice")
     assert meaning.endswith(".")
-    assert not james or re.fullmatch(r"(\S+) `[A-Za-z0-9.-]+`( \(.+\))?", james)[1] in JAMES_FILES
+    assert all(len(sentence.split()) <= 30 for sentence in re.split(r"(?<=[.:]) ", meaning))
 
 
-def test_numbers_and_durations_name_their_unit():
-    """A duration carries its unit; a number says what it counts."""
-    unitless = {"port", "share", "factor"}
-    for name, (group, field) in variables().items():
-        info = groups()[group].model_fields[field]
-        if info.annotation in (int, float) and not any(word in field for word in unitless):
-            words = groups()[group].meanings()[field]
-            assert re.search(UNITS, words), name
+def test_the_properties_of_james_that_settings_name_exist():
+    named = {name: meaning_of(name)[1] for name in variables()}
+    for name, james in named.items():
+        if james:
+            file, prop = re.fullmatch(r"(\S+) `([A-Za-z0-9.-]+)`(?: \(.+\))?", james).groups()
+            assert prop in JAMES_PROPERTIES[file], name
+    assert (
+        named["MAILSLICE_QUEUE_BUCKET_COUNT"] == "rabbitmq.properties `mailqueue.view.bucketCount`"
+    )
+
+
+def test_what_must_be_as_james_has_it_names_the_property():
+    for group, cls in groups().items():
+        assert cls.model_fields.keys() >= cls.SAME_AS_JAMES | cls.SAME_EVERYWHERE, group
+    equal = {
+        name
+        for name, (group, field) in variables().items()
+        if field in groups()[group].SAME_AS_JAMES
+    }
+    assert all(meaning_of(name)[1] for name in equal)
+    assert {
+        "MAILSLICE_QUEUE_SLICE_WINDOW",
+        "MAILSLICE_BLOB_STRATEGY",
+        "MAILSLICE_S3_BUCKET",
+    } <= equal
+
+
+def test_numbers_say_what_they_count():
+    """A duration carries its unit."""
+    unitless = ("port", "share", "factor")
+    counted = [
+        name
+        for name, (group, field) in variables().items()
+        if {int, float}
+        & set(get_args(kind := groups()[group].model_fields[field].annotation) or (kind,))
+        if not any(word in field for word in unitless)
+    ]
+    assert "MAILSLICE_QUEUE_DELIVERY_LIMIT" in counted
+    assert [name for name in counted if not UNITS.search(meaning_of(name)[0])] == []
