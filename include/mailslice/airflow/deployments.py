@@ -50,7 +50,19 @@ class Deployment:
 
     def settings(self) -> Settings:
         """The settings. Raises BadSetting."""
-        return load_settings({**os.environ, **self.environment()})
+        return load_settings({**_own_environment(), **self.environment()})
+
+    def enter(self) -> Settings:
+        """As `settings`; this process and those that it starts have them in their environment.
+
+        Until another deployment is entered. For the process of one task, not for threads.
+        """
+        own, put = _own_environment(), self.environment()
+        settings = load_settings({**own, **put})
+        leave()
+        _REPLACED.update({name: own.get(name) for name in put})
+        os.environ.update(put)
+        return settings
 
     def environment(self) -> dict[str, str]:
         """What a process for this deployment has besides this one's environment.
@@ -67,10 +79,35 @@ class Deployment:
         if self.prefix:
             # Runs of the same minute have the same id in each deployment, and one may never find
             # the plan of another.
-            location = artifacts_of(load_settings({**os.environ, **environment}))
+            location = artifacts_of(load_settings({**_own_environment(), **environment}))
             environment[_ARTIFACTS] = f"{location.rstrip('/')}/{self.prefix}"
             environment[_twin(_ARTIFACTS)] = ""
         return environment
+
+
+OF_ENVIRONMENT = Deployment()
+_REPLACED: dict[str, str | None] = {}
+"""What variables were before `enter`; None: unset."""
+
+
+def _own_environment() -> dict[str, str]:
+    """The environment of this process as it was before `enter`."""
+    environment = dict(os.environ)
+    for name, value in _REPLACED.items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    return environment
+
+
+def leave() -> None:
+    """Give this process the environment back that it had before `enter`."""
+    for name, value in _REPLACED.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+    _REPLACED.clear()
 
 
 def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, ...]:
@@ -78,9 +115,9 @@ def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, .
 
     Looks no connection up: DAG files may call it at each parse. Raises BadSetting.
     """
-    text = (os.environ if environ is None else environ).get(CONNECTION, "").strip()
+    text = (_own_environment() if environ is None else environ).get(CONNECTION, "").strip()
     if not text:
-        return (Deployment(),)
+        return (OF_ENVIRONMENT,)
     named: list[Deployment] = []
     words = [word.strip() for word in text.split(",")]
     for word in words:

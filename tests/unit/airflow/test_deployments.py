@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mailslice.airflow.deployments import Deployment, deployments
+from mailslice.airflow.deployments import Deployment, deployments, leave
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings, load_settings
 
@@ -22,7 +22,8 @@ def environ(monkeypatch):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
 
-    return put
+    yield put
+    leave()
 
 
 def connection(extra):
@@ -96,6 +97,28 @@ def test_a_process_started_for_a_deployment_has_its_settings_and_no_connection(e
         "own",
         "shared",
     )
+
+
+def test_a_process_enters_one_deployment_after_the_other_and_keeps_nothing_of_the_first(environ):
+    eu = {"MAILSLICE_S3_BUCKET": "eu-mail", "MAILSLICE_S3_REGION": "eu"}
+    environ(
+        MAILSLICE_CONNECTION="eu_=eu,us_=us",
+        MAILSLICE_ARTIFACTS="/runs",
+        MAILSLICE_S3_REGION="shared",
+        AIRFLOW_CONN_EU=connection(eu),
+        AIRFLOW_CONN_US=connection({"MAILSLICE_OWN_BUCKET": "us-own"}),
+    )
+    before = dict(os.environ)
+    first, second = deployments()
+    for _ in range(2):
+        assert first.enter() == load_settings() == first.settings()
+        assert first.settings().duty.artifacts == "/runs/eu_"
+        assert second.enter() == load_settings()
+        s3, own = load_settings().s3, load_settings().own
+        assert (s3.bucket, s3.region, own.bucket) == ("james", "shared", "us-own")
+        assert deployments() == (first, second)
+    leave()
+    assert dict(os.environ) == before
 
 
 def test_of_a_value_and_its_file_the_connections_wins(environ, tmp_path):
