@@ -95,7 +95,7 @@ _TASKS = {
     "Work mails": ("worker", "relay"),
     "Take mail in by SMTP": ("smtp_in",),
     "Run maintenance": ("duty", "gc", "airflow"),
-    "Be told": ("alert",),
+    "Be told": ("alert", "log"),
 }
 """What a reader wants to do, and the groups for it. Groups without a task come last."""
 _SETTINGS_COLUMNS = (

@@ -495,12 +495,12 @@ class LogSettings(Group):
     """What `worker run` and `worker smtp-in` write on standard error (docs/monitoring.md)."""
 
     format: LogFormat = LogFormat.TEXT
-    """of messages for people; with json every line of the log is one JSON object"""
+    """Form of the log. text: messages for people. json: every line is one JSON object."""
     events: bool = True
-    """a line of JSON for each event of a mail: accepted, attempt, delivered, deferred, bounced,
-    dead_letter..."""
+    """Whether each event of a mail is a line of JSON: accepted, attempt, delivered, deferred,
+    bounced, dead_letter."""
     addresses: bool = False
-    """sender and recipients of the mail in its events; without it only how many recipients"""
+    """Whether these events name sender and recipients. Otherwise they count the recipients."""
 
 
 class SmtpInSettings(Group):
