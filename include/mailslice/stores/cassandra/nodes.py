@@ -5,6 +5,7 @@ Virtual tables speak only of the node that answers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,8 @@ from mailslice.stores.cassandra.session import CassandraSession
 COLLECTING = "remove deleted data"
 """The kind of a running garbagecollect in system_views.sstable_tasks."""
 _POOL = "CompactionExecutor"
+_POLL = 0.05
+"""Seconds between two looks at the connections."""
 _MAX_CLOCK_SKEW = timedelta(minutes=1)
 """A node's own clock may be behind by that."""
 
@@ -49,9 +52,20 @@ class Nodes:
         self._session = session
 
     def all(self) -> tuple[Node, ...]:
-        """Every node of the cluster, by address."""
-        connected = self._session.connected()
-        local = {getattr(host, "datacenter", None) for host in connected}
+        """Every node of the cluster, by address.
+
+        A session that has just been opened may not have reached every node yet: a node that is not
+        known to be down is given the time of one request.
+        """
+        until = time.monotonic() + self._session.settings.timeout.total_seconds()
+        while True:
+            connected = self._session.connected()
+            local = {getattr(host, "datacenter", None) for host in connected}
+            absent = [host for host in self._hosts() if host not in connected]
+            awaited = any(host.is_up is not False and host.datacenter in local for host in absent)
+            if not awaited or time.monotonic() >= until:
+                break
+            time.sleep(_POLL)
         nodes = []
         for host in self._hosts():
             asked = host in connected
