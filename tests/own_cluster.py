@@ -24,11 +24,13 @@ class Cluster:
     """`count` nodes at 127.0.0.1, 127.0.0.2...; a context manager that leaves no process. The sizes
     of `stack` are those of each node.
 
-    JMX of node n listens at the stack's JMX port + n - 1.
+    JMX of node n listens at the stack's JMX port + n - 1. `guarded`: it wants a password (first of
+    all cassandra / cassandra) and refuses what was not granted.
     """
 
-    def __init__(self, stack: StackSettings, count: int = 3) -> None:
+    def __init__(self, stack: StackSettings, count: int = 3, *, guarded: bool = False) -> None:
         self._stack, folder = stack, stack.state
+        self._guarded = guarded
         seed, jmx_port = "127.0.0.1", stack.ports.cassandra_jmx_port
         self.nodes = tuple(
             Node(f"127.0.0.{n}", seed, folder / f"cassandra{n}", jmx_port + n - 1, _RING_DELAY_MS)
@@ -57,6 +59,11 @@ class Cluster:
         """
         node = next(node for node in self.nodes if node.address == address)
         program = cassandra_node(self._stack, node)
+        if self._guarded:
+            file = node.folder / "cassandra.yaml"
+            text = file.read_text(encoding="utf-8").replace("AllowAllAuthent", "PasswordAuthent")
+            text = text.replace("AllowAllAuthorizer", "CassandraAuthorizer")
+            file.write_text(text, encoding="utf-8")
         log = node.folder / "out.log"
         with log.open("ab") as out:
             environment = {**os.environ, **program.environment}

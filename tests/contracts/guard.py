@@ -23,6 +23,16 @@ class GuardContract:
         assert guard.ensure() == ViewConfiguration(HOUR, 3, 1000)
         assert guard.events() == [(0, events.encode(ViewConfiguration(HOUR, 3, 1000), 0))]
 
+    def test_who_only_looks_agrees_to_the_same_and_stores_nothing(self, make_guard):
+        guard = make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3")
+        assert guard.agreed() == ViewConfiguration(HOUR, 3, 1000)
+        assert guard.stored() is None
+        guard.ensure()
+        assert make_guard().agreed() == ViewConfiguration(HOUR, 3, 1000)
+        with pytest.raises(ConfigurationDiffers, match="bucketCount"):
+            make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="2").agreed()
+        assert len(guard.events()) == 1
+
     def test_an_equal_configuration_stores_nothing_more(self, make_guard):
         make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure()
         assert make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure().bucket_count == 3

@@ -24,6 +24,7 @@ from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName
 from mailslice.model.names import HEADER_DIED, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DeadLetterNotes
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, check_out
 
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
@@ -148,7 +149,8 @@ def letter_of(message: CheckedOutMessage, position: int, work_queue: str) -> Let
 def classify(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[ClassifiedLetter]:
     """The causes, in order, by marks, notes and content. Raises when a store is away."""
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
-    notes = stores.dead_letter_notes.by_ids(queue, ids) if ids else {}
+    table = DeadLetterNotes.existing(stores.cassandra, stores.settings) if ids else None
+    notes = table.by_ids(queue, ids) if table is not None else {}
     redrives = {one: note.redrives for one, note in notes.items()}
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
     silent = (one for one in letters if one.death not in _OF_THE_BROKER and one.reason is None)

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from mailslice.cli.arguments import check_text
+from mailslice.cli.examples import ExampleCommand
 from mailslice.cli.output import Output
 
 Json = Annotated[
@@ -43,7 +44,7 @@ def remember(ctx: typer.Context, *, as_json: bool) -> None:
 
 
 def command(
-    app: typer.Typer, name: str, cls: type[TyperCommand] = TyperCommand
+    app: typer.Typer, name: str, cls: type[TyperCommand] = ExampleCommand
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register `function(out, ...)` as the command `name` of `app`; `main` acts on --debug."""
     keyword = inspect.Parameter.KEYWORD_ONLY

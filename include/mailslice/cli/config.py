@@ -63,11 +63,16 @@ def apply(out: Output, reason: Reason = None) -> None:
 def shared(
     out: Output,
     value: Annotated[
-        str | None, typer.Argument(help="true or false; nothing only shows", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[true|false]",
+            help="The answer to store. Without it the command only shows.",
+            show_default=False,
+        ),
     ] = None,
     reason: Reason = None,
 ) -> None:
-    """Whether James works on the queues, too; with true or false: store that.
+    """Show or store whether James works on the queues, too.
 
     Refused while a worker runs with the other value.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mailslice.cli.examples import PROMPT, examples_of
 from mailslice.cli.output import cell
 
 _HEAD = """\
@@ -54,11 +55,22 @@ def _command(path: str, command: Any) -> Iterator[str]:
     ]
     words = [path, *map(_metavar, arguments), *(["[OPTIONS]"] if options else [])]
     yield f"\n### {' '.join(words)}\n\n{' '.join(str(command.help).split())}"
-    rows = [(_metavar(argument), argument) for argument in arguments]
+    rows = [(_metavar(argument).replace("|", "\\|"), argument) for argument in arguments]
     rows += [(f"{', '.join(option.opts)}{_value(option)}", option) for option in options]
     if rows:
         yield "\n| argument or option | what it is |\n|---|---|"
         yield from (f"| `{name}` | {_text(one)} |" for name, one in rows)
+    yield from _session(path.partition(" ")[2])
+
+
+def _session(command: str) -> Iterator[str]:
+    examples = list(examples_of(command))
+    if examples:
+        yield "\n```console"
+        for example in examples:
+            yield f"{PROMPT}{example.command}"
+            yield from filter(None, [example.answer])
+        yield "```"
 
 
 def _metavar(parameter: Any) -> str:

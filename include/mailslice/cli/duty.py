@@ -48,9 +48,7 @@ DutyName = Annotated[
 ]
 QueueOption = Annotated[
     QueueName | None,
-    queue_option(
-        "Name of a mail queue; a duty that is about all queues says that it changes nothing."
-    ),
+    queue_option("Name of a mail queue. Duties that are about all queues ignore it and say so."),
 ]
 Param = Annotated[
     list[str] | None,
@@ -151,7 +149,7 @@ def _step_command(step: str, help_text: str) -> None:
 
 
 for _step, _help_text in (
-    ("plan", "Read, and write down what would be changed; changes nothing."),
+    ("plan", "Read the stores and write down what would be changed. The stores stay as they are."),
     ("check", "The gate over the plan: exit 3 when an expectation does not hold."),
     ("apply", "Do what the plan lists, each item's proof checked again."),
     ("verify", "The gate over what is in the stores now."),
@@ -191,7 +189,7 @@ def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Set
         if queue is not None:
             with open_queue(queue):  # a name that is wrong is wrong here, too
                 print(
-                    f"duty {duty} is about all queues: --queue {shown(queue)} changes nothing",
+                    f"duty {duty} is about all queues: --queue {shown(queue)} is ignored",
                     file=sys.stderr,
                 )
         return load_settings()
@@ -200,7 +198,7 @@ def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Set
             f"duty {duty}: --queue is missing: allowed is the name of a mail queue "
             "('mailslice queue list' shows them)"
         )
-    with open_queue(queue) as opened:
+    with open_queue(queue, create=True) as opened:
         return opened.settings
 
 

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from mailslice.cli.arguments import check_text
+from mailslice.cli.examples import ExampleCommand
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
 
@@ -24,7 +24,7 @@ _WITH_VALUE = {"--queue", "--reason", "--param", "--run"}
 _SWITCHES = {"--dry-run", "--json", "--debug", "--help"}
 
 
-class DutyCommand(TyperCommand):
+class DutyCommand(ExampleCommand):
     """A command with the options of the duty that its arguments name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

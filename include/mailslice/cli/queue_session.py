@@ -50,23 +50,30 @@ def open_stores() -> Iterator[Stores]:
 
 
 @contextmanager
-def open_queue(name: str) -> Iterator[OpenQueue]:
-    """The queue `name`. Raises UnknownQueue and ConfigurationDiffers."""
+def open_queue(name: str, *, create: bool = False) -> Iterator[OpenQueue]:
+    """The queue `name`. With `create`, tables and a stored configuration that are missing are made.
+
+    Raises UnknownQueue and ConfigurationDiffers; BadSetting for missing tables.
+    """
     from mailslice.admin import queues
     from mailslice.admin.mail_queue import MailQueue
 
     with open_stores() as stores:
         queues.require(stores, name)
         yield OpenQueue(
-            stores.settings, stores, MailQueue(stores, name, system_clock), guard(stores)
+            stores.settings,
+            stores,
+            MailQueue(stores, name, system_clock),
+            guard(stores, create=create),
         )
 
 
-def guard(stores: Stores) -> ViewConfiguration:
-    """The configuration, once stored one and settings agree; a first start stores it."""
+def guard(stores: Stores, *, create: bool = False) -> ViewConfiguration:
+    """The configuration, once stored one and settings agree. Who only looks creates nothing."""
     from mailslice.view.configuration import ConfigurationGuard
 
-    return ConfigurationGuard(stores.tables, stores.settings).ensure()
+    stored = ConfigurationGuard(stores.tables, stores.settings)
+    return stored.ensure() if create else stored.agreed()
 
 
 def who() -> str:

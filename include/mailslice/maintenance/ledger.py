@@ -24,7 +24,7 @@ class Ledger:
     """Reports of runs, newest first."""
 
     def __init__(self, stores: Stores, settings: Settings) -> None:
-        self._own = stores.own
+        self._stores = stores
         self._retention = settings.duty.retention
 
     def write(self, report: dict[str, Any]) -> None:
@@ -43,20 +43,22 @@ class Ledger:
             finished=datetime.fromisoformat(report["finished"]) if report["finished"] else None,
         )
         # Cassandra keeps milliseconds: a start in the same one is this row, not an earlier one.
+        runs = self._stores.own.runs
         earlier = [
             old
-            for old in self._own.runs.list(row.duty, row.queue, _NEWEST)
+            for old in runs.list(row.duty, row.queue, _NEWEST)
             if old.run == row.run and epoch_ms(old.started) != epoch_ms(row.started)
         ]
-        self._own.runs.save(row, self._retention)
+        runs.save(row, self._retention)
         for old in earlier:
-            self._own.runs.delete(old)
+            runs.delete(old)
 
     def list(
         self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
     ) -> list[dict[str, Any]]:
         """The newest reports, of one duty or queue or of all."""
-        return [json.loads(row.report) for row in self._own.runs.list(duty, queue, limit)]
+        runs = self._stores.existing_runs()
+        return [json.loads(row.report) for row in runs.list(duty, queue, limit)] if runs else []
 
     def last(
         self, duty: str | None = None, queue: QueueName | None = None
@@ -67,9 +69,10 @@ class Ledger:
 
     def show(self, run: str) -> dict[str, Any]:
         """The report of that run. Raises BadInput naming the newest runs when there is none."""
-        row = self._own.runs.get(run)
+        runs = self._stores.existing_runs()
+        row = runs.get(run) if runs else None
         if row is None:
-            known = ", ".join(row.run for row in self._own.runs.list(limit=3)) or "none"
+            known = ", ".join(one["run"] for one in self.list(limit=3)) or "none"
             raise BadInput(f"run {run!r} is not in the ledger; the newest are: {known}")
         report: dict[str, Any] = json.loads(row.report)
         return report

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from mailslice.stores.blobs.store import BlobStore
     from mailslice.stores.cassandra.mailboxes import MailboxTables
     from mailslice.stores.cassandra.own import (
-        DeadLetterNotes,
         OwnTables,
+        Runs,
         SliceStatistic,
         WorkerRecord,
     )
@@ -39,7 +39,7 @@ class Stores:
     def close(self) -> None:
         """Close what was opened. May be called twice."""
         session = self.__dict__.pop("cassandra", None)
-        for name in ("tables", "mailboxes", "own", "dead_letter_notes"):
+        for name in ("tables", "mailboxes", "own"):
             self.__dict__.pop(name, None)
         if session is not None:
             session.close()
@@ -77,12 +77,11 @@ class Stores:
 
         return OwnTables(self.cassandra, self.settings)
 
-    @cached_property
-    def dead_letter_notes(self) -> DeadLetterNotes:
-        """Why workers dead-lettered mails: that table alone, created when missing."""
-        from mailslice.stores.cassandra.own import DeadLetterNotes
+    def existing_runs(self) -> Runs | None:
+        """The ledger's table, for looking: None where no run was ever written. Creates nothing."""
+        from mailslice.stores.cassandra.own import Runs
 
-        return DeadLetterNotes.created(self.cassandra, self.settings)
+        return Runs.existing(self.cassandra, self.settings)
 
     def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:
         """Statistics of the queue's closed slices, by cleanups; none without a table."""

@@ -96,12 +96,23 @@ class ConfigurationGuard:
         """
         self._create_missing()
         self._refuse_shared_blobs()
-        _, stored = self._last()
-        if stored is None:
-            target = self._settings.queue.configuration
-            if self._append(0, target):
-                return target
-            _, stored = self._last()  # another process was first: its configuration counts
+        if self.stored() is None:
+            self._append(0, self._settings.queue.configuration)
+            # Another process may have been first: then its configuration counts.
+        return self._agreed()
+
+    def agreed(self) -> ViewConfiguration:
+        """As `ensure`, for those who only look: creates and stores nothing.
+
+        Before the first start it is the settings' configuration. Raises BadSetting for missing
+        tables, ConfigurationDiffers.
+        """
+        _ = self._tables.existing  # names a keyspace or tables that are missing
+        self._refuse_shared_blobs()
+        return self._agreed()
+
+    def _agreed(self) -> ViewConfiguration:
+        stored = self.stored()
         target = self._over(stored)
         if stored is not None and stored != target:
             why = why_refused(stored, target)

@@ -38,7 +38,9 @@ def settings(tmp_path, monkeypatch):
             (package / name.rpartition("/")[2]).write_text(text)
     here = [*mailslice.duties.__path__, str(package.parent)]
     monkeypatch.setattr(mailslice.duties, "__path__", here)
-    stores = SimpleNamespace(own=SimpleNamespace(locks=Locks(), runs=Runs()))
+    runs = Runs()
+    own = SimpleNamespace(locks=Locks(), runs=runs)
+    stores = SimpleNamespace(own=own, existing_runs=lambda: runs)
 
     @contextmanager
     def opened(_settings):

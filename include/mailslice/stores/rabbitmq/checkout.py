@@ -238,8 +238,8 @@ def check_out(
                 if closed.reply_code == _NO_QUEUE:
                     yield None
                     return
-                if closed.reply_code != _IN_USE:
-                    raise
+                if closed.reply_code != _IN_USE or "refused for user" in closed.reply_text:
+                    raise  # the same code says that somebody consumes, and that we may not
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(
                         f"queue {name} has a consumer: it cannot be looked through beside it "

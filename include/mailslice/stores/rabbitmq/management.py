@@ -233,7 +233,7 @@ class Management:
         if response.status in (401, 403):
             raise BadSetting(
                 f"RabbitMQ management at {self._host} refuses user {self._user!r} of {_URL}: "
-                "wrong password, or no management tag"
+                "wrong password, or it lacks the tag monitoring (or management, for most commands)"
             )
         if response.status != 200:
             raise StoreUnavailable(

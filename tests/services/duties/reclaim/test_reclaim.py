@@ -336,7 +336,7 @@ def test_from_outside(world):
         "--json",
     )
     report = json.loads(out.splitlines()[-1])
-    assert "duty reclaim is about all queues: --queue spool changes nothing" in err
+    assert "duty reclaim is about all queues: --queue spool is ignored" in err
     assert (code, report["queue"], report["applied"], report["reason"]) == (0, None, 1, "by hand")
     code, out, _ = mailslice(fresh, "report", "last", "--duty", "reclaim", "--json")
     assert json.loads(out.splitlines()[-1])["run"] == report["run"]

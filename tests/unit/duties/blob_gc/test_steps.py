@@ -91,6 +91,7 @@ class Heap:
         runs = SimpleNamespace(list=lambda *_: [])
         self.stores = SimpleNamespace(
             own=SimpleNamespace(locks=Locks(), runs=runs),
+            existing_runs=lambda: runs,
             cassandra=SimpleNamespace(longest_statement=timedelta(0)),
         )
         self.params = {"grace": "10m", "delete_after": "1h", "max_share": 1}
