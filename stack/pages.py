@@ -88,7 +88,7 @@ artifacts of a deployment with a prefix are in the folder of that name below MAI
 - **same everywhere**: *yes* means one value for every process of a deployment: workers, `smtp-in`,
   duties, Spark and the command line.
 
-A field that no other page explains has a word in the [glossary](concepts.md)."""
+[Concepts](concepts.md) explains slices, deleted marks, stage marks and the census."""
 _TASKS = {
     "Reach the stores": ("cassandra", "rabbitmq", "s3"),
     "Agree with James": ("queue", "blob", "own"),
