@@ -9,6 +9,7 @@ import re
 import shlex
 import stat
 import sys
+import tempfile
 import zipfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -207,6 +208,16 @@ def test_no_secret_is_in_a_command_or_a_log_and_the_file_is_its_owners(submit, k
     if kind == "YARN cluster":
         assert named == "mailslice-settings.json"
         assert submit.conf["spark.files"].endswith("/mailslice-settings.json")
+
+
+def test_what_a_killed_task_left_is_removed_by_the_next(submit):
+    submit.monkeypatch.setattr(tempfile, "tempdir", str(submit.folder))
+    left = submit.folder / "mailslice-submit-999999999-x"
+    left.mkdir()
+    here = submit.folder / f"mailslice-submit-{os.getpid()}-x"
+    here.mkdir()
+    submit.run()
+    assert list(submit.folder.glob("mailslice-submit-*")) == [here]
 
 
 def test_a_driver_in_a_pod_runs_the_job_of_its_image(submit, kind):
@@ -436,7 +447,7 @@ def test_the_page_shows_the_settings_of_a_cluster_and_exactly_what_they_submit(s
     submit.run(name="plan")
     places = {sys.executable: "PYTHON", str(job_file("queue_cleanup").parent): "JOBS"}
     said = shlex.join(["spark-submit", *submit.words])
-    said = re.sub(r"/(?!/)[\w/-]*mailslice-submit-\w+", "SUBMIT", said)
+    said = re.sub(r"/(?!/)[\w/-]*mailslice-submit-[\w-]+", "SUBMIT", said)
     for path, name in places.items():
         said = said.replace(path, name)
     own = ("--run=", "--dag-run=", "--who=", "--params=", "--attempt=")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -25,6 +25,7 @@ from mailslice.airflow.versions import (
     AirflowNotFoundException,
     AirflowSkipException,
 )
+from mailslice.engine.scratch import scratch_folder
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.submission import Outcome, read_outcome
 from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
@@ -82,8 +83,11 @@ class SparkStep(SparkSubmitOperator):
             raise
         except MailsliceError as error:
             raise AirflowFailException(str(error)) from error
-        with TemporaryDirectory(prefix="mailslice-submit-") as folder:
-            self._submit(context, request, settings, target, Path(folder))
+        folder = scratch_folder("mailslice-submit")
+        try:
+            self._submit(context, request, settings, target, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _submit(
         self, context: Any, request: RunRequest, settings: Settings, target: Target, folder: Path

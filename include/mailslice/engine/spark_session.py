@@ -10,7 +10,6 @@ import atexit
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import util
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from mailslice.engine.scratch import scratch_folder
 from mailslice.engine.spark_conf import (
     NEEDED,
     PY_FILES,
@@ -143,13 +143,8 @@ def _options(settings: Settings, scratch: Path) -> dict[str, str]:
 
 
 def _scratch() -> Path:
-    """A folder of this process, removed at its end. The next start removes those of killed ones."""
-    parent = Path(tempfile.gettempdir())
-    for old in parent.glob("mailslice-spark-*"):
-        pid = old.name.rsplit("-", 2)[-2]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(old, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f"mailslice-spark-{os.getpid()}-"))
+    """A folder of this process, removed at its end."""
+    scratch = scratch_folder("mailslice-spark")
     (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     return scratch
