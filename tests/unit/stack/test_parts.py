@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from stack import parts
-from stack.parts import NAMES, Jar, listed, part
+from stack.parts import FOR_TESTS, NAMES, Jar, listed, part
 from stack.program import CannotStart
 from stack.settings import Sizes
 
@@ -38,7 +38,7 @@ def ivy(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return calls
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *FOR_TESTS])
 def test_the_default_version_is_listed_with_a_hash_for_each_jar(name: str) -> None:
     jars = listed(name, Sizes())
     assert len(jars) > 90
