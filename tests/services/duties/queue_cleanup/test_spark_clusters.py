@@ -21,7 +21,7 @@ import pytest
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.model.errors import StoreUnavailable
-from tests.services.duties.queue_cleanup.test_cluster import assert_clean, filled
+from tests.services.duties.queue_cleanup.test_artifacts_on_s3 import assert_clean, filled
 from tests.services.duties.world import environment
 from tests.spark_clusters import (
     archive,
