@@ -174,3 +174,28 @@ def test_the_command_line_runs_on_a_cluster_too(clusters, on_s3, monkeypatch, ki
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_clean(view, live, json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("executors", [1, 2])
+def test_rows_a_second_on_executors_of_one_core(
+    clusters, on_s3, monkeypatch, capsys, executors, tmp_path
+):
+    """Prints what docs/scale.md has; the figures are those of this machine, and of this moment."""
+    use(clusters, "standalone", on_s3, monkeypatch)
+    conf = json.loads(clusters.environ["MAILSLICE_DUTY_SPARK_CONF"])
+    conf |= {"spark.cores.max": executors}
+    monkeypatch.setenv("MAILSLICE_DUTY_SPARK_CONF", json.dumps(conf))
+    monkeypatch.setenv("MAILSLICE_DUTY_SPARK_MASTER", str(clusters.connection["host"]))
+    words = ["bench", "cleanup", "--rows", "100000", "--json"]
+    command = [str(Path(sys.executable).parent / "mailslice"), *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=900, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures = json.loads(done.stdout.strip().splitlines()[-1])
+    rates = [figures[f"{step}_rows_per_second"] for step in ("plan", "apply")]
+    with capsys.disabled():
+        print(
+            f"\n{executors} executors: plan {rates[0]}, apply {rates[1]} rows/s; {os.getloadavg()}"
+        )
+    assert min(rates) > 0
