@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -153,6 +154,18 @@ def test_a_cleanup_runs_by_its_steps(clusters, on_s3, monkeypatch, kind):
     submit(view, "apply", asked)
     view.steps(request, "verify")
     assert_clean(view, live, view.steps(request, "report"))
+    if kind == "YARN cluster":
+        secret = os.environ["MAILSLICE_S3_SECRET_KEY"].encode()
+        showing = [file for file in files_below(clusters.folder / "YARN") if secret in file[1]]
+        assert {path.name for path, _ in showing} == {"mailslice-settings.json"}
+        assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path, _ in showing} == {0}
+
+
+def files_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """What YARN wrote that is not large: logs, scripts, configuration, what was sent."""
+    for path in folder.rglob("*"):
+        if path.is_file() and path.stat().st_size < 1_000_000:
+            yield path, path.read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["YARN client", "YARN cluster"])
