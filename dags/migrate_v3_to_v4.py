@@ -1,6 +1,6 @@
 """### Copies the live mails of enqueuedMailsV3 to enqueuedMailsV4, once
 
-For a deployment that comes from James 3.5 or older: its queue view is in V3, which James 3.6 and
+For a deployment that comes from James 3.6 or older: its queue view is in V3, which James 3.7 and
 later neither reads nor copies ("use an empty queue"). mailslice reads both tables, before and
 after. Afterwards James sees the old mails, too, and V3 may be dropped when it holds no live row any
 more.
