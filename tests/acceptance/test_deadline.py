@@ -19,7 +19,7 @@ LATE = '''
 import os, time
 from datetime import timedelta
 from airflow.sdk import dag, task
-from mailslice.airflow.notifier import notify_alerts
+from mailslice.airflow.notifier import DutyNotifier, notify_alerts
 from mailslice.airflow.dag_settings import OneDag
 from mailslice.airflow.duty_dag import Declaration, Tag, dag_arguments
 
@@ -28,7 +28,7 @@ declared = Declaration(
     timeout=timedelta(minutes=10), deadline=timedelta(seconds=5),
 )
 
-@dag(dag_id="late", schedule=None, **dag_arguments(declared, OneDag()))
+@dag(dag_id="late", schedule=None, **dag_arguments(declared, OneDag(), DutyNotifier()))
 def late():
     @task
     def slow():

@@ -22,6 +22,7 @@ from mailslice.airflow.assets import run_asset
 from mailslice.airflow.dag_doc import dag_doc
 from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.dag_settings import BY_HAND, DagSettings, OneDag, load_dag_settings
+from mailslice.airflow.deployments import Deployment, deployments
 from mailslice.airflow.notifier import DutyNotifier
 from mailslice.airflow.task_chain import Chain
 from mailslice.airflow.timetable import BackfillOnly
@@ -71,25 +72,34 @@ FOLLOWED = {"reclaim": ("queue_cleanup",)}
 
 
 def duty_dag(duty: str, *, doc: str | None, **more: Any) -> Callable[..., Callable[[Chain], None]]:
-    """Declares the DAG of a duty; the decorated function wires its tasks.
+    """Declares the DAG of a duty in each deployment; the decorated function wires its tasks.
 
     `more` are the fields of Declaration. Raises BadSetting, which Airflow shows as import error.
     """
     declaration = Declaration(duty=duty, doc=doc, **more)
 
     def declare(wire: Callable[[Chain], None]) -> Callable[[Chain], None]:
-        build(declaration, wire, load_dag_settings())
+        settings = load_dag_settings()
+        for deployment in deployments():
+            build(declaration, wire, settings, deployment)
         return wire
 
     return declare
 
 
-def build(declaration: Declaration, wire: Callable[[Chain], None], settings: DagSettings) -> DAG:
+def build(
+    declaration: Declaration,
+    wire: Callable[[Chain], None],
+    settings: DagSettings,
+    deployment: Deployment,
+) -> DAG:
     """The DAG, registered with the file that is being parsed."""
     duty, own = declaration.duty, settings.of(declaration.duty)
+    prefix = settings.prefix + deployment.prefix
     dag_duty = DagDuty(
         duty=duty,
-        prefix=settings.prefix,
+        prefix=prefix,
+        load=deployment.enter,
         settings=own,
         reads_only=declaration.reads_only,
         wait=own.approve_within or (own.timeout or declaration.timeout) / 4,
@@ -97,24 +107,24 @@ def build(declaration: Declaration, wire: Callable[[Chain], None], settings: Dag
         followed=any(duty in _after(other, settings) for other in names()),
     )
     with DAG(
-        dag_id=f"{settings.prefix}{duty}",
+        dag_id=f"{prefix}{duty}",
         doc_md=dag_doc(duty, declaration.doc or "", reads_only=declaration.reads_only),
-        schedule=schedule_of(declaration, settings),
+        schedule=schedule_of(declaration, settings, prefix),
         params=form_of(duty, dry=not declaration.reads_only, approve=dag_duty.form_of_approval),
         tags=[*(tag.value for tag in declaration.tags), *own.tags],
         is_paused_upon_creation=own.paused if own.paused is not None else not dag_duty.reads_only,
-        **dag_arguments(declaration, own),
+        **dag_arguments(declaration, own, DutyNotifier(deployment.connection)),
     ) as dag:
         wire(Chain(dag_duty))
     dag.fileloc = wire.__code__.co_filename
     return dag
 
 
-def schedule_of(declaration: Declaration, settings: DagSettings) -> Any:
+def schedule_of(declaration: Declaration, settings: DagSettings, prefix: str) -> Any:
     """The schedule with data intervals, the assets that it follows, or None: by hand only."""
     quiet = os.environ.get(SCHEDULES, "").lower() == "off"
     if followed := _after(declaration.duty, settings):
-        return None if quiet else [run_asset(duty, settings.prefix) for duty in followed]
+        return None if quiet else [run_asset(duty, prefix) for duty in followed]
     own = settings.of(declaration.duty)
     cron = own.schedule or declaration.schedule
     if cron == BY_HAND:
@@ -122,7 +132,9 @@ def schedule_of(declaration: Declaration, settings: DagSettings) -> Any:
     return (BackfillOnly if quiet else CronDataIntervalTimetable)(cron, own.timezone or "UTC")
 
 
-def dag_arguments(declaration: Declaration, own: OneDag) -> dict[str, Any]:
+def dag_arguments(
+    declaration: Declaration, own: OneDag, notifier: DutyNotifier
+) -> dict[str, Any]:
     """One run at a time, no catch-up, time-outs, retries, deadline, the notifier.
 
     Where a deployment says how long approvals wait, a run may take that much longer.
@@ -141,8 +153,8 @@ def dag_arguments(declaration: Declaration, own: OneDag) -> dict[str, Any]:
         "max_active_runs": 1,
         "dagrun_timeout": timeout + wait,
         "render_template_as_native_obj": False,
-        "on_failure_callback": DutyNotifier(),
-        **deadline_arguments(deadline + wait, DutyNotifier),
+        "on_failure_callback": notifier,
+        **deadline_arguments(deadline + wait, DutyNotifier, notifier.arguments),
         "default_args": {
             "owner": "mailslice",
             "retries": 3 if own.retries is None else own.retries,

@@ -20,9 +20,10 @@ from urllib.request import Request, urlopen
 from airflow.sdk import BaseNotifier, Connection
 
 from mailslice.airflow.versions import AirflowNotFoundException
+from mailslice.airflow.deployments import Deployment
 from mailslice.maintenance.alerts import new_alerts
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import DutySettings, load_settings
+from mailslice.model.settings import DutySettings, Settings, load_settings
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,20 @@ class Webhook:
 class DutyNotifier(BaseNotifier):
     """Callback of a DAG's failure and of a missed deadline. Reads settings when it is called."""
 
+    def __init__(self, connection: str = "", context: Any = None) -> None:
+        """`connection`: of the deployment whose settings count; empty: the environment's."""
+        super().__init__(context)
+        self.connection = connection
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """What makes the same notifier in another process."""
+        return {"connection": self.connection} if self.connection else {}
+
     def notify(self, context: Any) -> None:
         """Speak on every channel of the settings."""
-        speak(message_of(context))
+        settings = Deployment(connection=self.connection).settings() if self.connection else None
+        speak(message_of(context), settings)
 
     async def async_notify(self, context: Any) -> None:
         """The same, from the triggerer, whose loop must not wait for a mail server."""
@@ -53,15 +65,15 @@ class DutyNotifier(BaseNotifier):
         await asyncio.to_thread(self.notify, context)
 
 
-def speak(message: Mapping[str, Any]) -> None:
+def speak(message: Mapping[str, Any], settings: Settings | None = None) -> None:
     """Tell the message on each channel and connection. A failing one stops no other."""
-    settings = load_settings().duty
-    for channel in (*channels(settings), *_BY_CONNECTION):
+    duty = (settings or load_settings()).duty
+    for channel in (*channels(duty), *_BY_CONNECTION):
         try:
             if channel in _SPEAK:
-                _SPEAK[channel](message, settings)
+                _SPEAK[channel](message, duty)
             elif (connection := connection_of(channel)) is not None:
-                _BY_CONNECTION[channel](message, settings, connection)
+                _BY_CONNECTION[channel](message, duty, connection)
         except Exception:
             log.exception("notifier %s could not speak", channel)
 

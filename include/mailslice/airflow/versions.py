@@ -68,7 +68,9 @@ def retry_arguments(error: type[Exception]) -> dict[str, Any]:
     return {"retry_policy": ExceptionRetryPolicy(rules=[rule], default=RetryAction.FAIL)}
 
 
-def deadline_arguments(interval: timedelta, notifier: type) -> dict[str, Any]:
+def deadline_arguments(
+    interval: timedelta, notifier: type, arguments: dict[str, Any]
+) -> dict[str, Any]:
     """DAG arguments: the notifier is called when a run has not ended `interval` after queueing."""
     try:
         from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
@@ -79,5 +81,6 @@ def deadline_arguments(interval: timedelta, notifier: type) -> dict[str, Any]:
     except ImportError:
         from airflow.sdk.definitions.deadline import AsyncCallback
     queued = DeadlineReference.DAGRUN_QUEUED_AT
-    alert = DeadlineAlert(reference=queued, interval=interval, callback=AsyncCallback(notifier))
+    callback = AsyncCallback(notifier, kwargs=arguments)
+    alert = DeadlineAlert(reference=queued, interval=interval, callback=callback)
     return {"deadline": alert}
