@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.middleware.base import RequestResponseEndpoint
 
 from mailslice.airflow.dag_settings import load_dag_settings
+from mailslice.airflow.deployments import deployments
 from mailslice.airflow.queue_page import QueuePage
 from mailslice.maintenance.registry import names
 from mailslice.model.errors import MailsliceError, TryAgain
@@ -33,7 +34,9 @@ DOCS_POLICY = (
     "img-src 'self' data:; font-src 'self' data:; frame-ancestors 'self'"
 )
 
-PREFIX = load_dag_settings().prefix
+DEPLOYMENT = deployments()[0]
+"""The page shows one deployment, the first of MAILSLICE_CONNECTION."""
+PREFIX = load_dag_settings().prefix + DEPLOYMENT.prefix
 may_read = requires_access_dag("GET", param_dag_id=f"{PREFIX}queue_cleanup")
 app = FastAPI(
     title="mailslice",
@@ -42,7 +45,7 @@ app = FastAPI(
     openapi_url=None,
     dependencies=[Depends(may_read)],
 )
-page = QueuePage()
+page = QueuePage(load=DEPLOYMENT.settings)
 
 
 @app.middleware("http")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -57,8 +57,14 @@ _KINDS = {
 class QueuePage:
     """Answers of the page. Safe to share between threads. Raises StoreUnavailable and BadInput."""
 
-    def __init__(self, settings: Settings | None = None, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        clock: Clock = system_clock,
+        load: Callable[[], Settings] = load_settings,
+    ) -> None:
         self._fixed_settings = settings
+        self._load = load
         self._clock = clock
         self._lock = threading.Lock()
         self._opened: Stores | None = None
@@ -142,7 +148,7 @@ class QueuePage:
         }
 
     def _settings(self) -> Settings:
-        return self._fixed_settings or load_settings()
+        return self._fixed_settings or self._load()
 
     @contextmanager
     def _stores(self) -> Iterator[Stores]:
