@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from mailslice.airflow.dag_settings import DagSettings, OneDag, load_dag_settings
+from mailslice.airflow.deployments import Deployment, leave
 from mailslice.airflow.duty_dag import Declaration, Tag, build, dag_arguments, schedule_of
+from mailslice.airflow.notifier import DutyNotifier
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import clone_root, load_settings
 from tests.dags.conftest import parse
@@ -79,11 +81,13 @@ def test_a_prefix_is_in_the_assets_that_are_followed(written):
     settings = written("{prefix: eu., dags: {blob_gc: {after: [queue_cleanup, reclaim]}}}")
     cleaned, reclaimed = "mailslice://eu.queue/cleanup/all", "mailslice://eu.cassandra/reclaim/all"
     follows = {
-        duty: [asset.uri for asset in schedule_of(declared(duty), settings)]
+        duty: [asset.uri for asset in schedule_of(declared(duty), settings, settings.prefix)]
         for duty in ("reclaim", "blob_gc")
     }
     assert follows == {"reclaim": [cleaned], "blob_gc": [cleaned, reclaimed]}
-    dag = build(declared("reclaim"), lambda chain: chain.one_chain("reclaim"), settings)
+    dag = build(
+        declared("reclaim"), lambda chain: chain.one_chain("reclaim"), settings, Deployment()
+    )
     assert [asset.uri for asset in dag.get_task("all_queues").outlets] == [reclaimed]
 
 
@@ -154,8 +158,10 @@ def test_a_dag_wins_over_the_top_and_tags_add_up(written):
 def test_a_deadline_must_come_before_the_time_out(written):
     settings = written("dags: {blob_gc: {timeout: 10m, deadline: 10m}, reclaim: {timeout: 10m}}")
     with pytest.raises(BadSetting, match="allowed: a deadline below the timeout"):
-        dag_arguments(declared("blob_gc"), settings.of("blob_gc"))
-    deadline = dag_arguments(declared("reclaim"), settings.of("reclaim"))["deadline"]
+        dag_arguments(declared("blob_gc"), settings.of("blob_gc"), DutyNotifier())
+    deadline = dag_arguments(declared("reclaim"), settings.of("reclaim"), DutyNotifier())[
+        "deadline"
+    ]
     assert deadline.interval == timedelta(minutes=5), "half of the time-out, as in the DAG's file"
 
 
@@ -166,3 +172,24 @@ def test_the_page_names_every_key_and_the_setting_is_one():
     for key in {*DagSettings.model_fields, *OneDag.model_fields} - {"dags"}:
         assert f"`{key}`" in page
     assert load_settings({"MAILSLICE_AIRFLOW_CONFIG": "/x.yaml"}).airflow.config == "/x.yaml"
+
+
+def test_each_deployment_has_dags_of_its_own(written, monkeypatch):
+    """MAILSLICE_CONNECTION=eu_=...: own ids, assets, settings and notifier."""
+    settings, entered = written("{prefix: m., dags: {reclaim: {timeout: 2h}}}"), []
+    deployment = Deployment("eu_", "mailslice_eu")
+    dag = build(
+        declared("reclaim"), lambda chain: entered.append(chain.dag_duty), settings, deployment
+    )
+    assert dag.dag_id == "m.eu_reclaim"
+    (follows,) = dag.timetable.asset_condition.objects
+    assert follows.uri == "mailslice://m.eu_queue/cleanup/all"
+    assert dag.on_failure_callback.connection == "mailslice_eu"
+    assert dag.deadline[0].callback.kwargs == {"connection": "mailslice_eu"}
+    (duty,) = entered
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_MAILSLICE_EU",
+        '{"conn_type": "generic", "extra": {"MAILSLICE_QUEUE_SLICE_WINDOW": "3h"}}',
+    )
+    assert duty.load().queue.slice_window == timedelta(hours=3)
+    leave()

@@ -132,9 +132,7 @@ def schedule_of(declaration: Declaration, settings: DagSettings, prefix: str) ->
     return (BackfillOnly if quiet else CronDataIntervalTimetable)(cron, own.timezone or "UTC")
 
 
-def dag_arguments(
-    declaration: Declaration, own: OneDag, notifier: DutyNotifier
-) -> dict[str, Any]:
+def dag_arguments(declaration: Declaration, own: OneDag, notifier: DutyNotifier) -> dict[str, Any]:
     """One run at a time, no catch-up, time-outs, retries, deadline, the notifier.
 
     Where a deployment says how long approvals wait, a run may take that much longer.

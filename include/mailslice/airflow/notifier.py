@@ -19,8 +19,8 @@ from urllib.request import Request, urlopen
 
 from airflow.sdk import BaseNotifier, Connection
 
-from mailslice.airflow.versions import AirflowNotFoundException
 from mailslice.airflow.deployments import Deployment
+from mailslice.airflow.versions import AirflowNotFoundException
 from mailslice.maintenance.alerts import new_alerts
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, Settings, load_settings
