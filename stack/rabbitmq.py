@@ -11,6 +11,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
+from stack.debian import debian, inside
 from stack.program import CannotStart, Program, answers_http, write_file, write_once
 from stack.settings import StackSettings
 
@@ -20,10 +21,11 @@ PASSWORD = "guest"  # noqa: S105 - RabbitMQ's own first user, which it lets in f
 
 
 def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
-    """Writes the folder of RabbitMQ and gives the programs of the port mapper and of the broker."""
-    epmd = shutil.which("epmd")
-    if not SERVER.is_file() or epmd is None:
-        raise CannotStart("RabbitMQ is not installed. Remedy: apt-get install -y rabbitmq-server")
+    """Writes the folder of RabbitMQ and gives the programs of the port mapper and of the broker.
+
+    The broker is the installed one, or that of the Debian release in the settings.
+    """
+    epmd, server = _installed() if not stack.sizes.rabbitmq_release else _of_release(stack)
     folder = stack.state / "rabbitmq"
     (folder / "log").mkdir(parents=True, exist_ok=True)
     ports = stack.ports
@@ -63,7 +65,7 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
     address = f"-address 127.0.0.1 -port {ports.epmd_port}"
     mapper = Program(
         name="epmd",
-        command=(epmd, *address.split(), "-relaxed_command_check"),
+        command=(*epmd, *address.split(), "-relaxed_command_check"),
         environment=shared,
         healthy=lambda: None,
         ports=("epmd_port",),
@@ -72,7 +74,7 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
     )
     broker = Program(
         name="rabbitmq",
-        command=(str(SERVER),),
+        command=server,
         environment=environment,
         healthy=lambda: answers_http(
             f"http://127.0.0.1:{ports.rabbitmq_management_port}/api/overview", auth=(USER, PASSWORD)
@@ -82,6 +84,18 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
         priority=10,
     )
     return mapper, broker
+
+
+def _installed() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    epmd = shutil.which("epmd")
+    if not SERVER.is_file() or epmd is None:
+        raise CannotStart("RabbitMQ is not installed. Remedy: apt-get install -y rabbitmq-server")
+    return (epmd,), (str(SERVER),)
+
+
+def _of_release(stack: StackSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    root = debian(stack.sizes.rabbitmq_release, stack.sizes.cache)
+    return inside(root, (), "epmd"), inside(root, (stack.state,), str(SERVER))
 
 
 def _node_name(stack: StackSettings, folder: Path) -> str:

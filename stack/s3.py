@@ -1,10 +1,11 @@
-"""The S3 server (s3proxy over a folder) as one local process."""
+"""The S3 server as one local process: s3proxy over a folder, or moto in memory."""
 
 from __future__ import annotations
 
+from stack.moto import moto_command
 from stack.parts import java, java_home, part
 from stack.program import Program, answers_http, write_file
-from stack.settings import StackSettings
+from stack.settings import S3Server, StackSettings
 
 ACCESS_KEY = "mailslice"
 SECRET_KEY = "mailslice-secret"  # noqa: S105 - of a server on loopback, made for this clone alone
@@ -16,10 +17,15 @@ TUNED_THREADS, DEFAULT_THREADS = 32, 200
 def s3(stack: StackSettings) -> Program:
     """Writes the folder of the S3 server and gives its program."""
     port = stack.ports.s3_port
+    if stack.sizes.s3_server is S3Server.MOTO:
+        command, environment = moto_command(stack.sizes.cache, port), {}
+    else:
+        command = s3_command(stack, "s3", port, TUNED_THREADS, *tuned_options(stack))
+        environment = {"JAVA_HOME": str(java_home())}
     return Program(
         name="s3",
-        command=s3_command(stack, "s3", port, TUNED_THREADS, *tuned_options(stack)),
-        environment={"JAVA_HOME": str(java_home())},
+        command=command,
+        environment=environment,
         healthy=lambda: answers_http(f"http://127.0.0.1:{port}/", allowed=(200, 403)),
         ports=("s3_port",),
         stop_seconds=10,

@@ -37,6 +37,13 @@ class Profile(StrEnum):
     TEST = "test"
 
 
+class S3Server(StrEnum):
+    """Which program is the S3 server of a stack."""
+
+    S3PROXY = "s3proxy"
+    MOTO = "moto"
+
+
 def _port(default: int, description: str) -> int:
     port: int = Field(default, ge=1, le=65535, description=description)
     return port
@@ -71,6 +78,17 @@ class Sizes(BaseModel):
     cassandra_version: str = Field("5.0.6", description="version of Cassandra")
     s3proxy_version: str = Field("4.1.0", description="version of the S3 server")
     yarn_version: str = Field("3.3.6", description="version of YARN, of tests alone")
+    rabbitmq_release: str = Field(
+        "",
+        pattern=r"^[a-z]*$",
+        description=(
+            "release of Debian whose RabbitMQ runs, unpacked into the cache and entered by root: "
+            "`trixie` has 4.0; empty: the installed one"
+        ),
+    )
+    s3_server: S3Server = Field(
+        S3Server.S3PROXY, description="S3 server: s3proxy, or moto (PyPI), which stores nothing"
+    )
     cassandra_heap: str = Field("1500m", pattern=r"^\d+[mg]$", description="heap of Cassandra")
     s3_heap: str = Field(
         "2g",

@@ -68,11 +68,12 @@ class Broker:
     def control(self, *words: str) -> None:
         program = self._programs[-1]
         node = program.environment["RABBITMQ_NODENAME"]
-        server = Path(program.command[0]).with_name("rabbitmqctl")
+        *enter, server = program.command
+        control = str(Path(server).with_name("rabbitmqctl"))
         environ = {**os.environ, **program.environment}
         del environ["RABBITMQ_DIST_PORT"], environ["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
         subprocess.run(
-            [str(server), "-n", node, *words],
+            [*enter, control, "-n", node, *words],
             env=environ,
             check=True,
             capture_output=True,
@@ -86,14 +87,17 @@ class Broker:
 
 
 @contextmanager
-def own_broker(folder: Path) -> Iterator[Broker]:
-    """A broker that is up, with its data in `folder`. Skips where RabbitMQ is not installed."""
+def own_broker(folder: Path, release: str = "") -> Iterator[Broker]:
+    """A broker that is up, with its data in `folder`: the installed one, or that of a release of
+    Debian. Skips where RabbitMQ is not installed.
+    """
     if shutil.which("epmd") is None:
         pytest.skip("RabbitMQ is not installed")
     ports = {
         f"MAILSLICE_STACK_TEST_{name}": str(port)
         for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)
     }
+    ports["MAILSLICE_STACK_RABBITMQ_RELEASE"] = release
     broker = Broker(folder, {**os.environ, **ports, "MAILSLICE_STACK_TEST_STATE": str(folder)})
     try:
         broker.start()

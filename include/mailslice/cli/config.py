@@ -32,11 +32,16 @@ def show(out: Output) -> None:
 
 @command(app, "check")
 def check(out: Output) -> None:
-    """Like show, with unsafe own queues of RabbitMQ; ends with 1 when anything differs."""
+    """Like show, with the delivery limit of each queue of RabbitMQ, what it does with a mail that
+    returns more often, and the command that lifts the limit.
+
+    Ends with 1 when the configuration differs, or RabbitMQ may lose a mail (unsafeQueues).
+    """
     with open_stores() as stores:
         comparison = _comparison(stores)
-        unsafe = stores.rabbitmq.unsafe_own_queues()
-    out.one(comparison | {"unsafeQueues": unsafe})
+        limits = map(shapes.queue_limit, stores.rabbitmq.delivery_limits())
+        unsafe = stores.rabbitmq.unsafe_queues()
+    out.one(comparison | {"queues": list(limits), "unsafeQueues": unsafe})
     if comparison["verdict"] not in (SAME, NOTHING_STORED) or unsafe:
         raise typer.Exit(1)
 

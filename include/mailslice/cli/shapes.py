@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mailslice.model.configuration import ViewConfiguration
     from mailslice.model.mail import EnqueueId, QueueName
     from mailslice.stores import Stores
+    from mailslice.stores.rabbitmq.delivery_limits import QueueLimit
 
 _ENVELOPE = ("enqueueId", "name", "sender", "recipients", "state")
 MAIL_COLUMNS = (*_ENVELOPE, "enqueuedTime", "nextDelivery", "slice")
@@ -87,6 +88,18 @@ def dead_letter(classified: ClassifiedLetter) -> dict[str, object]:
         "redrives": classified.redrives,
         "deleted": classified.marked,
         "bytes": letter.size,
+    }
+
+
+def queue_limit(limit: QueueLimit) -> dict[str, object]:
+    """A RabbitMQ queue, its delivery limit, and what keeps the mails that return more often."""
+    return {
+        "queue": limit.queue,
+        "type": limit.kind,
+        "deliveryLimit": limit.limit,
+        "setBy": limit.source,
+        "atLimit": limit.at_limit,
+        "remedy": limit.remedy,
     }
 
 

@@ -12,9 +12,10 @@ from urllib.parse import quote
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 
-_PREFIX = "JamesMailQueue"
-EXCHANGE_PREFIX = f"{_PREFIX}-exchange-"
-WORK_QUEUE_PREFIX = f"{_PREFIX}-workqueue-"
+JAMES_PREFIX = "JamesMailQueue"
+"""Names of the exchanges and queues of James' mail queues begin so."""
+EXCHANGE_PREFIX = f"{JAMES_PREFIX}-exchange-"
+WORK_QUEUE_PREFIX = f"{JAMES_PREFIX}-workqueue-"
 BENCH_NAMES = "mailslice-bench-"
 """Names of a benchmark's mails begin so: what else is in its queue is somebody's mail."""
 NO_QUEUE_NAME = "-"
@@ -87,11 +88,11 @@ class RabbitNames:
 
     @property
     def dead_letter_exchange(self) -> str:
-        return f"{_PREFIX}-dead-letter-exchange-{self.queue}"
+        return f"{JAMES_PREFIX}-dead-letter-exchange-{self.queue}"
 
     @property
     def dead_letter_queue(self) -> str:
-        return f"{_PREFIX}-dead-letter-queue-{self.queue}"
+        return f"{JAMES_PREFIX}-dead-letter-queue-{self.queue}"
 
     @property
     def hop_exchange(self) -> str:

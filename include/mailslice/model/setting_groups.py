@@ -303,8 +303,9 @@ class QueueSettings(Group):
     """Replicas of a new quorum queue: x-quorum-initial-group-size. James: rabbitmq.properties
     `quorum.queues.replication.factor`"""
     delivery_limit: int | None = Field(None, ge=1)
-    """Deliveries of one message before a new quorum queue drops or dead-letters it:
-    x-delivery-limit. Unset: the argument is not declared. James: rabbitmq.properties
+    """Returns of one message before a new quorum queue dead-letters or drops it:
+    x-delivery-limit; 1000000000 is as good as none. Unset: the argument is not declared, which is
+    20 in RabbitMQ 4 and no limit before. James: rabbitmq.properties
     `quorum.queues.delivery.limit`"""
     shared: bool = True
     """Whether James works on these queues, too. Then deleted marks go only when the broker was seen

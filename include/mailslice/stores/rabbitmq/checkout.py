@@ -255,8 +255,8 @@ def _require_patient(settings: RabbitSettings, name: str) -> None:
     if limit is not None:
         raise Refused(
             f"queue {name} is a quorum queue with delivery limit {limit}: each look through it "
-            "counts as a delivery, and past the limit its messages are "
-            "dropped; give it a policy with delivery-limit -1 (or none, before RabbitMQ 4)"
+            "counts as a delivery, and past the limit its messages are dropped; "
+            "`mailslice config check` shows the command that lifts the limit"
         )
 
 

@@ -23,6 +23,11 @@ from mailslice.stores.rabbitmq.connection import broker_address, url_parts
 from mailslice.stores.tls import client_tls
 
 _URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
+NO_LIMIT = 1_000_000_000
+"""A delivery limit that no message comes to, for every version: before RabbitMQ 4 -1 means that
+the first return drops a message.
+"""
+_DEFAULT_LIMIT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +85,22 @@ class Management:
     def delivery_limit(self, name: str) -> int | None:
         """How often a message of the quorum queue may come back; None: without limit."""
         queue = self._queue(name)
-        if queue is None or kind_of(queue) != "quorum":
-            return None
-        values = [
-            (queue.get("arguments") or {}).get("x-delivery-limit"),
-            (queue.get("effective_policy_definition") or {}).get("delivery-limit"),
-        ]
-        limits = [limit for limit in values if isinstance(limit, int)]
-        if not limits:
-            return self._default_delivery_limit()
-        # -1 is without limit; beside a number of the other place the number is believed, which is
-        # the careful reading.
-        return min((limit for limit in limits if limit >= 0), default=None)
+        return None if queue is None else delivery_limit_of(queue, self.version)
+
+    @property
+    def version(self) -> str:
+        """RabbitMQ's version; empty where the API does not say it."""
+        return str((self._get("/api/overview") or {}).get("rabbitmq_version", ""))
+
+    @property
+    def vhost(self) -> str:
+        """The vhost of the AMQP URL."""
+        return self._address.vhost
 
     def keeps_order(self, name: str) -> bool:
         """Whether messages that come back return to their place: a quorum queue appends them."""
         queue = self._queue(name)
         return queue is None or kind_of(queue) != "quorum"
-
-    def _default_delivery_limit(self) -> int | None:
-        """Of quorum queues that name none: 20 from RabbitMQ 4 on (reference/rabbitmq.md)."""
-        version = str((self._get("/api/overview") or {}).get("rabbitmq_version", ""))
-        return None if version[:2] in ("3.", "2.") else 20
 
     def head_timestamp(self, name: str) -> datetime | None:
         """When the oldest message in memory of a classic queue was published; None is not empty."""
@@ -182,6 +181,20 @@ class Management:
         """All RabbitMQ queues of the vhost, in one request: these columns of each."""
         return self._list(f"/api/queues/{self._vhost}?columns={','.join(columns)}")
 
+    def bindings(self) -> list[dict[str, Any]]:
+        """All bindings of the vhost: source, destination and routing_key of each."""
+        return self._list(f"/api/bindings/{self._vhost}?columns=source,destination,routing_key")
+
+    def exchange_types(self) -> dict[str, str]:
+        """The type of each exchange of the vhost."""
+        rows = self._list(f"/api/exchanges/{self._vhost}?columns=name,type")
+        return {str(row["name"]): str(row["type"]) for row in rows}
+
+    def policy_priorities(self) -> dict[str, int]:
+        """The priority of each policy of the vhost."""
+        rows = self._list(f"/api/policies/{self._vhost}?columns=name,priority")
+        return {str(row["name"]): int(row["priority"]) for row in rows}
+
     def alarms(self) -> list[str]:
         """Why the broker blocks publishers: alarms, blocked connections; empty when it does not."""
         nodes = self._list("/api/nodes")
@@ -260,6 +273,27 @@ def _reason(error: HTTPError) -> str:
 def kind_of(queue: Mapping[str, Any]) -> str:
     """A queue's type; `classic` where nothing is said."""
     return str(queue.get("type") or (queue.get("arguments") or {}).get("x-queue-type") or "classic")
+
+
+def delivery_limit_of(queue: Mapping[str, Any], version: str) -> int | None:
+    """The returns that a queue allows each message; None: any number.
+
+    `version` is RabbitMQ's. From 4 on there is a default, and -1 is no limit. Of argument and
+    policy the smaller counts; from 4 on a number counts more than -1 (docs/reference/rabbitmq.md).
+    """
+    if kind_of(queue) != "quorum":
+        return None
+    values = [
+        (queue.get("arguments") or {}).get("x-delivery-limit"),
+        (queue.get("effective_policy_definition") or {}).get("delivery-limit"),
+    ]
+    limits = [limit for limit in values if isinstance(limit, int)]
+    if version[:2] in ("2.", "3."):
+        limit = max(0, min(limits)) if limits else None
+    else:
+        numbers = [limit for limit in limits if limit >= 0]
+        limit = min(numbers, default=None) if limits else _DEFAULT_LIMIT
+    return None if limit is None or limit >= NO_LIMIT else limit
 
 
 def depth_of(queue: Mapping[str, Any]) -> Depth | None:

@@ -20,12 +20,12 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import OWN_PREFIX, PARK_SECONDS, ROUTING_KEY, RabbitNames
 from mailslice.model.settings import QueueSettings, Settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.management import Management, kind_of
+from mailslice.stores.rabbitmq.delivery_limits import AtLimit, QueueLimit, queue_limits
+from mailslice.stores.rabbitmq.management import NO_LIMIT, Management, kind_of
 
 Arguments = Mapping[str, Any]
 _NO_QUEUE = 404
 _DIFFERS = 406
-
 
 AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 """Of a quorum queue that dead-letters to another: without the second the first is not heeded."""
@@ -72,10 +72,17 @@ def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[st
 def own_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
     """The type of a queue of our own, always said: else a vhost may have another default, and its
     quorum queues dead-letter at most once.
+
+    No delivery limit that matters: the hop queue has no dead letters, so RabbitMQ 4 would drop
+    what workers were killed over 21 times (ADR 81).
     """
     if not settings.quorum:
         return {"x-queue-type": "classic"}
-    return {"x-queue-type": "quorum", "x-quorum-initial-group-size": settings.quorum_group_size}
+    return {
+        "x-queue-type": "quorum",
+        "x-quorum-initial-group-size": settings.quorum_group_size,
+        "x-delivery-limit": NO_LIMIT,
+    }
 
 
 class Topology:
@@ -153,11 +160,24 @@ class Topology:
                 "change a queue in place"
             )
 
-    def unsafe_own_queues(self) -> list[str]:
-        """What is wrong with the type of mailslice's own queues in the vhost, a sentence a queue.
+    def delivery_limits(self) -> list[QueueLimit]:
+        """How often a message of each queue of James and mailslice may return, and what then.
 
         Raises StoreUnavailable.
         """
+        return queue_limits(self.management)
+
+    def unsafe_queues(self) -> list[str]:
+        """The queues of the vhost in which RabbitMQ may lose a mail, a sentence each.
+
+        Raises StoreUnavailable.
+        """
+        dropping = [
+            limit.sentence for limit in self.delivery_limits() if limit.at_limit is AtLimit.DROPPED
+        ]
+        return self._unsafe_own_queues() + dropping
+
+    def _unsafe_own_queues(self) -> list[str]:
         kind = own_queue_arguments(self._settings.queue)["x-queue-type"]
         queues = self.management.queues(
             ("name", "type", "arguments", "effective_policy_definition")

@@ -178,7 +178,8 @@ def _require_holdable(management: Management, name: str, waiting: int, most: int
         raise Refused(
             f"queue {name} is a quorum queue with delivery limit {limit}: a census counts as a "
             "delivery of each mail, and mails at the limit would be dead-lettered; "
-            "`rabbitmq-queues peek` looks without touching"
+            "`rabbitmq-queues peek` looks without touching, and `mailslice config check` shows the "
+            "command that lifts the limit"
         )
     if waiting > most:
         raise Refused(f"queue {name} holds {waiting} messages: a census holds {most} at most")

@@ -60,6 +60,7 @@ def test_a_quorum_level_dead_letters_at_least_once_and_no_level_expires() -> Non
         "x-queue-type": "classic",
     }
     quorum = delay_queue_arguments(names, QueueSettings(quorum=True), 30)
+    assert quorum["x-delivery-limit"] == 1_000_000_000
     assert (
         quorum.items()
         >= {
@@ -239,6 +240,18 @@ def test_only_what_is_known_to_hold_nothing_is_seen_empty(
             7,
         ),
         ({"type": "quorum", "arguments": {}, "effective_policy_definition": []}, "4.0.1", 20),
+        ({"type": "quorum", "arguments": {"x-delivery-limit": -1}}, "4.0.1", None),
+        ({"type": "quorum", "arguments": {"x-delivery-limit": -1}}, "3.10.8", 0),
+        ({"type": "quorum", "arguments": {"x-delivery-limit": 1_000_000_000}}, "3.10.8", None),
+        (
+            {
+                "type": "quorum",
+                "arguments": {"x-delivery-limit": 1_000_000_000},
+                "effective_policy_definition": {"delivery-limit": 5},
+            },
+            "4.0.1",
+            5,
+        ),
     ],
 )
 def test_how_often_a_message_may_come_back(

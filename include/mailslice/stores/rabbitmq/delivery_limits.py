@@ -1,0 +1,160 @@
+"""How often a message may return to its queue, and what RabbitMQ does with it after that.
+
+A quorum queue counts returns: a nack with requeue, and a connection that is closed while it holds
+the message. RabbitMQ 4 limits them to 20 where nobody names a limit. Past the limit a message is
+dead-lettered, or dropped where that leads nowhere. Classic queues count nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from mailslice.model.names import JAMES_PREFIX, OWN_PREFIX, WORK_QUEUE_PREFIX
+from mailslice.stores.rabbitmq.management import NO_LIMIT, Management, delivery_limit_of, kind_of
+
+_COLUMNS = ("name", "type", "arguments", "policy", "effective_policy_definition")
+_OWN_POLICY = "mailslice-returns"
+
+
+class AtLimit(StrEnum):
+    """What becomes of a message that returns once more than the limit allows."""
+
+    RETURNED = "returned"
+    """There is no limit."""
+    DEAD_LETTERED = "dead-lettered"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimit:
+    """The delivery limit of one RabbitMQ queue."""
+
+    queue: str
+    kind: str
+    """`classic` or `quorum`."""
+    limit: int | None
+    """Returns that are allowed; None: any number."""
+    source: str | None
+    """Who set the limit."""
+    at_limit: AtLimit
+    remedy: str | None
+    """What keeps such a mail: one command, or a sentence. None where nothing is to be done."""
+
+    @property
+    def sentence(self) -> str:
+        """The limit for people, with its remedy."""
+        if self.limit is None:
+            return f"queue {self.queue} has no delivery limit"
+        return (
+            f"queue {self.queue} has delivery limit {self.limit} ({self.source}): a mail that "
+            f"returns more often is {self.at_limit}. Remedy: {self.remedy or 'none is needed'}"
+        )
+
+
+def queue_limits(management: Management) -> list[QueueLimit]:
+    """The limits of all queues of James' mail queues and of mailslice, by name.
+
+    Raises StoreUnavailable.
+    """
+    return _Vhost(management).limits()
+
+
+class _Vhost:
+    """What the management API says of one vhost, read once."""
+
+    def __init__(self, management: Management) -> None:
+        self._vhost = management.vhost
+        self._version = management.version
+        self._queues = {str(queue["name"]): queue for queue in management.queues(_COLUMNS)}
+        self._bindings = management.bindings()
+        self._types = management.exchange_types()
+        self._priorities = management.policy_priorities()
+
+    def limits(self) -> list[QueueLimit]:
+        return [
+            self._limit(name, queue)
+            for name, queue in sorted(self._queues.items())
+            if name.startswith((JAMES_PREFIX, OWN_PREFIX))
+        ]
+
+    def _limit(self, name: str, queue: Mapping[str, Any]) -> QueueLimit:
+        limit = delivery_limit_of(queue, self._version)
+        if limit is None:
+            return QueueLimit(name, kind_of(queue), None, None, AtLimit.RETURNED, None)
+        at_limit = AtLimit.DEAD_LETTERED if self._has_dead_letters(queue) else AtLimit.DROPPED
+        remedy = self._remedy(name, queue, at_limit)
+        return QueueLimit(name, kind_of(queue), limit, self._source(queue, limit), at_limit, remedy)
+
+    def _source(self, queue: Mapping[str, Any], limit: int) -> str:
+        argument = _arguments(queue).get("x-delivery-limit")
+        policy = _policy(queue).get("delivery-limit")
+        if argument is None and policy is None:
+            return f"the default of RabbitMQ {self._version}"
+        if policy is None or (argument is not None and max(argument, 0) == limit):
+            return "its argument x-delivery-limit"
+        return f"policy {queue.get('policy') or 'of the operator'}"
+
+    def _has_dead_letters(self, queue: Mapping[str, Any]) -> bool:
+        """Whether a dead letter with James' routing key is routed to a queue."""
+        exchange = _argument_or_policy(queue, "dead-letter-exchange")
+        key = _argument_or_policy(queue, "dead-letter-routing-key") or ""
+        if exchange is None:
+            return False
+        if exchange == "":
+            return key in self._queues
+        routes_by_key = self._types.get(exchange) == "direct"
+        return any(
+            binding.get("source") == exchange
+            and (not routes_by_key or binding.get("routing_key") == key)
+            for binding in self._bindings
+        )
+
+    def _remedy(self, name: str, queue: Mapping[str, Any], at_limit: AtLimit) -> str | None:
+        argument = _arguments(queue).get("x-delivery-limit")
+        if argument is not None and argument < NO_LIMIT:  # a policy cannot lift it
+            return _other_arguments(name, queue) if at_limit is AtLimit.DROPPED else None
+        policy = queue.get("policy")
+        definition = {**_policy(queue), "delivery-limit": NO_LIMIT}
+        if policy:
+            # One policy applies to a queue, that of the highest priority: it repeats the other's.
+            pattern, priority = _exactly(name), self._priorities.get(str(policy), 0) + 1
+            new = f"{_OWN_POLICY}-{name}"
+        elif name.startswith(OWN_PREFIX):
+            pattern, priority, new = f"^{OWN_PREFIX}", 0, _OWN_POLICY
+        else:
+            pattern, priority, new = _exactly(name), 0, f"{_OWN_POLICY}-{name}"
+        words = ["rabbitmqctl", "set_policy", "-p", self._vhost]
+        words += ["--apply-to", "quorum_queues", "--priority", str(priority), new, pattern]
+        return shlex.join([*words, json.dumps(definition)])
+
+
+def _other_arguments(name: str, queue: Mapping[str, Any]) -> str:
+    if name.startswith(OWN_PREFIX):
+        return "delete it when it is empty; workers declare it anew without a limit"
+    if name.startswith(WORK_QUEUE_PREFIX) and _argument_or_policy(queue, "dead-letter-exchange"):
+        return f"mailslice queue create {shlex.quote(name.removeprefix(WORK_QUEUE_PREFIX))}"
+    return "declare it anew without x-delivery-limit, when it is empty"
+
+
+def _arguments(queue: Mapping[str, Any]) -> Mapping[str, Any]:
+    return queue.get("arguments") or {}
+
+
+def _policy(queue: Mapping[str, Any]) -> Mapping[str, Any]:
+    return queue.get("effective_policy_definition") or {}
+
+
+def _argument_or_policy(queue: Mapping[str, Any], name: str) -> str | None:
+    """RabbitMQ prefers the argument."""
+    value = _arguments(queue).get(f"x-{name}", _policy(queue).get(name))
+    return None if value is None else str(value)
+
+
+def _exactly(name: str) -> str:
+    return "^" + re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", name) + "$"
