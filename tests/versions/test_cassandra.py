@@ -18,7 +18,6 @@ VERSION = "4.1.10"
 _PORTS = ("CASSANDRA_PORT", "CASSANDRA_STORAGE_PORT", "CASSANDRA_JMX_PORT")
 TESTS = (
     "tests/services/cassandra",
-    "tests/services/admin",
     "tests/services/duties/queue_cleanup",
     "tests/services/worker/test_round_trip.py",
     "tests/services/worker/test_delays.py",

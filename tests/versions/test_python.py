@@ -25,6 +25,10 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 RELEASE, PYTHON = "trixie", "3.13"
 TEST_TOOLS = ("hypothesis", "numpy", "pytest", "pytest-asyncio", "pytest-timeout")
 UNIT = ("worker", "worker_process", "codec", "model", "admin", "view", "stores")
+OF_311 = (
+    "tests/unit/codec/test_reports.py::test_a_sender_that_cannot_stand_in_a_header_is_bad_input"
+)
+"""Its sender stands in a header here: the email package has mended that."""
 COMMAND = "from mailslice.cli.main import main; main()"
 
 
@@ -90,7 +94,8 @@ def test_the_package_is_the_wheel_and_the_python_is_the_other(python: Python, si
 
 
 def test_the_unit_tests_of_what_a_worker_consists_of_pass(python: Python) -> None:
-    assert python.run_tests(*(f"tests/unit/{name}" for name in UNIT)) > 500
+    folders = (f"tests/unit/{name}" for name in UNIT)
+    assert python.run_tests(*folders, "--deselect", OF_311) > 500
 
 
 def test_a_mail_is_enqueued_listed_and_drained(

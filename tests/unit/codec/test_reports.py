@@ -151,7 +151,9 @@ def test_a_sender_that_cannot_stand_in_a_header_is_bad_input() -> None:
         BadInput,
         match=r"mail 'm': no report can be made for it \(\w+Error\); allowed: local@domain",
     ):
-        report_of(Mail("m", '"', ("bob@example.net",)), [REFUSED], CONTENT, reporter="mx", now=NOW)
+        report_of(
+            Mail("m", "a@[", ("bob@example.net",)), [REFUSED], CONTENT, reporter="mx", now=NOW
+        )
 
 
 def test_a_boundary_in_the_mail_does_not_end_a_part() -> None:
