@@ -113,8 +113,12 @@ def _arguments(stack: StackSettings, node: Node) -> list[str]:
     # the commit log loses none. Not in a cluster: a node that comes back must know them at once.
     unflushed = ["-Dcassandra.test.flush_local_schema_changes=false"] if node.alone else []
     jars = f"{part('cassandra', stack.sizes)}/*"
+    # Cassandra 4 knows Java 11: on 17 it measures objects by an agent alone.
+    agents = sorted(part("cassandra", stack.sizes).glob("jamm-*.jar"))
+    is_four = stack.sizes.cassandra_version.startswith("4.")
+    measuring = [f"-javaagent:{jar}" for jar in agents if is_four]
     daemon = "org.apache.cassandra.service.CassandraDaemon"
-    return [*options.splitlines(), *_opened(), *unflushed, "-cp", jars, daemon]
+    return [*options.splitlines(), *_opened(), *unflushed, *measuring, "-cp", jars, daemon]
 
 
 def _mib(size: str) -> int:
