@@ -109,9 +109,13 @@ def _make(release: str, root: Path, log: Path) -> None:
         # Unpacked, not installed: this system stays as it is.
         run("apt-get", "download", "-q", "debootstrap")
         run("dpkg-deb", "-x", *(file.name for file in tools.glob("debootstrap_*.deb")), ".")
-        bootstrap = (str(tools / "usr/sbin/debootstrap"), "--variant=minbase")
-        bootstrap += (f"--keyring={_KEYRING}", release, str(root), mirror(targets, codename))
-        run(*bootstrap, DEBOOTSTRAP_DIR=str(tools / "usr/share/debootstrap"))
+        run(
+            str(tools / "usr/sbin/debootstrap"),
+            "--variant=minbase",
+            f"--keyring={_KEYRING}",
+            *(release, str(root), mirror(targets, codename)),
+            DEBOOTSTRAP_DIR=str(tools / "usr/share/debootstrap"),
+        )
         no_services = root / "usr/sbin/policy-rc.d"
         no_services.write_text(_NO_SERVICES, encoding="utf-8")
         no_services.chmod(0o755)
