@@ -24,6 +24,12 @@ TESTS = (
     "tests/services/worker/test_stage_marks.py",
 )
 
+OF_5 = (
+    "--deselect",
+    "tests/services/cassandra/test_ddl.py::test_created_tables_are_described_as_james_own",
+)
+"""Compares with what DESCRIBE of Cassandra 5 says: 4.1 names the options of a table otherwise."""
+
 
 @pytest.fixture(scope="module")
 def services(
@@ -48,4 +54,4 @@ def services(
 def test_the_tests_of_tables_cleanup_and_worker_pass(
     services: Mapping[str, str], tmp_path: Path
 ) -> None:
-    assert run_tests(services, tmp_path, *TESTS) > 100
+    assert run_tests(services, tmp_path, *TESTS, *OF_5) > 200

@@ -303,8 +303,8 @@ class QueueSettings(Group):
     """Replicas of a new quorum queue: x-quorum-initial-group-size. James: rabbitmq.properties
     `quorum.queues.replication.factor`"""
     delivery_limit: int | None = Field(None, ge=1)
-    """Returns of one message before a new quorum queue dead-letters or drops it:
-    x-delivery-limit; 1000000000 is as good as none. Unset: the argument is not declared, which is
+    """Deliveries of one message before a new quorum queue drops or dead-letters it:
+    x-delivery-limit. 1000000000 is as good as none. Unset: the argument is not declared, which is
     20 in RabbitMQ 4 and no limit before. James: rabbitmq.properties
     `quorum.queues.delivery.limit`"""
     shared: bool = True
