@@ -1,5 +1,5 @@
 """What the one-shot `airflow-init` does before Airflow's services start: database, Spark's pool,
-the demo's login.
+the login of `admin`.
 """
 
 import json
@@ -12,11 +12,10 @@ def main() -> None:
     """Every step may run again: an upgrade runs this anew."""
     subprocess.run(["airflow", "db", "migrate"], check=True)
     subprocess.run(["airflow", "pools", "set", "spark", "1", "one Spark job at a time"], check=True)
-    passwords = Path(os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
-    passwords.touch(mode=0o600)
-    passwords.write_text(
-        json.dumps({"admin": os.environ["MAILSLICE_ADMIN_PASSWORD"]}), encoding="utf-8"
-    )
+    password = Path(os.environ["AIRFLOW_ADMIN_PASSWORD_FILE"]).read_text(encoding="utf-8")
+    logins = Path(os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
+    logins.touch(mode=0o600)
+    logins.write_text(json.dumps({"admin": password.rstrip("\r\n")}), encoding="utf-8")
 
 
 if __name__ == "__main__":

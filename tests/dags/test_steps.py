@@ -18,12 +18,13 @@ from airflow.sdk.exceptions import (
 from mailslice.airflow import notifier, spark_operator, task_chain
 from mailslice.airflow.assets import duty_asset, queues_alias
 from mailslice.airflow.dag_duty import DagDuty
-from mailslice.airflow.notifier import DutyNotifier, Webhook, channels, message_of
+from mailslice.airflow.notifier import DutyNotifier, message_of
 from mailslice.airflow.run_request import duty_params, request_of, who
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.maintenance import runner as duty_road
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.engine import TooLarge
+from mailslice.maintenance.notify import Webhook, channels, message_of_alerts
 from mailslice.model.errors import BadInput, BadSetting, GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
 
@@ -380,7 +381,7 @@ def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(mo
         notify_email="ops@example.org",
         notify_webhook="https://hooks.example/x",
     )
-    monkeypatch.setattr("mailslice.airflow.notifier.urlopen", urlopen)
+    monkeypatch.setattr("mailslice.maintenance.notify.urlopen", urlopen)
     monkeypatch.setattr(
         "mailslice.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=settings)
     )
@@ -516,7 +517,7 @@ def test_new_alerts_of_a_report_are_told_and_those_that_go_on_are_not(monkeypatc
 
 def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(monkeypatch):
     report = report_with_alerts(queue=None)
-    message = notifier.message_of_alerts(report, report["alerts"])
+    message = message_of_alerts(report, report["alerts"])
     assert (message["dag"], message["run"], message["queue"]) == (
         "queue_size",
         "scheduled__1",

@@ -9,35 +9,23 @@ logged and stops no other. Messages name DAGs, runs and tasks, never addresses o
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
 from typing import Any
-from urllib.request import Request, urlopen
 
 from airflow.sdk import BaseNotifier, Connection
 
 from mailslice.airflow.deployments import Deployment
 from mailslice.airflow.versions import AirflowNotFoundException
 from mailslice.maintenance.alerts import new_alerts
+from mailslice.maintenance.notify import Webhook, channels, message_of_alerts, post
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, Settings, load_settings
 
 log = logging.getLogger(__name__)
 
 WEBHOOK, EMAIL = "mailslice_webhook", "mailslice_email"
-CHANNELS = ("log", "email", "webhook")
-_TIMEOUT_S = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """Who gets one JSON object by POST. Not for logs: the URL of a hook is a secret."""
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class DutyNotifier(BaseNotifier):
@@ -104,16 +92,6 @@ def _by_webhook(message: Mapping[str, Any], settings: DutySettings) -> None:
     post(message, Webhook(url.get_secret_value() if url else ""))
 
 
-def post(message: Mapping[str, Any], hook: Webhook) -> None:
-    """Send the message to a webhook."""
-    headers = {**hook.headers, "Content-Type": "application/json"}
-    request = Request(  # noqa: S310
-        hook.url, data=json.dumps(dict(message)).encode(), headers=headers, method="POST"
-    )
-    with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - see above
-        pass
-
-
 _SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
     "log": lambda message, _: log.error("%s", message["text"]),
     "email": lambda message, settings: send_email(message, settings.notify_email),
@@ -165,25 +143,6 @@ def recipients_of(connection: Any, others: Sequence[str]) -> list[str]:
     return named or list(others)
 
 
-def channels(settings: DutySettings) -> list[str]:
-    """The wanted channels; BadSetting for one that does not exist or lacks its address."""
-    requested = [name.strip() for name in settings.notify.split(",") if name.strip()]
-    for name in requested:
-        if name not in CHANNELS:
-            raise BadSetting(
-                f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; "
-                f"allowed: {', '.join(CHANNELS)}"
-            )
-    for name, address, missing in (
-        ("email", settings.notify_email, "the recipients"),
-        ("webhook", settings.notify_webhook, "its URL"),
-    ):
-        if name in requested and not address:
-            empty = f"MAILSLICE_DUTY_NOTIFY_{name.upper()} is empty: name {missing}"
-            raise BadSetting(f"MAILSLICE_DUTY_NOTIFY names {name}, {empty}")
-    return requested
-
-
 def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
     """`{"dag", "run", "task", "reason", "text"}`; a deadline's context has no task."""
     run = context.get("dag_run")
@@ -196,22 +155,6 @@ def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
         reason = "deadline missed"
     text = f"{dag} run {run_id}" + (f", task {task}" if task else "") + f": {reason}"
     return {"dag": dag, "run": run_id, "task": task, "reason": reason, "text": text}
-
-
-def message_of_alerts(
-    report: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
-    subject = str(report["duty"]) + (f", queue {report['queue']}" if report.get("queue") else "")
-    text = f"{subject}: {'; '.join(str(alert['text']) for alert in alerts)} (run {report['run']})"
-    about = {
-        "dag": report["duty"],
-        "run": report.get("dagRun") or report["run"],
-        "task": "report",
-        "reason": "alerts",
-        "text": text,
-    }
-    return {**about, "queue": report.get("queue"), "alerts": [dict(alert) for alert in alerts]}
 
 
 def _of(source: Any, name: str) -> str | None:

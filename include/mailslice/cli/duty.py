@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,22 +93,45 @@ def run(
     param: Param = None,
     reason: Reason = None,
     dry_run: DryRun = False,
+    notify: Annotated[
+        bool,
+        typer.Option(
+            "--notify",
+            help="Tell new alerts and failures by MAILSLICE_DUTY_NOTIFY, as the DAGs do: "
+            "for runs that a schedule starts.",
+        ),
+    ] = False,
 ) -> None:
     """All five steps of a duty, and the report. A failing gate stops before apply (exit 3).
 
     `duty run DUTY --help` shows the options of that duty.
     """
+    from mailslice.maintenance.notify import channels_without_airflow, notify_end
     from mailslice.maintenance.runner import run_all
 
-    settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
-    folder = _folder(settings, request)
+    recipients = load_settings().duty if notify else None
+    if recipients is not None:
+        channels_without_airflow(recipients)  # a wrong one is refused before the run
+    ended: dict[str, Any] | None = None
+    failure: BaseException | None = None
     try:
-        report = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
-    except MailsliceError:
-        if (ended := folder.read_json("report.json")) is not None:
-            out.one(ended)
+        settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
+        folder = _folder(settings, request)
+        try:
+            ended = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
+        except MailsliceError:
+            with suppress(MailsliceError):  # the first error counts, not that of a store away
+                ended = folder.read_json("report.json")
+            raise
+        finally:
+            if ended is not None:
+                out.one(ended)
+    except Exception as error:
+        failure = error
         raise
-    out.one(report)
+    finally:
+        if recipients is not None:
+            notify_end(duty, queue, ended, failure, recipients)
 
 
 def _step_command(step: str, help_text: str) -> None:

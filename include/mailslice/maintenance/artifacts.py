@@ -1,30 +1,30 @@
 """Files of plans, reports and Data Docs below one location: a folder or `s3a://bucket/prefix`.
 
-pyarrow's filesystems read and write both, so that executors need no Hadoop jars for S3.
+Small files go by `file_stores`. Parquet files go by pyarrow's filesystems, so that executors need
+no Hadoop jars for S3.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 import re
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mailslice.maintenance.file_stores import BucketFiles, DiskFiles, FileStore
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.names import file_name
 from mailslice.model.settings import BlobProvider, S3Settings, Settings, artifacts_of
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo, FileSystem
+    from pyarrow.fs import FileSystem
 
 FILES: Mapping[str, str] = {
     "plan": "plan.json",
@@ -70,7 +70,7 @@ class Artifacts:
 
     @cached_property
     def filesystem(self) -> FileSystem:
-        """Pyarrow's filesystem of the location."""
+        """Pyarrow's filesystem of the location, for Parquet files."""
         from pyarrow import fs
 
         if self.bucket is None:
@@ -99,90 +99,76 @@ class Artifacts:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file atomically, also if the power fails."""
-        path = self.path(name)
-        with _named(self.uri(name)):
-            if self.bucket is None:
-                target = Path(path)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                coming = target.with_name(f".{target.name}.{secrets.token_hex(4)}.coming")
-                with coming.open("wb") as stream:
-                    stream.write(data)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                coming.replace(target)
-                _sync_folder(target.parent)
-            else:
-                self._ensure_bucket()
-                with self.filesystem.open_output_stream(path) as stream:
-                    stream.write(data)
+        with self._named(name):
+            self._files.write(self._key(name), data)
 
     def read(self, name: str) -> bytes | None:
         """The file's bytes; None when there is no such file."""
-        with _named(self.uri(name)):
-            try:
-                with self.filesystem.open_input_stream(self.path(name), compression=None) as stream:
-                    return bytes(stream.read())
-            except FileNotFoundError:
-                return None
+        with self._named(name):
+            return self._files.read(self._key(name))
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
-        from pyarrow import fs
-
-        with _named(self.uri(name)):
-            return bool(self.filesystem.get_file_info(self.path(name)).type == fs.FileType.File)
+        return self.modified(name) is not None
 
     def modified(self, name: str) -> datetime | None:
-        """When the file was last written; None when there is none."""
-        with _named(self.uri(name)):
-            mtime = self.filesystem.get_file_info(self.path(name)).mtime
-        return mtime.astimezone(UTC) if mtime is not None else None
+        """When the file was last written (UTC); None when there is no such file."""
+        with self._named(name):
+            return self._files.modified(self._key(name))
 
     def folder(self, name: str) -> None:
         """Make a folder, so that writers need not; on S3 the bucket."""
-        with _named(self.uri(name)):
-            if self.bucket is None:
-                Path(self.path(name)).mkdir(parents=True, exist_ok=True)
-            else:
-                self._ensure_bucket()
+        with self._named(name):
+            self._files.make_folder(self._key(name))
 
     def files(self, name: str) -> list[str]:
         """All files below the folder `name`, relative to the location, sorted."""
-        return sorted(map(self._relative, self._infos(name, "File", recursive=True)))
+        return sorted(self.times(name))
 
     def times(self, name: str) -> dict[str, datetime]:
         """The paths of `files` with when each was last written (UTC)."""
-        infos = self._infos(name, "File", recursive=True)
-        return {self._relative(one): one.mtime.astimezone(UTC) for one in infos if one.mtime}
+        start = len(self._key("").rstrip("/"))
+        with self._named(name):
+            times = dict(self._files.times(self._key(name)))
+        return {path[start:].lstrip("/"): written for path, written in times.items()}
 
     def folders(self, name: str) -> list[str]:
         """The names of the folders right below `name`, sorted."""
-        infos = self._infos(name, "Directory", recursive=False)
-        return sorted(one.base_name for one in infos)
-
-    def _infos(self, name: str, kind: str, *, recursive: bool) -> Iterator[FileInfo]:
-        from pyarrow import fs
-
-        below = fs.FileSelector(self.path(name), recursive=recursive, allow_not_found=True)
-        with _named(self.uri(name)):
-            infos = self.filesystem.get_file_info(below)
-        return (one for one in infos if one.type == fs.FileType[kind])
-
-    def _relative(self, file: FileInfo) -> str:
-        return str(file.path.removeprefix(self._root).lstrip("/"))
+        with self._named(name):
+            return sorted(self._files.folders(self._key(name)))
 
     def remove(self, name: str) -> None:
         """Remove a file; a missing one is removed already."""
-        with _named(self.uri(name)), suppress(FileNotFoundError):
-            self.filesystem.delete_file(self.path(name))
+        with self._named(name):
+            self._files.remove(self._key(name))
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder with all that is in it."""
-        with _named(self.uri(name)), suppress(FileNotFoundError):
-            self.filesystem.delete_dir(self.path(name))
+        with self._named(name):
+            self._files.remove_folder(self._key(name))
 
-    def _ensure_bucket(self) -> None:
-        self.filesystem.create_dir(str(self.bucket), recursive=False)
+    @cached_property
+    def _files(self) -> FileStore:
+        return DiskFiles() if self.bucket is None else BucketFiles(self._s3, self.bucket)
+
+    def _key(self, name: str) -> str:
+        """The path of `name`, or its key in the bucket."""
+        path = self.path(name)
+        return path if self.bucket is None else path[len(self.bucket) :].strip("/")
+
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Turns an error of the location into one that names it."""
+        try:
+            yield
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"artifacts {self.uri(name)}: {error}") from error
+        except OSError as error:
+            text = " ".join(str(error).split())
+            raise BadSetting(
+                f"artifacts {self.uri(name)}: {text} "
+                "(MAILSLICE_ARTIFACTS must be a folder that can be written)"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +240,6 @@ class _Summary(dict[str, Any]):
         return _Summary, (dict(self), self._where)
 
 
-def _sync_folder(folder: Path) -> None:
-    """A new name in a folder is on the disk only when the folder is."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
 def queue_folder(duty: str, queue: str) -> str:
     """The folder of all runs of one duty on one queue."""
     return f"runs/{duty}/{file_name(queue)}"
@@ -287,17 +264,3 @@ def plain(value: object) -> object:
 def iso(instant: datetime | None) -> str | None:
     """ISO 8601, UTC, `Z`; fractions only where there are any."""
     return None if instant is None else instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-@contextmanager
-def _named(uri: str) -> Iterator[None]:
-    """Turns an error of the location into one that names it."""
-    try:
-        yield
-    except OSError as error:
-        text = " ".join(str(error).split())
-        if uri.startswith("s3"):
-            raise StoreUnavailable(f"artifacts {uri}: {text[:300]}") from error
-        raise BadSetting(
-            f"artifacts {uri}: {text} (MAILSLICE_ARTIFACTS must be a folder that can be written)"
-        ) from error

@@ -12,6 +12,19 @@ from mailslice.maintenance.artifacts import Artifacts, RunFolder, iso, queue_fol
 from mailslice.maintenance.retention import prune, prune_sometimes
 from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.settings import S3Settings
+from tests.contracts.artifacts import ArtifactsContract
+
+
+class TestInAFolder(ArtifactsContract):
+    @pytest.fixture
+    def where(self, tmp_path):
+        return lambda name: Artifacts(str(tmp_path / name), S3Settings())
+
+    def test_links_to_folders_and_of_folders_are_followed(self, tmp_path, location):
+        location.write("runs/f", b"x")
+        Path(location.path("runs")).rename(tmp_path / "large disk")
+        Path(location.path("runs")).symlink_to(tmp_path / "large disk")
+        assert (location.files("runs"), location.folders("")) == (["runs/f"], ["runs"])
 
 
 @pytest.fixture

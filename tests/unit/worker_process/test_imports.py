@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,21 @@ def test_a_worker_holds_neither_numpy_nor_boto3_in_memory() -> None:
     )
     done = run((), f"{code}\nprint({shown})")
     assert done.stdout.split() == ["[]", "CythonProtocolHandler", "None"], done.stderr
+
+
+DECISION = """
+from mailslice.cli.queue_session import record
+from mailslice.model.settings import load_settings
+settings = load_settings({"MAILSLICE_ARTIFACTS": sys.argv[1]})
+record(settings, "queue create", "spool", "a test")
+"""
+
+
+def test_a_decision_is_kept_without_pyarrow(tmp_path: Path) -> None:
+    done = run(HEAVY, DECISION.replace("sys.argv[1]", repr(str(tmp_path))))
+    assert (done.returncode, done.stderr) == (0, "")
+    (kept,) = tmp_path.glob("decisions/*/*.json")
+    assert json.loads(kept.read_text(encoding="utf-8"))["reason"] == "a test"
 
 
 CHILD = """

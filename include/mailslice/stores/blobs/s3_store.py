@@ -211,6 +211,18 @@ class S3BlobStore(BlobStore):
         """The smallest key in [low, high), by one request; None when there is none."""
         return next((blob.key for page, _ in self._pages(low, high, 1) for blob in page), None)
 
+    def folders(self, prefix: str) -> list[str]:
+        """The folders right below `prefix`, which is empty or ends with a slash."""
+        request: dict[str, Any] = {"Bucket": self.bucket, "Prefix": prefix, "Delimiter": "/"}
+        folders: list[str] = []
+        while True:
+            answer = self._ask(partial(self.client.list_objects_v2, **request))
+            common = (entry["Prefix"] for entry in answer.get("CommonPrefixes", ()))
+            folders += [text[len(prefix) :].rstrip("/") for text in common]
+            if not answer.get("IsTruncated"):
+                return folders
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
     def _pages(
         self, low: str, high: str, most: int | None = None
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:

@@ -1,0 +1,187 @@
+"""Small files below a folder or in a bucket, for `maintenance.artifacts`. No pyarrow: the worker
+image, which has none, keeps decisions, too.
+
+Names are absolute: a path of the disk, or a key of the bucket.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from mailslice.model.errors import ContentMissing, StoreUnavailable
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings
+
+if TYPE_CHECKING:
+    from mailslice.stores.blobs.s3_store import S3BlobStore
+    from mailslice.stores.blobs.store import StoredBlob
+
+T = TypeVar("T")
+
+
+class FileStore(Protocol):
+    """Raises OSError, or the content store's errors."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file atomically, also if the power fails."""
+
+    def read(self, name: str) -> bytes | None:
+        """The file's bytes; None when there is no such file."""
+
+    def modified(self, name: str) -> datetime | None:
+        """When the file was last written (UTC); None when there is no such file."""
+
+    def make_folder(self, name: str) -> None:
+        """Make a folder, or the bucket, where it is missing."""
+
+    def times(self, folder: str) -> Iterator[tuple[str, datetime]]:
+        """Every file below the folder, at any depth, with when it was last written (UTC)."""
+
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders right below."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; a missing one is removed already."""
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with all that is in it."""
+
+
+class DiskFiles:
+    """Files of this machine. Links to folders are followed."""
+
+    def write(self, name: str, data: bytes) -> None:
+        target = Path(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        coming = target.with_name(f".{target.name}.{secrets.token_hex(4)}.coming")
+        with coming.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        coming.replace(target)
+        _sync_folder(target.parent)
+
+    def read(self, name: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return Path(name).read_bytes()
+        return None
+
+    def modified(self, name: str) -> datetime | None:
+        return _modified(Path(name)) if Path(name).is_file() else None
+
+    def make_folder(self, name: str) -> None:
+        Path(name).mkdir(parents=True, exist_ok=True)
+
+    def times(self, folder: str) -> Iterator[tuple[str, datetime]]:
+        for parent, _, names in os.walk(folder, onerror=_unless_missing, followlinks=True):
+            for name in names:
+                path = Path(parent, name)
+                if (written := _modified(path)) is not None:  # else removed meanwhile
+                    yield str(path), written
+
+    def folders(self, folder: str) -> list[str]:
+        with suppress(FileNotFoundError):
+            return [path.name for path in Path(folder).iterdir() if path.is_dir()]
+        return []
+
+    def remove(self, name: str) -> None:
+        Path(name).unlink(missing_ok=True)
+
+    def remove_folder(self, folder: str) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+
+class BucketFiles:
+    """Objects of a bucket of S3. A bucket that is missing is empty, and made by the first write."""
+
+    def __init__(self, settings: S3Settings, bucket: str) -> None:
+        self._settings = settings
+        self._bucket = bucket
+
+    @cached_property
+    def _store(self) -> S3BlobStore:
+        from mailslice.stores.blobs.s3_store import S3BlobStore
+
+        return S3BlobStore(self._settings, self._bucket)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._store.ensure_bucket()
+        self._store.put(BlobId(name), data)
+
+    def read(self, name: str) -> bytes | None:
+        with suppress(ContentMissing):
+            return self._unless_missing(lambda: self._store.get(BlobId(name)))
+        return None
+
+    def modified(self, name: str) -> datetime | None:
+        # A listing of one key: S3 answers a HEAD of a missing bucket as one of a missing object.
+        listed = self._unless_missing(lambda: self._store.first_page(name, f"{name}\0"))
+        return listed[0][0].modified.astimezone(UTC) if listed and listed[0] else None
+
+    def make_folder(self, name: str) -> None:
+        del name  # keys need no folder
+        self._store.ensure_bucket()
+
+    def times(self, folder: str) -> Iterator[tuple[str, datetime]]:
+        # Other clients mark folders by empty objects whose key ends with a slash.
+        files = (blob for blob in self._below(folder) if not blob.key.endswith("/"))
+        return ((blob.key, blob.modified.astimezone(UTC)) for blob in files)
+
+    def folders(self, folder: str) -> list[str]:
+        return self._unless_missing(lambda: self._store.folders(_prefix(folder))) or []
+
+    def remove(self, name: str) -> None:
+        self._delete([BlobId(name)])
+
+    def remove_folder(self, folder: str) -> None:
+        self._delete([blob.key for blob in self._below(folder)])
+
+    def _below(self, folder: str) -> list[StoredBlob]:
+        return self._unless_missing(lambda: [*self._store.list(_prefix(folder))]) or []
+
+    def _delete(self, keys: list[BlobId]) -> None:
+        failed = self._unless_missing(lambda: self._store.delete(keys)) or {}
+        for key, why in failed.items():
+            raise StoreUnavailable(f"bucket {self._bucket!r}, {key!r}: {why}")
+
+    def _unless_missing(self, ask: Callable[[], T]) -> T | None:
+        """What `ask` gives; None where there is no such bucket."""
+        try:
+            return ask()
+        except StoreUnavailable:
+            if self._store.bucket_exists():
+                raise
+            return None
+
+
+def _prefix(folder: str) -> str:
+    return f"{folder}/" if folder else ""
+
+
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _modified(path: Path) -> datetime | None:
+    with suppress(FileNotFoundError):
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return None
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new name in a folder is on the disk only when the folder is."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

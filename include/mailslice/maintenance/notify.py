@@ -1,0 +1,128 @@
+"""Tells people of alerts and failed runs, by the log and by a webhook. Airflow's DAGs and
+`duty run --notify` send the same messages.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.request import Request, urlopen
+
+from mailslice.maintenance.alerts import new_alerts
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import DutySettings
+
+log = logging.getLogger(__name__)
+
+CHANNELS = ("log", "email", "webhook")
+_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who gets one JSON object by POST. Not for logs: the URL of a hook is a secret."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def channels(settings: DutySettings) -> list[str]:
+    """The wanted channels; BadSetting for one that does not exist or lacks its address."""
+    requested = [name.strip() for name in settings.notify.split(",") if name.strip()]
+    for name in requested:
+        if name not in CHANNELS:
+            raise BadSetting(
+                f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; "
+                f"allowed: {', '.join(CHANNELS)}"
+            )
+    for name, address, missing in (
+        ("email", settings.notify_email, "the recipients"),
+        ("webhook", settings.notify_webhook, "its URL"),
+    ):
+        if name in requested and not address:
+            empty = f"MAILSLICE_DUTY_NOTIFY_{name.upper()} is empty: name {missing}"
+            raise BadSetting(f"MAILSLICE_DUTY_NOTIFY names {name}, {empty}")
+    return requested
+
+
+def channels_without_airflow(settings: DutySettings) -> list[str]:
+    """As `channels`; BadSetting for email, which goes by a connection of Airflow."""
+    requested = channels(settings)
+    if "email" in requested:
+        raise BadSetting(
+            f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: email goes by Airflow's connection "
+            "smtp_default; without Airflow allowed are log, webhook"
+        )
+    return requested
+
+
+def notify(message: Mapping[str, Any], settings: DutySettings) -> None:
+    """Tell the message on each channel, without Airflow. A failing one stops no other."""
+    for channel in channels_without_airflow(settings):
+        try:
+            if channel == "log":
+                log.error("%s", message["text"])
+            else:
+                url = settings.notify_webhook
+                post(message, Webhook(url.get_secret_value() if url else ""))
+        except Exception as error:  # noqa: BLE001 - the run's own end matters more
+            # Others than OSError may show the URL, which is a secret.
+            why = error if isinstance(error, OSError) else type(error).__name__
+            log.error("notifier %s could not speak: %s", channel, why)  # noqa: TRY400
+
+
+def notify_end(
+    duty: str,
+    queue: str | None,
+    report: Mapping[str, Any] | None,
+    error: BaseException | None,
+    settings: DutySettings,
+) -> None:
+    """Tell what of a run is to be told: its new alerts, else its error; else nothing."""
+    if report is not None and (new := new_alerts(report)):
+        notify(message_of_alerts(report, new), settings)
+    elif error is not None:
+        notify(message_of_failure(duty, queue, report, error), settings)
+
+
+def post(message: Mapping[str, Any], hook: Webhook) -> None:
+    """Send the message to a webhook."""
+    headers = {**hook.headers, "Content-Type": "application/json"}
+    request = Request(  # noqa: S310
+        hook.url, data=json.dumps(dict(message)).encode(), headers=headers, method="POST"
+    )
+    with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - see above
+        pass
+
+
+def message_of_alerts(
+    report: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
+    texts = "; ".join(str(alert["text"]) for alert in alerts)
+    subject = _subject(report["duty"], report.get("queue"))
+    about = {
+        "dag": report["duty"],
+        "run": report.get("dagRun") or report["run"],
+        "task": "report",
+        "reason": "alerts",
+        "text": f"{subject}: {texts} (run {report['run']})",
+    }
+    return {**about, "queue": report.get("queue"), "alerts": [dict(alert) for alert in alerts]}
+
+
+def message_of_failure(
+    duty: str, queue: str | None, report: Mapping[str, Any] | None, error: BaseException
+) -> dict[str, Any]:
+    """As `message_of_alerts`, of a run that ended without a report that tells it."""
+    text = f"{_subject(duty, queue)}: {error}"
+    run = (report or {}).get("run")
+    about = {"dag": duty, "run": run, "task": None, "reason": str(error), "text": text}
+    return {**about, "queue": queue, "alerts": []}
+
+
+def _subject(duty: object, queue: object) -> str:
+    return f"{duty}, queue {queue}" if queue else str(duty)

@@ -1,0 +1,89 @@
+"""Alerts and failures, told without Airflow: by the log and to a real server of HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from mailslice.maintenance.notify import notify_end
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.settings import DutySettings
+
+ALERT = {"name": "dead_letters", "value": 50, "limit": 10, "text": "50 messages are dead"}
+
+
+def report(**more: object) -> dict[str, Any]:
+    alert = {**ALERT, "since": "12:00", "told": "12:00"}
+    about = {"duty": "queue_size", "queue": "spool", "run": "r1", "finished": "12:00"}
+    return {**about, "alerts": [alert], **more}
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[list[dict[str, Any]], str]]:
+    """What the server of a webhook got, and its URL. At /refused it refuses."""
+    posted: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(500 if self.path == "/refused" else 204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield posted, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_new_alerts_are_told_once(hook, caplog) -> None:
+    posted, url = hook
+    settings = DutySettings(notify="log,webhook", notify_webhook=url + "/T0KEN")
+    notify_end("queue_size", "spool", report(), None, settings)
+    notify_end("queue_size", "spool", report(finished="12:15"), None, settings)
+    assert [(message["text"], message["alerts"][0]["value"]) for message in posted] == [
+        ("queue_size, queue spool: 50 messages are dead (run r1)", 50)
+    ]
+    assert caplog.messages == ["queue_size, queue spool: 50 messages are dead (run r1)"]
+
+
+def test_an_error_is_told_where_no_alert_of_a_report_tells_it(hook) -> None:
+    posted, url = hook
+    settings = DutySettings(notify="webhook", notify_webhook=url)
+    error = StoreUnavailable("Cassandra at c:9042 does not answer")
+    notify_end("queue_size", "spool", None, error, settings)
+    notify_end("blob_gc", None, {**report(), "alerts": []}, error, settings)
+    notify_end("queue_size", "spool", report(), error, settings)
+    notify_end("queue_size", "spool", {**report(), "alerts": []}, None, settings)
+    assert [(message["dag"], message["run"], message["text"]) for message in posted] == [
+        ("queue_size", None, "queue_size, queue spool: Cassandra at c:9042 does not answer"),
+        ("blob_gc", "r1", "blob_gc: Cassandra at c:9042 does not answer"),
+        ("queue_size", "r1", "queue_size, queue spool: 50 messages are dead (run r1)"),
+    ]
+
+
+def test_a_webhook_that_fails_stops_neither_the_log_nor_the_run_and_keeps_its_url(
+    hook, caplog
+) -> None:
+    _, url = hook
+    settings = DutySettings(notify="webhook,log", notify_webhook=url + "/refused")
+    notify_end("queue_size", "spool", report(), None, settings)
+    assert caplog.messages == [
+        "notifier webhook could not speak: HTTP Error 500: Internal Server Error",
+        "queue_size, queue spool: 50 messages are dead (run r1)",
+    ]
+    assert "/refused" not in caplog.text
+
+
+def test_email_needs_airflow_and_says_so() -> None:
+    settings = DutySettings(notify="email", notify_email="ops@example.org")
+    with pytest.raises(BadSetting, match="without Airflow allowed are log, webhook"):
+        notify_end("queue_size", "spool", report(), None, settings)
