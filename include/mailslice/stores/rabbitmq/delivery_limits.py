@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from mailslice.model.errors import BadSetting
 from mailslice.model.names import JAMES_PREFIX, OWN_PREFIX, WORK_QUEUE_PREFIX
 from mailslice.stores.rabbitmq.management import NO_LIMIT, Management, delivery_limit_of, kind_of
 
 _COLUMNS = ("name", "type", "arguments", "policy", "effective_policy_definition")
 _OWN_POLICY = "mailslice-returns"
+_UNKNOWN_PRIORITY = 999
 
 
 class AtLimit(StrEnum):
@@ -74,7 +76,7 @@ class _Vhost:
         self._queues = {str(queue["name"]): queue for queue in management.queues(_COLUMNS)}
         self._bindings = management.bindings()
         self._types = management.exchange_types()
-        self._priorities = management.policy_priorities()
+        self._management = management
 
     def limits(self) -> list[QueueLimit]:
         return [
@@ -115,6 +117,13 @@ class _Vhost:
             for binding in self._bindings
         )
 
+    def _priority(self, policy: str) -> int:
+        """Of a policy; only a user with the tag policymaker may read it."""
+        try:
+            return self._management.policy_priorities().get(policy, 0)
+        except BadSetting:
+            return _UNKNOWN_PRIORITY
+
     def _remedy(self, name: str, queue: Mapping[str, Any], at_limit: AtLimit) -> str | None:
         argument = _arguments(queue).get("x-delivery-limit")
         if argument is not None and argument < NO_LIMIT:  # a policy cannot lift it
@@ -123,7 +132,7 @@ class _Vhost:
         definition = {**_policy(queue), "delivery-limit": NO_LIMIT}
         if policy:
             # One policy applies to a queue, that of the highest priority: it repeats the other's.
-            pattern, priority = _exactly(name), self._priorities.get(str(policy), 0) + 1
+            pattern, priority = _exactly(name), self._priority(str(policy)) + 1
             new = f"{_OWN_POLICY}-{name}"
         elif name.startswith(OWN_PREFIX):
             pattern, priority, new = f"^{OWN_PREFIX}", 0, _OWN_POLICY

@@ -34,7 +34,8 @@ def quorum(name: str, **more: Any) -> dict[str, Any]:
 class Api:
     """A vhost "mail" of a broker, as its management API tells it."""
 
-    def __init__(self, version: str, **lists: list[dict[str, Any]]) -> None:
+    def __init__(self, version: str, **lists: list[dict[str, Any]] | None) -> None:
+        """A list that is None is refused."""
         self._version = version
         self._lists = lists
 
@@ -42,11 +43,12 @@ class Api:
         kind = urlsplit(url).path.split("/")[2]
         overview = {"rabbitmq_version": self._version}
         answer = overview if kind == "overview" else self._lists.get(kind, [])
-        return SimpleNamespace(status=200, data=json.dumps(answer))
+        status = 401 if answer is None else 200
+        return SimpleNamespace(status=status, data=json.dumps(answer))
 
 
 def limits(
-    *queues: dict[str, Any], version: str = "4.0.5", **lists: list[dict[str, Any]]
+    *queues: dict[str, Any], version: str = "4.0.5", **lists: list[dict[str, Any]] | None
 ) -> list[QueueLimit]:
     pool: Any = Api(version, queues=list(queues), **lists)
     settings = RabbitSettings(url=SecretStr("amqp://guest:guest@h/mail"))
@@ -150,6 +152,14 @@ def test_a_queue_that_has_a_policy_keeps_the_rest_of_it() -> None:
     assert words[words.index("--priority") + 1] == "4"
     assert words[-1] == f"^{NAMES.hop_queue}$"
     assert definition == {"max-length": 5, "delivery-limit": 10**9}
+
+
+def test_a_user_who_may_not_read_policies_is_told_the_limits_all_the_same() -> None:
+    queue = quorum(NAMES.hop_queue, policy="ops", effective_policy_definition={"delivery-limit": 7})
+    (found,) = limits(queue, policies=None)
+    assert found.limit == 7
+    words, _ = command(found)
+    assert words[words.index("--priority") + 1] == "1000"
 
 
 @pytest.mark.parametrize("version", ["3.10.8", "4.0.5"])
