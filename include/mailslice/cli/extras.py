@@ -20,6 +20,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
         "orjson",
         "pika",
         "prometheus_client",
+        "structlog",
         "urllib3",
         "uvloop",
     ),
