@@ -33,7 +33,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
         "pyarrow",
         "pyspark",
     ),
-    "airflow": ("airflow",),
+    "airflow": ("airflow", "yaml"),
 }
 """The modules that each extra adds to the one before."""
 
