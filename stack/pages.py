@@ -80,6 +80,10 @@ USERNAME and PASSWORD, not in a URL. MAILSLICE_RABBITMQ_URL and MAILSLICE_RABBIT
 stand in the connection together. Give each deployment a MAILSLICE_OWN_BUCKET of its own. The
 artifacts of a deployment with a prefix are in the folder of that name below MAILSLICE_ARTIFACTS.
 
+A driver in a pod of Spark on Kubernetes has the settings of its own secrets ([scale](scale.md)).
+Then each connection needs a MAILSLICE_DUTY_SPARK_CONF that names the secrets of its deployment, and
+MAILSLICE_ARTIFACTS in them ends with the prefix.
+
 ## What must agree
 
 - **James**: *equal* before a property means that mailslice and James must have the same value, or
