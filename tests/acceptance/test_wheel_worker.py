@@ -26,7 +26,7 @@ COMMANDS = """
 import json, typer
 from mailslice.cli.main import app
 groups = typer.main.get_command(app).commands
-print(json.dumps({name: sorted(group.commands) for name, group in groups.items()}))
+print(json.dumps({name: sorted(getattr(group, "commands", ())) for name, group in groups.items()}))
 """
 
 
@@ -106,6 +106,7 @@ def test_every_command_of_queue_mail_worker_and_config_works(session):
     assert call("queue audit spool", code=2) == []
     assert call("queue dead spool") == []
     assert call(f"mail show spool --name {names[0]}")[0]["recipients"] == ["b@y.example"]
+    assert call(f"mail trace {names[0]}")[0]["answer"] == "yes"
     call("queue export spool out")
     assert len(list((home / "out").glob("*.eml"))) == 5
     call(f"queue delete spool --name {names[0]} --yes --reason wrong")

@@ -41,12 +41,15 @@ def cli_page() -> str:
 def _page(root: Any) -> Iterator[str]:
     yield _HEAD.format(help=root.help)
     for name, group in root.commands.items():
+        if not hasattr(group, "commands"):
+            yield from _command(f"mailslice {name}", group, "##")
+            continue
         yield f"\n## mailslice {name}\n\n{group.help}"
         for word, command in group.commands.items():
             yield from _command(f"mailslice {name} {word}", command)
 
 
-def _command(path: str, command: Any) -> Iterator[str]:
+def _command(path: str, command: Any, level: str = "###") -> Iterator[str]:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [
         one
@@ -54,7 +57,7 @@ def _command(path: str, command: Any) -> Iterator[str]:
         if one.param_type_name == "option" and _EVERYWHERE.isdisjoint(one.opts)
     ]
     words = [path, *map(_metavar, arguments), *(["[OPTIONS]"] if options else [])]
-    yield f"\n### {' '.join(words)}\n\n{' '.join(str(command.help).split())}"
+    yield f"\n{level} {' '.join(words)}\n\n{' '.join(str(command.help).split())}"
     rows = [(_metavar(argument).replace("|", "\\|"), argument) for argument in arguments]
     rows += [(f"{', '.join(option.opts)}{_value(option)}", option) for option in options]
     if rows:

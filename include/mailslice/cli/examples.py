@@ -20,7 +20,15 @@ PROMPT = "$ "
 
 SLOW = ("queue audit",)
 """An audit uses Spark: run by `make soak` alone."""
-NOT_RUN = ("worker run", "worker smtp-in", "stuck release", "stuck discard", "blobs restore")
+NOT_RUN = (
+    "worker run",
+    "worker smtp-in",
+    "stuck release",
+    "stuck discard",
+    "blobs restore",
+    "mail trace",
+    "exporter",
+)
 
 
 @dataclass(frozen=True, slots=True)

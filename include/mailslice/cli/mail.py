@@ -1,28 +1,39 @@
 """`mailslice mail`: one mail, and new mails."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option
+from mailslice.cli.arguments import (
+    Queue,
+    Reason,
+    Sender,
+    address,
+    duration,
+    option,
+    queue_option,
+)
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
-from mailslice.cli.queue_session import open_queue, record, run
+from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
-from mailslice.model.mail import EnqueueId
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
     from mailslice.admin.mail_queue import MailQueue
     from mailslice.model.mail import ViewRow
 
-app = group("Mails: show one, enqueue new ones.")
+app = group("Mails: show one, trace one, enqueue new ones.")
 _LONGEST_DELAY = timedelta(days=30)
 
 
@@ -72,6 +83,45 @@ def show(
             )
         else:
             out.raw(_bytes(opened.queue, rows[0]))
+
+
+@command(app, "trace")
+def trace(
+    out: Output,
+    mail: Annotated[
+        str, typer.Argument(metavar="ID|NAME", help="Enqueue id, or the name of the mail.")
+    ],
+    *,
+    queue: Annotated[
+        QueueName | None, queue_option("Ask this queue only; all when not given.")
+    ] = None,
+    log: Annotated[
+        str | None,
+        option("--log FILE", "A log of workers or smtp-in, for the mail's events; - is stdin."),
+    ] = None,
+) -> None:
+    """Where a mail is, by all that may know: stores, duties, a log. Reads only.
+
+    A line a place, with its time; what does not answer is unknown (exit 4). Known to nobody: 2.
+    """
+    import sys
+
+    from mailslice.cli.mail_trace import NO, Trace, Wanted, events_in, raise_for
+
+    with open_stores() as stores:
+        tracing = Trace(stores, Wanted.of(mail), [queue] if queue else [])
+        with ExitStack() as files:
+            events: Iterable[Mapping[str, Any]] = ()
+            if log == "-":
+                events = events_in(sys.stdin)
+            elif log is not None:
+                path = Path(log)
+                file = files.enter_context(path.open(encoding="utf-8", errors="replace"))
+                events = events_in(file)
+            entries = tracing.run(events)
+        shown_entries = [one for one in entries if out.as_json or one["answer"] != NO]
+        out.rows(shown_entries, empty="no place has anything of this mail")
+        raise_for(tracing, mail)
 
 
 @command(app, "enqueue")

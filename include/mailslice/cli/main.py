@@ -16,8 +16,8 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from mailslice.cli import airflow, blobs, config, duty, mail, queue, report, stuck, worker
-from mailslice.cli.command import Debug, Json, remember
+from mailslice.cli import airflow, blobs, config, duty, exporter, mail, queue, report, stuck, worker
+from mailslice.cli.command import Debug, Json, command, remember
 from mailslice.cli.extras import MissingExtra, extra_of
 from mailslice.cli.output import NoRoomError, StdoutClosedError
 from mailslice.cli.streams import FULL, forget_stdout, open_streams
@@ -47,6 +47,7 @@ for _name, _group in (
     ("airflow", airflow.app),
 ):
     app.add_typer(_group, name=_name)
+command(app, "exporter")(exporter.exporter)
 if find_spec("mailslice.bench") is not None:  # a tool beside the product: an image may leave it out
     app.add_typer(import_module("mailslice.bench.commands").app, name="bench")
 

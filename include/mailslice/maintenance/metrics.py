@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mailslice.maintenance.alerts import Reading
+from mailslice.maintenance.report import FAILED, REFUSED
 from mailslice.model.names import file_name
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+
+
+VERDICTS = "mailslice_audit_mails"
 
 
 def file_of(duty: str, queue: str | None) -> str:
@@ -33,28 +41,78 @@ def values_in(text: bytes, metric: str, queue: str, label: str = "queue") -> dic
     }
 
 
-def prometheus_text(report: Mapping[str, Any], readings: Iterable[Reading]) -> bytes:
-    """When it ended, what it did, and every figure that has a limit, with 1 for those that fire."""
-    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One sample of a gauge. Figures of one name have the same text and the same labels."""
+
+    name: str
+    text: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def families(figures: Iterable[Figure]) -> Iterator[GaugeMetricFamily]:
+    """As prometheus-client collects them: one family a name, in the order of the first figures."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    known: dict[str, GaugeMetricFamily] = {}
+    for one in figures:
+        if one.name not in known:
+            known[one.name] = GaugeMetricFamily(one.name, one.text, labels=list(one.labels))
+        known[one.name].add_metric(list(one.labels.values()), one.value)
+    yield from known.values()
+
+
+def exposition(figures: Iterable[Figure]) -> bytes:
+    """The figures as Prometheus text."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    collected = list(families(figures))
+
+    class Given(Collector):
+        def collect(self) -> Iterable[GaugeMetricFamily]:
+            return collected
 
     registry = CollectorRegistry()
-    labels = {"duty": report["duty"], "queue": report["queue"] or ""}
-
-    def gauge(name: str, text: str, value: float, **more: str) -> None:
-        known = gauges.get(name) or Gauge(
-            f"mailslice_{name}", text, [*labels, *more], registry=registry
-        )
-        gauges[name] = known
-        known.labels(**labels, **more).set(value)
-
-    gauges: dict[str, Gauge] = {}
-    finished = datetime.fromisoformat(report["finished"]).timestamp()
-    gauge("duty_finished_timestamp_seconds", "When the last run ended", finished)
-    for name in ("planned", "applied", "skipped", "failed"):
-        gauge("duty_items", "Items of the last run", report.get(name) or 0, outcome=name)
-    over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
-    for one in readings:
-        gauge("alert", over, int(one.firing), alert=one.name)
-        gauge("alert_value", "The figure; seconds where it is a time", one.value, alert=one.name)
-        gauge("alert_limit", "Its limit", one.limit, alert=one.name)
+    registry.register(Given())
     return generate_latest(registry)
+
+
+def duty_figures(report: Mapping[str, Any], readings: Iterable[Reading]) -> Iterator[Figure]:
+    """When it ended, what it did, and every figure that has a limit, with 1 for those that fire."""
+    labels = {"duty": str(report["duty"]), "queue": str(report["queue"] or "")}
+
+    def figure(name: str, text: str, value: float, **more: str) -> Figure:
+        return Figure(f"mailslice_{name}", text, labels | more, value)
+
+    finished = datetime.fromisoformat(report["finished"]).timestamp()
+    yield figure("duty_finished_timestamp_seconds", "When the last run ended", finished)
+    ended_well = report.get("status") not in {FAILED, REFUSED}
+    yield figure("duty_succeeded", "1 when the last run neither failed nor was refused", ended_well)
+    if seconds := [value for value in (report.get("seconds") or {}).values() if value is not None]:
+        yield figure("duty_duration_seconds", "Seconds that its steps took", float(sum(seconds)))
+    for name in ("planned", "applied", "skipped", "failed"):
+        value = report.get(name) or 0
+        yield figure("duty_items", "Items of the last run", value, outcome=name)
+    over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
+    readings = list(readings)
+    for one in readings:
+        yield figure("alert", over, int(one.firing), alert=one.name)
+    for one in readings:
+        text = "The figure; seconds where it is a time"
+        yield figure("alert_value", text, one.value, alert=one.name)
+    for one in readings:
+        yield figure("alert_limit", "Its limit", one.limit, alert=one.name)
+
+
+def verdict_figures(queue: str, verdicts: Mapping[str, int]) -> Iterator[Figure]:
+    """Old live mails by the verdict of an audit."""
+    for verdict, count in verdicts.items():
+        labels = {"queue": queue, "verdict": str(verdict)}
+        yield Figure(VERDICTS, "Old live mails by the verdict of the last audit", labels, count)
+
+
+def prometheus_text(report: Mapping[str, Any], readings: Iterable[Reading]) -> bytes:
+    """The text file of a duty's last run."""
+    return exposition(duty_figures(report, readings))

@@ -128,10 +128,15 @@ class HealthServer:
         except OSError as error:
             raise BadSetting(
                 f"health port {host}:{port} cannot be opened: {error.strerror or error}; "
-                "choose another with --health-port (0 = none)"
+                "choose another with --health-port (0 = none), of the exporter with --port"
             ) from error
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, name="health", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on: of port 0 the one that was taken."""
+        return int(self._server.server_address[1])
 
     def start(self) -> None:
         self._thread.start()

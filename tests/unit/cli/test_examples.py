@@ -11,10 +11,10 @@ from tests.unit.docs.test_commands import wrong
 TOOLS = {"bench"}
 """Groups of commands for developers."""
 COMMANDS = [
-    f"{group_name} {name}"
+    f"{group_name} {name}".strip()
     for group_name, group in get_command(app).commands.items()
     if group_name not in TOOLS
-    for name in group.commands
+    for name in getattr(group, "commands", [""])
 ]
 
 

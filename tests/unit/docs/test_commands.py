@@ -36,7 +36,7 @@ def wrong(line: str) -> str | None:
     words = re.sub(r'"[^"]*"', "TEXT", line).split()[1:]
     name = " ".join(words[:2])
     section = SECTIONS.get(name, SECTIONS.get(words[0]))
-    if section is None or (name not in SECTIONS and len(words) > 1 and words[1].islower()):
+    if section is None or (name not in SECTIONS and len(words) > 1 and words[1].isalpha()):
         return f"{line}: no such command"
     known = EVERYWHERE | set(re.findall(r"--[a-z-]+", section))
     if words[0] == "duty" and len(words) > 2 and words[2] in registry.names():

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_audit.evidence import Gathered, gather
@@ -18,7 +16,13 @@ from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.audits import CENSUS_PATIENCE, AuditPlan, AuditReads
 from mailslice.maintenance.duty import ReportDuty
 from mailslice.maintenance.gates import Reads, planned_rows
-from mailslice.maintenance.metrics import queue_file, values_in
+from mailslice.maintenance.metrics import (
+    VERDICTS,
+    exposition,
+    queue_file,
+    values_in,
+    verdict_figures,
+)
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -29,7 +33,6 @@ from mailslice.view.live_rows import LiveRows
 
 _WINDOWS = 2
 """Slice windows after which a mail is old enough to be asked about, when nothing else was said."""
-METRIC = "mailslice_audit_mails"
 _LOST = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 
@@ -211,7 +214,7 @@ def _sentence(plan: AuditPlan) -> str:
 def published(run: Run, plan: AuditPlan) -> Frame:
     location = run.folder.artifacts
     text = location.read(file_of(run.queue)) or b""
-    metrics = values_in(text, METRIC, run.queue, "verdict")
+    metrics = values_in(text, VERDICTS, run.queue, "verdict")
     in_files = Counter(mail.verdict for mail in plan.mails(location))
     rows = [
         {
@@ -235,8 +238,4 @@ def file_of(queue: str) -> str:
 
 def prometheus_text(queue: str, verdicts: Mapping[str, int]) -> bytes:
     """Old live mails by verdict, zeros too: emitted when idle."""
-    registry, text = CollectorRegistry(), "Old live mails by the verdict of the last audit"
-    gauge = Gauge(METRIC, text, ["queue", "verdict"], registry=registry)
-    for verdict, count in verdicts.items():
-        gauge.labels(queue, verdict).set(count)
-    return bytes(generate_latest(registry))
+    return exposition(verdict_figures(queue, verdicts))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-
 from mailslice.codec.shown import shown
+from mailslice.maintenance.metrics import Figure, exposition
 
 _GAUGES = {
     "size": ("size", "Live mails"),
@@ -38,28 +38,27 @@ _GAUGES = {
 """Names and texts of gauges, by the field of the measurement. Times are ISO 8601 there."""
 
 
-def prometheus_text(queue: str, measured: dict[str, Any]) -> bytes:
-    """The metrics of one measurement (`plan.json`).
+def figures(queue: str, measured: Mapping[str, Any], *, domains: bool = True) -> Iterator[Figure]:
+    """The figures of one measurement. An unknown value has none: absent means unknown, never zero.
 
-    An unknown value has no sample: absent means unknown, never zero.
+    `domains`: mails by recipient domain, too; their values are unbounded over time.
     """
-    registry = CollectorRegistry()
-
-    def gauge(name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"mailslice_queue_{name}", text, ["queue", *labels], registry=registry)
-
     values = {**measured, "fullest": measured["fullest"]["mails"]}
     for field, (name, text) in _GAUGES.items():
         if (value := values.get(field)) is not None:
             number = datetime.fromisoformat(value).timestamp() if isinstance(value, str) else value
-            gauge(name, text).labels(queue).set(number)
+            yield Figure(f"mailslice_queue_{name}", text, {"queue": queue}, number)
     shape = measured["shape"]
-    ages = gauge(
-        "mails_by_age", "Live mails by age: up to so many minutes, each mail in one", "minutes"
-    )
+    by_age = "Live mails by age: up to so many minutes, each mail in one"
     for minutes, count in zip(shape["columns"], shape["total"], strict=True):
-        ages.labels(queue, minutes).set(count)
-    domains = gauge("mails_by_domain", "Live mails by recipient domain, the busiest", "domain")
-    for row in shape["domains"]:
-        domains.labels(queue, shown(row["domain"])).set(row["total"])
-    return generate_latest(registry)
+        labels = {"queue": queue, "minutes": str(minutes)}
+        yield Figure("mailslice_queue_mails_by_age", by_age, labels, count)
+    by_domain = "Live mails by recipient domain, the busiest"
+    for row in shape["domains"] if domains else ():
+        labels = {"queue": queue, "domain": shown(row["domain"])}
+        yield Figure("mailslice_queue_mails_by_domain", by_domain, labels, row["total"])
+
+
+def prometheus_text(queue: str, measured: Mapping[str, Any]) -> bytes:
+    """The metrics of one measurement (`plan.json`)."""
+    return exposition(figures(queue, measured))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.duties.queue_audit import duty
-from mailslice.duties.queue_audit.duty import DUTY, METRIC, file_of, prometheus_text
+from mailslice.duties.queue_audit.duty import DUTY, file_of, prometheus_text
 from mailslice.duties.queue_audit.params import Params
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.audits import AuditPlan, AuditReads
@@ -163,7 +163,9 @@ def test_what_is_published_is_what_was_judged(run):
     step(run, "check")
     assert step(run, "apply")["applied"] == 3
     location = run.folder.artifacts
-    published = values_in(location.read(file_of("spool")), METRIC, "spool", "verdict")
+    published = values_in(
+        location.read(file_of("spool")), "mailslice_audit_mails", "spool", "verdict"
+    )
     assert published == VERDICTS
     step(run, "verify")
     assert DUTY.outcome(run, Summaries.load(run.folder, ())) == ("done", "3 mails")

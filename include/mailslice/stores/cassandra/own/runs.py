@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -70,6 +71,12 @@ class Runs(OwnTable):
             for row in self._session.execute(self._newest, [of_duty, of_queue, limit])
         ]
         return sorted(rows, key=lambda row: (row.started, row.run), reverse=True)[:limit]
+
+    def newest(self, each: int) -> Iterator[Sequence[RunRow]]:
+        """The newest rows of every duty and queue, at most so many of each, newest first."""
+        for duty, queue in self._session.stream(self._partitions):
+            rows = self._session.execute(self._newest, [duty, queue, each])
+            yield [_ROWS.record(row) for row in rows]
 
     def get(self, run: str) -> RunRow | None:
         """The run of this id, or None."""

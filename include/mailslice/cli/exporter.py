@@ -1,0 +1,57 @@
+"""`mailslice exporter`: figures of all queues and duties for Prometheus, on one port."""
+
+import signal
+import threading
+import time
+from datetime import timedelta
+from typing import Annotated
+
+from mailslice.cli.arguments import PORT, duration, option
+from mailslice.cli.output import Output
+from mailslice.model.settings import load_settings
+
+
+def exporter(
+    out: Output,
+    *,
+    port: Annotated[int, option("--port PORT", "Port of /metrics, /livez and /readyz.", PORT)],
+    host: Annotated[
+        str | None,
+        option(
+            "--host ADDRESS", "Address to listen on; MAILSLICE_WORKER_HEALTH_HOST if not given."
+        ),
+    ] = None,
+    interval: Annotated[
+        timedelta,
+        option(
+            "--interval DURATION",
+            "Between two rounds that ask the stores; a scrape never asks.",
+            duration,
+            show_default="30s",
+        ),
+    ] = timedelta(seconds=30),
+) -> None:
+    """Serve figures of queues, duties and workers to Prometheus until SIGTERM.
+
+    One an installation. Reads only: the broker's management API, the ledger, workers' records.
+    """
+    from mailslice.cli.exporter_figures import Exporter
+    from mailslice.stores import open_stores
+    from mailslice.worker.health import HealthServer
+
+    settings = load_settings()
+    address = host or settings.worker.health_host
+    figures = Exporter(lambda: open_stores(settings), interval.total_seconds(), time.monotonic)
+    pages = {"/metrics": figures.page, "/livez": figures.livez, "/readyz": figures.readyz}
+    server = HealthServer(address, port, pages)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    figures.start()
+    server.start()
+    out.line(
+        {"host": address, "port": server.port}, f"metrics on http://{address}:{server.port}/metrics"
+    )
+    stop.wait()
+    server.stop()
+    figures.stop()

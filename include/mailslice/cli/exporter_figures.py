@@ -1,0 +1,229 @@
+"""What `mailslice exporter` knows of queues and duties, store by store.
+
+A round asks RabbitMQ's management API (one request for all queues, two more), the ledger (three
+newest reports of each duty and queue) and the workers' records. No row of the view is read, and no
+file of the artifacts. Without an answer a store's figures are absent: unknown is never zero.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mailslice.cli.worker_top import of_workers
+from mailslice.duties.queue_size.metrics import figures as size_figures
+from mailslice.maintenance.alerts import readings
+from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verdict_figures
+from mailslice.model.clock import system_clock
+from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
+from mailslice.worker.health import Answer
+
+if TYPE_CHECKING:
+    from mailslice.model.mail import QueueName
+    from mailslice.stores import Stores
+
+log = logging.getLogger(__name__)
+
+_REPORTS_EACH = 3
+"""The newest report of a duty may be one that runs still."""
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(slots=True)
+class _Known:
+    """The figures of a store, and when it gave them (monotonic)."""
+
+    figures: tuple[Figure, ...] = ()
+    at: float | None = None
+    took: float = 0.0
+    up: bool = False
+    error: str = "not asked yet"
+
+
+class Exporter:
+    """Gathers in a thread of its own; `page` gives what is known at once."""
+
+    def __init__(
+        self,
+        stores: Callable[[], Stores],
+        interval: float,
+        clock: Callable[[], float],
+        sources: Mapping[str, Callable[[Stores], Iterable[Figure]]] | None = None,
+    ) -> None:
+        """`stores` opens them: anew after one did not answer. `sources`: store -> its figures."""
+        self._open = stores
+        self._stores: Stores | None = None
+        self._interval = interval
+        self._clock = clock
+        self._sources = sources or {
+            "rabbitmq": broker_figures,
+            "cassandra": ledger_figures,
+            "s3": bucket_figures,
+        }
+        self._known = {name: _Known() for name in self._sources}
+        self._stop = threading.Event()
+        self._round_began = clock()
+        self._thread = threading.Thread(target=self._run, name="gather", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(1)
+        self._close()
+
+    def gather(self) -> None:
+        """One round. A store that does not answer is down, whatever the reason."""
+        self._round_began = self._clock()
+        for name, source in self._sources.items():
+            began = self._clock()
+            try:
+                self._stores = self._stores or self._open()
+                found = tuple(source(self._stores))
+                self._known[name] = _Known(found, self._clock(), self._clock() - began, up=True)
+            except Exception as error:  # noqa: BLE001 - an exporter that ends says less
+                log.warning("%s: %s", name, error, extra={"action": "exporter_store_down"})
+                last, took = self._known[name].at, self._clock() - began
+                self._known[name] = _Known((), last, took, up=False, error=str(error))
+                self._close()
+
+    def page(self) -> Answer:
+        """/metrics: always 200."""
+        figures = [one for known in self._known.values() for one in known.figures]
+        return 200, _TYPE, exposition([*self._own(), *sorted(figures, key=_family)])
+
+    def readyz(self) -> Answer:
+        """200 when every store answered in the last round."""
+        down = {name: known.error for name, known in self._known.items() if not known.up}
+        body = json.dumps({"ready": not down, "down": down}).encode() + b"\n"
+        return 503 if down else 200, "application/json", body
+
+    def livez(self) -> Answer:
+        """200 while rounds go on."""
+        hangs = self._clock() - self._round_began > self._interval + _LONGEST_ROUND
+        body = json.dumps({"live": not hangs}).encode() + b"\n"
+        return 503 if hangs else 200, "application/json", body
+
+    def _own(self) -> Iterator[Figure]:
+        now = self._clock()
+        up = "1 when the store answered in the last round"
+        for name, known in self._known.items():
+            yield Figure("mailslice_exporter_up", up, {"store": name}, int(known.up))
+        age = "Seconds since the store last answered; its figures are so old"
+        for name, known in self._known.items():
+            if known.at is not None:
+                labels = {"store": name}
+                yield Figure("mailslice_exporter_age_seconds", age, labels, now - known.at)
+        took = "Seconds that the last round took with the store"
+        for name, known in self._known.items():
+            yield Figure("mailslice_exporter_round_seconds", took, {"store": name}, known.took)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.gather()
+            self._stop.wait(self._interval)
+
+    def _close(self) -> None:
+        stores, self._stores = self._stores, None
+        if stores is not None:
+            stores.close()
+
+
+_LONGEST_ROUND = 300.0
+"""Seconds: every request to a store ends within its time-out."""
+
+
+def _family(figure: Figure) -> str:
+    return figure.name
+
+
+def broker_figures(stores: Stores) -> Iterator[Figure]:
+    """Depths, consumers and the head's age of every mail queue, and the broker's alarms."""
+    moving = traffic(stores.management)
+    alarms = "Alarms of the broker's nodes: memory, disk"
+    yield Figure("mailslice_broker_alarms", alarms, {}, len(stores.management.alarms()))
+    for queue in stores.management.mail_queues():
+        yield from _of_broker_queue(queue, moving)
+
+
+def _of_broker_queue(queue: QueueName, moving: Mapping[str, Traffic]) -> Iterator[Figure]:
+    names = RabbitNames(queue)
+    text = "Messages by kind of queue; parked and delayed ones are all counted as ready"
+    work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
+    depths: dict[tuple[str, str], int | None] = {
+        ("delay", "ready"): delayed(moving, names),
+        ("park", "ready"): parked(moving, names),
+    }
+    for kind, entry in (("work", work), ("dead", dead)):
+        depth = entry.depth if entry is not None else None
+        depths[kind, "ready"] = depth.ready if depth else None
+        depths[kind, "unacknowledged"] = depth.unacknowledged if depth else None
+    for (kind, state), count in depths.items():
+        if count is not None:
+            labels = {"queue": queue, "kind": kind, "state": state}
+            yield Figure("mailslice_broker_messages", text, labels, count)
+    label = {"queue": queue}
+    if work is not None and work.depth is not None:
+        text = "Consumers of the work queue"
+        yield Figure("mailslice_broker_consumers", text, label, work.depth.consumers)
+    if work is not None and work.oldest is not None:
+        age = max(0.0, (system_clock() - work.oldest).total_seconds())
+        text = "Age of the message at the head of the work queue; a hint"
+        yield Figure("mailslice_broker_head_age_seconds", text, label, age)
+
+
+def ledger_figures(stores: Stores) -> Iterator[Figure]:
+    """Last runs of every duty, measurements, verdicts, workers."""
+    from mailslice.stores.cassandra.own import Runs, WorkerRecords
+
+    runs = Runs.existing(stores.cassandra, stores.settings)
+    for rows in runs.newest(_REPORTS_EACH) if runs is not None else ():
+        reports = [json.loads(row.report) for row in rows if row.finished is not None]
+        if reports:
+            yield from duty_figures(
+                reports[0], readings(reports[0], stores.settings.alert, system_clock())
+            )
+            yield from _contents(reports)
+    records = WorkerRecords.existing(stores.cassandra, stores.settings)
+    for queue in records.queues() if records is not None else ():
+        yield from _of_workers(stores, queue)
+
+
+def _contents(reports: list[dict[str, Any]]) -> Iterator[Figure]:
+    """The newest measurement, or the newest verdicts, of the reports of one duty and queue."""
+    for report in reports:
+        queue = str(report.get("queue"))
+        if report["duty"] == "queue_size" and report.get("published") and report.get("shape"):
+            yield from size_figures(queue, report, domains=False)
+            return
+        if report["duty"] == "queue_audit" and report.get("verdicts"):
+            yield from verdict_figures(queue, report["verdicts"])
+            return
+
+
+def _of_workers(stores: Stores, queue: QueueName) -> Iterator[Figure]:
+    records = stores.worker_records(queue)
+    silent = sum(not record.is_alive and bool(record.in_flight) for record in records)
+    figures, label = of_workers(records), {"queue": queue}
+    text = "Worker processes by their records; silent ones held mails when they were last heard"
+    for state, count in (("alive", figures["workers"]), ("silent", silent)):
+        yield Figure("mailslice_workers", text, label | {"state": state}, count)
+    text = "Mails in the hands of live workers"
+    for state, count in (("handling", figures["inHandlers"]), ("fetched", figures["fetched"])):
+        yield Figure("mailslice_workers_mails", text, label | {"state": state}, count)
+    longest = figures["longestSeconds"] or 0.0
+    text = "For how long the oldest mail has been in a handler"
+    yield Figure("mailslice_workers_longest_seconds", text, label, longest)
+
+
+def bucket_figures(stores: Stores) -> Iterator[Figure]:
+    """Whether the bucket is there."""
+    exists = stores.blobs.bucket_exists()
+    text = "1 when the bucket of the mails' content exists"
+    yield Figure("mailslice_bucket_exists", text, {}, int(exists))

@@ -1,0 +1,348 @@
+"""`mailslice mail trace`: what each store, and a log of events, says of one mail.
+
+Nothing is changed. A place that does not answer is `unknown`; `no` is only what a place said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import IO, TYPE_CHECKING, Any
+from uuid import UUID
+
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import RabbitNames
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+CASSANDRA, RABBITMQ, ARTIFACTS = "Cassandra", "RabbitMQ", "artifacts"
+YES, NO, UNKNOWN, NOT_ASKED = "yes", "no", "unknown", "not asked"
+_EVENT_WORDS = ("worker", "attempt", "recipients", "answer", "why", "next", "due")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAnswer:
+    """What a source says. `time` is when it happened, None where the source does not know."""
+
+    says: str
+    time: datetime | str | None = None
+    enqueue_id: EnqueueId | None = None
+    name: str | None = None
+
+
+Question = Callable[[QueueName, "Wanted"], Iterable[SourceAnswer]]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """The mail that is traced: by its enqueue id, or by its name and the ids found for it."""
+
+    name: str | None = None
+    ids: set[EnqueueId] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, text: str) -> Wanted:
+        """An enqueue id where the text is a UUID, else a name."""
+        with suppress(ValueError):
+            return cls(ids={EnqueueId(UUID(text))})
+        return cls(name=text)
+
+    def matches(self, enqueue_id: EnqueueId | None, name: str | None) -> bool:
+        return enqueue_id in self.ids or (self.name is not None and name == self.name)
+
+
+class Trace:
+    """Asks every place about one mail. `queues` empty: every queue that RabbitMQ has."""
+
+    def __init__(self, stores: Stores, wanted: Wanted, queues: Iterable[QueueName] = ()) -> None:
+        self._stores = stores
+        self._wanted = wanted
+        self._queues = list(queues)
+        self._away: dict[str, str] = {}
+        """Store -> why it does not answer: it is asked only once."""
+        self.entries: list[dict[str, object]] = []
+
+    @property
+    def is_known(self) -> bool:
+        return any(entry["answer"] == YES for entry in self.entries)
+
+    @property
+    def away(self) -> bool:
+        """Whether a store did not answer at all."""
+        return bool(self._away)
+
+    @property
+    def unanswered(self) -> list[str]:
+        return [
+            f"{entry['source']}: {entry['says']}"
+            for entry in self.entries
+            if entry["answer"] == UNKNOWN
+        ]
+
+    def run(self, events: Iterable[Mapping[str, Any]] = ()) -> list[dict[str, object]]:
+        """What was found, oldest first, then what has no time."""
+        self._add_events(events)
+        queues = self._queues or self._known_queues()
+        by_name, by_id = self._questions()
+        for queue in queues:  # these may find ids for a name
+            for source, (store, question) in by_name.items():
+                self._ask(queue, source, store, question)
+        for queue in queues:
+            for source, (store, question) in by_id.items():
+                if self._wanted.ids:
+                    self._ask(queue, source, store, question)
+                else:
+                    says = "it is by enqueue id, and none is known for this name"
+                    self._add(queue, source, NOT_ASKED, SourceAnswer(says))
+        return sorted(self.entries, key=lambda entry: (entry["time"] is None, str(entry["time"])))
+
+    def _questions(self) -> tuple[dict[str, tuple[str, Question]], dict[str, tuple[str, Question]]]:
+        by_name: dict[str, tuple[str, Question]] = {
+            "view": (CASSANDRA, self._view),
+            "workers": (CASSANDRA, self._workers),
+            "quarantine": (CASSANDRA, self._quarantine),
+            "decisions": (CASSANDRA, self._decisions),
+            "dead letters": (RABBITMQ, self._dead_letters),
+            "parked": (RABBITMQ, self._parked),
+            "audit": (ARTIFACTS, self._audit),
+        }
+        by_id: dict[str, tuple[str, Question]] = {
+            "deleted mark": (CASSANDRA, self._mark),
+            "delayed": (CASSANDRA, self._delayed),
+            "stage marks": (CASSANDRA, self._stages),
+            "republished": (CASSANDRA, self._republished),
+        }
+        return by_name, by_id
+
+    def _known_queues(self) -> list[QueueName]:
+        try:
+            return self._stores.rabbitmq.names()
+        except MailsliceError as error:
+            self._away[RABBITMQ] = str(error)
+            says = f"which queues there are: {error}; name one by --queue"
+            self._add(None, "queues", UNKNOWN, SourceAnswer(says))
+            return []
+
+    def _ask(self, queue: QueueName, source: str, store: str, question: Question) -> None:
+        if store in self._away:
+            self._add(queue, source, UNKNOWN, SourceAnswer(self._away[store]))
+            return
+        nothing = True
+        try:
+            for finding in question(queue, self._wanted):
+                nothing = False
+                if finding.enqueue_id is not None and self._wanted.name is not None:
+                    self._wanted.ids.add(finding.enqueue_id)
+                self._add(queue, source, YES, finding)
+        except (MailsliceError, ImportError) as error:
+            if isinstance(error, TryAgain):
+                self._away[CASSANDRA if "Cassandra" in str(error) else store] = str(error)
+            self._add(queue, source, UNKNOWN, SourceAnswer(str(error)))
+            return
+        if nothing:
+            self._add(queue, source, NO, SourceAnswer("nothing of this mail"))
+
+    def _add(self, queue: str | None, source: str, answer: str, finding: SourceAnswer) -> None:
+        self.entries.append(
+            {
+                "time": finding.time,
+                "queue": queue,
+                "source": source,
+                "answer": answer,
+                "enqueueId": finding.enqueue_id,
+                "name": finding.name,
+                "says": finding.says,
+            }
+        )
+
+    def _add_events(self, events: Iterable[Mapping[str, Any]]) -> None:
+        wanted, later = self._wanted, []
+        for event in events:
+            enqueue_id = _uuid(event.get("enqueueId"))
+            if not wanted.matches(enqueue_id, event.get("name")):
+                continue
+            if enqueue_id is not None and wanted.name is not None:
+                wanted.ids.add(enqueue_id)
+            words = [f"{key}: {event[key]}" for key in _EVENT_WORDS if key in event]
+            says = "; ".join([str(event.get("event") or event.get("message")), *words])
+            later.append(
+                (event, SourceAnswer(says, event.get("time"), enqueue_id, event.get("name")))
+            )
+        for event, finding in later:
+            self._add(event.get("queue"), "log", YES, finding)
+
+    def _view(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.admin.mail_queue import MailQueue
+
+        view = MailQueue(self._stores, queue, system_clock)
+        rows = view.find(name=wanted.name) if wanted.name is not None else []
+        rows += [row for one in wanted.ids for row in view.find(enqueue_id=one)]
+        for row in {row.enqueue_id: row for row in rows}.values():
+            mail = row.item.mail
+            start = f"{row.partition.slice_start:%Y-%m-%dT%H:%M:%SZ}"
+            says = (
+                f"live: a row in slice {start}, no deleted mark; {len(mail.recipients)} recipients"
+            )
+            yield SourceAnswer(says, row.enqueued_time, row.enqueue_id, mail.name)
+
+    def _mark(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        for one in self._stores.tables.deleted.marked(queue, list(wanted.ids)):
+            yield SourceAnswer("it has a deleted mark: delivered, or deleted", None, one)
+
+    def _workers(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        for record in self._stores.worker_records(queue):
+            alive = "alive" if record.is_alive else "silent"
+            for mail in record.in_flight:
+                if wanted.matches(mail.enqueue_id, mail.name):
+                    held = "in a handler of" if mail.begun else "fetched by"
+                    says = f"{held} worker {record.worker} ({alive}), {mail.stage}"
+                    says += f", attempt {mail.attempt}"
+                    yield SourceAnswer(says, record.since(mail), mail.enqueue_id, mail.name)
+            for done in wanted.ids & set(record.done):
+                yield SourceAnswer(f"completed by worker {record.worker}", record.heartbeat, done)
+
+    def _delayed(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.stores.cassandra.own import DelayedMails
+
+        table = DelayedMails.existing(self._stores.cassandra, self._stores.settings)
+        for one in wanted.ids if table is not None else ():
+            mail = table.get(queue, one) if table is not None else None
+            if mail is None:
+                continue
+            if mail.due is None:
+                yield SourceAnswer("it was delayed, and that is over", None, one)
+                continue
+            kind = "in a handler, under a lease" if mail.leased else "delayed"
+            waits = ", waits for a destination" if mail.throttled else ""
+            says = f"{kind} until {mail.due:%Y-%m-%dT%H:%M:%SZ}{waits}; {mail.failures} failures"
+            yield SourceAnswer(says, mail.enqueued, one)
+
+    def _stages(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.stores.cassandra.own import MailStages
+
+        table = MailStages.existing(self._stores.cassandra, self._stores.settings)
+        records = {} if table is None else table.by_ids(queue, wanted.ids)
+        for one, record in records.items():
+            says = f"{record.stage.value} in attempt {record.attempt} by {record.owner}"
+            yield SourceAnswer(f"{says}; {len(record.remaining)} not begun", record.updated, one)
+
+    def _republished(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.stores.cassandra.own import RepublishedMails
+
+        table = RepublishedMails.existing(self._stores.cassandra, self._stores.settings)
+        mails = {} if table is None else table.by_ids(queue, wanted.ids)
+        for one, mail in mails.items():
+            yield SourceAnswer(
+                f"{mail.state.value} again by {mail.who}, run {mail.run}", mail.at, one
+            )
+
+    def _quarantine(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.stores.cassandra.own import QuarantineTable
+
+        table = QuarantineTable.existing(self._stores.cassandra, self._stores.settings)
+        for mail in table.list(queue) if table is not None else ():
+            if (
+                not wanted.matches(mail.enqueue_id, mail.name)
+                and mail.released_as not in wanted.ids
+            ):
+                continue
+            released = f", enqueued anew as {mail.released_as}" if mail.released_as else ""
+            says = f"{mail.state.value} ({mail.action}) by {mail.who}{released}: {mail.why}"
+            yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
+
+    def _decisions(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.stores.cassandra.own import Decisions
+
+        stores = self._stores
+        table = Decisions.existing(stores.cassandra, stores.settings)
+        now = system_clock()
+        since = now - stores.settings.duty.retention
+        for row in table.list(queue, since, now) if table is not None else ():
+            if wanted.matches(row.enqueue_id, row.name):
+                says = f"{row.action} by {row.who} ({row.verdict}, worker {row.worker}): {row.why}"
+                yield SourceAnswer(says, row.decided, row.enqueue_id, row.name)
+
+    def _dead_letters(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.admin.dead_letters import peek
+
+        peeked = peek(self._stores, queue)
+        for letter in peeked.letters:
+            if wanted.matches(letter.enqueue_id, letter.name):
+                says = f"dead letter at position {letter.position}: "
+                says += letter.reason or letter.death or "without a reason, as James leaves none"
+                yield SourceAnswer(says, letter.died_at, letter.enqueue_id, letter.name)
+        if peeked.unseen:
+            raise MailsliceError(f"{peeked.unseen} dead letters behind the first were not read")
+
+    def _parked(self, queue: QueueName, _wanted: Wanted) -> Iterator[SourceAnswer]:
+        names = RabbitNames(queue)
+        if not self._stores.management.queue_exists(names.park_queue):
+            return iter(())
+        depth = self._stores.management.depth(names.park_queue)
+        if depth is None or depth.total:
+            count = "some" if depth is None else str(depth.total)
+            raise MailsliceError(f"{count} messages are parked for a minute; no store lists them")
+        return iter(())
+
+    def _audit(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.maintenance.audits import newest_audit
+        from mailslice.stores.cassandra.own import Runs
+
+        if Runs.existing(self._stores.cassandra, self._stores.settings) is None:
+            return
+        audit = newest_audit(self._stores, queue)
+        for mail in audit.mails(_artifacts(self._stores)) if audit is not None else ():
+            enqueue_id = _uuid(mail.enqueue_id)
+            if wanted.matches(enqueue_id, mail.name):
+                says = f"{mail.verdict} in audit {audit.run if audit else ''}: {mail.why}"
+                made_at = audit.made_at if audit is not None else None
+                yield SourceAnswer(says, made_at, enqueue_id, mail.name)
+
+
+def events_in(stream: IO[str]) -> Iterator[Mapping[str, Any]]:
+    """The JSON objects of a log; other lines are left out."""
+    for line in stream:
+        start = line.find("{")
+        if start < 0:
+            continue
+        with suppress(ValueError, RecursionError):
+            event = json.loads(line[start:])
+            if isinstance(event, dict):
+                yield event
+
+
+def raise_for(trace: Trace, text: str) -> None:
+    """StoreUnavailable when a store is away, or an unread place may know it; else BadInput when
+    none knows it.
+    """
+    from mailslice.model.errors import BadInput
+
+    unanswered = trace.unanswered
+    if trace.away or (unanswered and not trace.is_known):
+        raise StoreUnavailable(
+            f"mail trace: {len(unanswered)} places did not answer, so what they know is unknown; "
+            f"the first: {unanswered[0]}"
+        )
+    if not trace.is_known:
+        raise BadInput(
+            f"mail trace: no place knows {text[:200]!r}; a mail that was delivered and cleaned is "
+            "in no store any more: give a log by --log FILE"
+        )
+
+
+def _artifacts(stores: Stores) -> Any:
+    from mailslice.maintenance.artifacts import artifacts
+
+    return artifacts(stores.settings)
+
+
+def _uuid(text: object) -> EnqueueId | None:
+    with suppress(ValueError):
+        return EnqueueId(UUID(str(text)))
+    return None

@@ -1,0 +1,77 @@
+"""`mail trace`: what does not answer is unknown, never no."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mailslice.cli.mail_trace import Trace, Wanted, events_in, raise_for
+from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.model.names import queue_name
+
+ID = UUID(int=7)
+LOG = f"""\
+2026-11-23 06:00:00 INFO mailslice: text for people
+{{"time": "2026-11-23T06:00:02Z", "event": "delivered", "enqueueId": "{ID}", "name": "m",\
+ "queue": "spool", "answer": "250 OK"}}
+{{"time": "2026-11-23T06:00:01Z", "event": "accepted", "enqueueId": "{ID}", "name": "m"}}
+{{"time": "2026-11-23T06:00:01Z", "event": "accepted", "enqueueId": "{UUID(int=8)}", "name": "n"}}
+{{"half a line
+[1]
+"""
+
+
+class Away:
+    """Stores of which none answers; `asked` counts."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked += 1
+        raise StoreUnavailable(f"{name} does not answer")
+
+
+def trace(text: str, *queues: str, log: str = "") -> tuple[Trace, list[dict[str, object]]]:
+    stores: Any = Away()
+    tracing = Trace(stores, Wanted.of(text), [queue_name(queue) for queue in queues])
+    return tracing, tracing.run(events_in(io.StringIO(log)))
+
+
+@pytest.mark.parametrize("text", [str(ID), "m"])
+def test_a_log_tells_the_events_of_the_mail_oldest_first(text: str) -> None:
+    _, entries = trace(text, log=LOG)
+    told = [(one["source"], one["says"]) for one in entries if one["answer"] == "yes"]
+    assert told == [("log", "accepted"), ("log", "delivered; answer: 250 OK")]
+
+
+def test_without_a_broker_it_is_unknown_which_queues_there_are() -> None:
+    tracing, entries = trace(str(ID))
+    assert [(one["source"], one["answer"]) for one in entries] == [("queues", "unknown")]
+    with pytest.raises(StoreUnavailable, match="name one by --queue"):
+        raise_for(tracing, str(ID))
+
+
+def test_no_store_that_is_away_says_no_and_each_is_asked_once() -> None:
+    tracing, entries = trace(str(ID), "spool", "outgoing")
+    assert {one["answer"] for one in entries} == {"unknown"}
+    assert len(entries) == 22
+    with pytest.raises(StoreUnavailable, match="22 places did not answer"):
+        raise_for(tracing, str(ID))
+
+
+def test_marks_and_delays_are_not_asked_for_a_name_without_an_id() -> None:
+    _, entries = trace("m", "spool")
+    by_source = {one["source"]: one["answer"] for one in entries}
+    assert by_source["deleted mark"] == by_source["delayed"] == "not asked"
+    assert by_source["view"] == "unknown"
+
+
+def test_a_mail_that_every_place_denies_is_bad_input() -> None:
+    tracing = Trace(SimpleNamespace(), Wanted.of("m"), [])  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="no place knows 'm'"):
+        raise_for(tracing, "m")
