@@ -48,7 +48,7 @@ class Clusters:
         self.folder = folder
         self.packages = archive(folder)
         self.home = spark_of_nodes(folder)
-        self.name = ""
+        self.name, self.started, self.place = "", 0, folder
         self.stack = ExitStack()
         self.connection: dict[str, object] = {}
         self.environ: dict[str, str] = {}
@@ -58,7 +58,8 @@ class Clusters:
         name, _, mode = kind.partition(" ")
         if name != self.name:
             self.stack.close()
-            place = self.folder / name
+            self.started += 1
+            self.place = place = self.folder / f"{name}{self.started}"
             place.mkdir(mode=0o755)
             start = {"local": self._local, "standalone": self._standalone, "YARN": self._yarn}
             start[name](place)
@@ -156,7 +157,7 @@ def test_a_cleanup_runs_by_its_steps(clusters, on_s3, monkeypatch, kind):
     assert_clean(view, live, view.steps(request, "report"))
     if kind == "YARN cluster":
         secret = os.environ["MAILSLICE_S3_SECRET_KEY"].encode()
-        showing = [file for file in files_below(clusters.folder / "YARN") if secret in file[1]]
+        showing = [file for file in files_below(clusters.place) if secret in file[1]]
         assert {path.name for path, _ in showing} == {"mailslice-settings.json"}
         assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path, _ in showing} == {0}
 
