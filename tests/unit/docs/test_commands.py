@@ -27,7 +27,7 @@ def commands_of(text: str) -> list[str]:
     """Inline code and lines of fenced blocks that begin with `mailslice`."""
     blocks = "\n".join(re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL))
     inline = re.findall(r"(?<!`)`(mailslice [a-z][^`]*)`", text)
-    lines = re.findall(r"^ *(?:\.venv/bin/)?(mailslice [a-z].*)$", blocks, re.MULTILINE)
+    lines = re.findall(r"^ *(?:\$ )?(?:\.venv/bin/)?(mailslice [a-z].*)$", blocks, re.MULTILINE)
     return [re.sub(r"\s+", " ", command.partition("#")[0]) for command in inline + lines]
 
 
@@ -36,7 +36,7 @@ def wrong(line: str) -> str | None:
     words = re.sub(r'"[^"]*"', "TEXT", line).split()[1:]
     name = " ".join(words[:2])
     section = SECTIONS.get(name, SECTIONS.get(words[0]))
-    if section is None or (name not in SECTIONS and len(words) > 1 and words[1].isalpha()):
+    if section is None or (name not in SECTIONS and len(words) > 1 and words[1][0].islower()):
         return f"{line}: no such command"
     known = EVERYWHERE | set(re.findall(r"--[a-z-]+", section))
     if words[0] == "duty" and len(words) > 2 and words[2] in registry.names():
