@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/python -c "import stack.__main__, stack.stack" 2>/dev/null
 export MAIL_ORIGIN := $(origin MAIL)
 override export MAIL := $(value MAIL)
 
-.PHONY: help setup run stop clean test soak bench lint format docs lock package
+.PHONY: help setup run stop clean test soak bench lint format docs package lock
 
 help: ## list these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

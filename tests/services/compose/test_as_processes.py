@@ -32,6 +32,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from mailslice.maintenance.artifacts import artifacts
+from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.stores import open_stores
 from stack.parts import java_home, part
 from stack.s3 import TUNED_THREADS
 from stack.settings import Profile, stack_settings
@@ -249,8 +252,12 @@ def test_a_mail_goes_in_by_smtp_and_comes_out_in_the_maildir(image: Builder, her
         client.login("mailslice", AWKWARD)
         client.sendmail("me@example.com", ["you@example.org"], b"Subject: compose\r\n\r\nhello\r\n")
         until(lambda: list((here.folder / "maildir").glob("**/new/*")))
-        with pytest.raises(smtplib.SMTPAuthenticationError):
-            client.login("mailslice", "wrong")
+        port = here.ports["mailslice-smtp-in"]["2525"]
+        with (
+            smtplib.SMTP("127.0.0.1", port, timeout=30) as stranger,
+            pytest.raises(smtplib.SMTPAuthenticationError),
+        ):
+            stranger.login("mailslice", "wrong")
     assert AWKWARD not in "".join(
         path.read_text(encoding="utf-8") for path in here.folder.glob("*.log")
     )
@@ -388,6 +395,9 @@ def test_a_duty_of_kubernetes_runs_without_airflow_and_tells_its_alerts(
             check=False,
         )
 
+    with open_stores(here.fresh.settings) as stores:
+        work_queue = RabbitNames(QueueName("spool")).work_queue
+        until(lambda: stores.management.depth(work_queue) is not None)
     done = run()
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
