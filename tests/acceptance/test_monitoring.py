@@ -103,21 +103,14 @@ def site(fresh_module: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Itera
             null = subprocess.DEVNULL
             started.append(subprocess.Popen(command, env=environ, stdout=null, stderr=stderr))
 
-        start(
-            "worker",
-            "run",
-            "--queue",
-            "out",
-            "--handler",
-            "relay",
-            "--health-port",
-            ports["worker"],
-        )
-        smtp = ("--port", ports["smtp"], "--health-port", ports["smtp-in"])
-        start("worker", "smtp-in", "--queue", "out", *smtp)
-        measuring = cli.start("duty", "run", "queue_size", "--queue", "out")
-        start("exporter", "--port", ports["exporter"], "--interval", "1s")
+        measuring: subprocess.Popen[bytes] | None = None
         try:
+            relay = ("--handler", "relay", "--health-port", ports["worker"])
+            start("worker", "run", "--queue", "out", *relay)
+            smtp = ("--port", ports["smtp"], "--health-port", ports["smtp-in"])
+            start("worker", "smtp-in", "--queue", "out", *smtp)
+            measuring = cli.start("duty", "run", "queue_size", "--queue", "out")
+            start("exporter", "--port", ports["exporter"], "--interval", "1s")
             for name in ("worker", "smtp-in", "exporter"):
                 port = ports[name]
                 until(lambda port=port: fetch(port, "/readyz")[0] == 200, f"{name} is ready")
@@ -126,8 +119,9 @@ def site(fresh_module: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Itera
             for process in started:
                 process.send_signal(signal.SIGTERM)
             codes = [process.wait(60) for process in started]
-            measuring.kill()
-            measuring.communicate()
+            if measuring is not None:
+                measuring.kill()
+                measuring.communicate()
     assert codes == [0, 0, 0], log.read_text()[-2000:]
 
 
