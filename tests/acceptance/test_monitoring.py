@@ -206,7 +206,10 @@ def test_no_label_is_an_id_or_an_address(site: Site) -> None:
 
 
 def test_rules_and_dashboards_use_only_what_a_scrape_has(site: Site) -> None:
-    until(lambda: "mailslice_queue_size" in site.scrape("exporter"), "a measurement", 240)
+    site.send(CAROL)  # deferred: a live mail
+    site.cli("duty", "run", "queue_size", "--queue", "out")
+    oldest = "mailslice_queue_oldest_mail_age_seconds"
+    until(lambda: oldest in site.scrape("exporter"), "a measurement of a queue with mail")
     scrapes = "".join(map(site.scrape, ("worker", "smtp-in", "exporter")))
     has = set(re.findall(r"^(mailslice_\w+)", scrapes, re.MULTILINE))
     not_here = {"mailslice_audit_mails"}  # an audit takes minutes
