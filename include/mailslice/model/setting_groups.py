@@ -273,6 +273,15 @@ class S3Settings(Group):
         return value
 
 
+class JamesVersion(StrEnum):
+    """The James whose queue declarations are used for queues that are missing."""
+
+    V3_8 = "3.8"
+    """3.8 and before."""
+    V3_9 = "3.9"
+    """3.9 and later: classic queues of version 2; dead letter queues of the work queue's type."""
+
+
 class QueueSettings(Group):
     """The queue's shape, as James is configured; the stored configuration wins (see `config
     check`).
@@ -296,6 +305,9 @@ class QueueSettings(Group):
     browse_start_pace: int = Field(1000, ge=1, le=2**31 - 1)
     """James moves browseStart at one in so many deletes. James: rabbitmq.properties
     `mailqueue.view.updateBrowseStartPace`"""
+    james: JamesVersion = JamesVersion.V3_8
+    """Whose declarations mailslice makes for queues that are missing: 3.8 (and before) or 3.9 (and
+    later). RabbitMQ refuses a James that declares an existing queue otherwise."""
     quorum: bool = False
     """Whether mailslice declares new work queues as quorum queues. James: rabbitmq.properties
     `quorum.queues.enable`"""

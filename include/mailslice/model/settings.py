@@ -34,6 +34,7 @@ from mailslice.model.setting_groups import (
     GcSettings,
     GiveUp,
     HashEncoding,
+    JamesVersion,
     LogFormat,
     LogSettings,
     OwnSettings,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.model.errors import StoreUnavailable, TopologyDiffers
 from mailslice.model.mail import QueueName
@@ -88,6 +89,39 @@ def test_an_existing_queue_with_other_arguments_is_left_alone_and_named_by_check
         "JamesMailQueue-workqueue-spool exists with arguments "
         "{x-dead-letter-exchange=JamesMailQueue-dead-letter-exchange-spool}"
     ) in str(raised.value)
+
+
+@pytest.mark.parametrize("quorum", [False, True])
+def test_james_3_9_can_declare_beside_mailslice_and_mailslice_beside_it(
+    fresh: Any, quorum: bool
+) -> None:
+    """The arguments are those of James 3.9's source, RabbitMQMailQueueFactory."""
+    names = RabbitNames(SPOOL)
+    kind: dict[str, Any] = {"x-queue-version": 2}
+    if quorum:
+        kind = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
+    queues = {
+        names.work_queue: kind | {"x-dead-letter-exchange": names.dead_letter_exchange},
+        names.dead_letter_queue: kind,
+    }
+
+    def james(queue: str) -> None:
+        with blocking_connection(fresh.settings.rabbitmq) as connection:
+            connection.channel().queue_declare(queue, durable=True, arguments=queues[queue])
+
+    shaped = {"MAILSLICE_QUEUE_QUORUM": str(quorum).lower()}
+    before = Topology(fresh.but(**shaped).settings)
+    before.declare(SPOOL)
+    with pytest.raises(ChannelClosedByBroker, match="PRECONDITION_FAILED"):
+        james(names.dead_letter_queue)  # why the setting is there
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        for queue in queues:
+            connection.channel().queue_delete(queue)
+
+    Topology(fresh.but(**shaped, MAILSLICE_QUEUE_JAMES="3.9").settings).declare(SPOOL)
+    for queue in queues:
+        james(queue)
+    before.check(SPOOL)  # a worker with either setting takes mail from it
 
 
 def test_a_declaration_that_died_half_way_is_finished(fresh: Any) -> None:

@@ -18,7 +18,7 @@ from pika.exceptions import ChannelClosedByBroker
 from mailslice.model.errors import TopologyDiffers
 from mailslice.model.mail import QueueName
 from mailslice.model.names import OWN_PREFIX, PARK_SECONDS, ROUTING_KEY, RabbitNames
-from mailslice.model.settings import QueueSettings, Settings
+from mailslice.model.settings import JamesVersion, QueueSettings, Settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.delivery_limits import AtLimit, QueueLimit, queue_limits
 from mailslice.stores.rabbitmq.management import NO_LIMIT, Management, kind_of
@@ -26,6 +26,7 @@ from mailslice.stores.rabbitmq.management import NO_LIMIT, Management, kind_of
 Arguments = Mapping[str, Any]
 _NO_QUEUE = 404
 _DIFFERS = 406
+_QUEUE_VERSION = "x-queue-version"
 
 AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 """Of a quorum queue that dead-letters to another: without the second the first is not heeded."""
@@ -33,15 +34,23 @@ AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "rejec
 
 def work_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
     """The arguments with which James would declare the work queue."""
-    arguments: dict[str, Any] = {"x-dead-letter-exchange": names.dead_letter_exchange}
+    return {"x-dead-letter-exchange": names.dead_letter_exchange, **_type_arguments(settings)}
+
+
+def dead_letter_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
+    """The arguments with which James would declare the dead letter queue: none before 3.9."""
+    return _type_arguments(settings) if settings.james is JamesVersion.V3_9 else {}
+
+
+def _type_arguments(settings: QueueSettings) -> dict[str, Any]:
     if settings.quorum:
-        arguments |= {
+        limit = settings.delivery_limit
+        return {
             "x-queue-type": "quorum",
             "x-quorum-initial-group-size": settings.quorum_group_size,
+            **({} if limit is None else {"x-delivery-limit": limit}),
         }
-        if settings.delivery_limit is not None:
-            arguments["x-delivery-limit"] = settings.delivery_limit
-    return arguments
+    return {_QUEUE_VERSION: 2} if settings.james is JamesVersion.V3_9 else {}
 
 
 def delay_queue_arguments(
@@ -108,10 +117,10 @@ class Topology:
         with blocking_connection(self._settings.rabbitmq) as connection:
             self._declare_dead_letter(_Missing(connection), RabbitNames(queue))
 
-    @staticmethod
-    def _declare_dead_letter(made: _Missing, names: RabbitNames) -> None:
+    def _declare_dead_letter(self, made: _Missing, names: RabbitNames) -> None:
         made.exchange(names.dead_letter_exchange)
-        made.queue(names.dead_letter_queue, {}, names.dead_letter_exchange)
+        arguments = dead_letter_queue_arguments(self._settings.queue)
+        made.queue(names.dead_letter_queue, arguments, names.dead_letter_exchange)
 
     def declare_delays(self, queue: QueueName, levels: Iterable[int]) -> None:
         """What is mailslice's own: the hop exchange and queue, those delay levels, and the park
@@ -208,11 +217,13 @@ def _unsafe(queue: Mapping[str, Any], expected: str) -> str | None:
 
 
 def _comparable(arguments: Arguments) -> dict[str, Any]:
-    """Explicit `x-queue-type: classic` equals absent."""
+    """Explicit `x-queue-type: classic` equals absent. How a classic queue keeps its messages
+    changes nothing for who uses it: James 3.9 declares version 2, earlier ones none.
+    """
     return {
         name: value
         for name, value in arguments.items()
-        if (name, value) != ("x-queue-type", "classic")
+        if name != _QUEUE_VERSION and (name, value) != ("x-queue-type", "classic")
     }
 
 

@@ -15,9 +15,10 @@ from pydantic import SecretStr
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
-from mailslice.model.settings import QueueSettings, RabbitSettings
+from mailslice.model.settings import JamesVersion, QueueSettings, RabbitSettings
 from mailslice.stores.rabbitmq.management import Depth, Management, depth_of, seen_empty
 from mailslice.stores.rabbitmq.topology import (
+    dead_letter_queue_arguments,
     delay_queue_arguments,
     own_queue_arguments,
     park_queue_arguments,
@@ -37,6 +38,23 @@ def test_the_work_queue_is_declared_as_james_declares_it(case: str, quorum: bool
         queue["arguments"] for queue in golden["queues"] if queue["name"] == names.work_queue
     ]
     assert work_queue_arguments(names, QueueSettings(quorum=quorum)) == declared
+
+
+def test_the_declarations_of_james_3_9_differ_in_what_is_kept_how() -> None:
+    names = RabbitNames(QueueName("q"))
+    classic = QueueSettings(james=JamesVersion.V3_9)
+    assert work_queue_arguments(names, classic) == {
+        "x-dead-letter-exchange": names.dead_letter_exchange,
+        "x-queue-version": 2,
+    }
+    assert dead_letter_queue_arguments(classic) == {"x-queue-version": 2}
+    quorum = QueueSettings(james=JamesVersion.V3_9, quorum=True, delivery_limit=7)
+    assert dead_letter_queue_arguments(quorum) == {
+        "x-queue-type": "quorum",
+        "x-quorum-initial-group-size": 1,
+        "x-delivery-limit": 7,
+    }
+    assert dead_letter_queue_arguments(QueueSettings(quorum=True)) == {}
 
 
 def test_a_delivery_limit_goes_to_quorum_queues_alone() -> None:
