@@ -24,6 +24,8 @@ from pydantic import (
 
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.durations import format_duration
+from mailslice.model.mariadb_url import ALLOWED as MARIADB_URL
+from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.names import QueueTable
 from mailslice.model.setting_types import Duration, Group, Host, Hosts, LimitRules, Time, Words
 from mailslice.model.spark_conf import SparkConf
@@ -103,6 +105,17 @@ class OwnSettings(Group):
     bucket: str = "mailslice"
     """mailslice's own bucket: quarantine and kept content. Each deployment needs a bucket of its
     own."""
+    url: SecretStr | None = None
+    """Database for ledger, locks, decisions and quarantine where there is no Cassandra:
+    mysql://user:password@host:port/database. Unset: database `mailslice` on the server of
+    MAILSLICE_POSTAL_URL, with its user."""
+
+    @field_validator("url")
+    @classmethod
+    def _database(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not MariaDbUrl.parse(value.get_secret_value()).database:
+            raise ValueError(f"it names no database; {MARIADB_URL}")
+        return value
 
 
 class RabbitSettings(Group):
@@ -356,6 +369,70 @@ class StuckMode(StrEnum):
     """Quarantine and deleted mark: it is never sent twice, and a person decides."""
     RECOVER = "recover"
     """By its stage marks: give it to another, fail it, or complete it."""
+
+
+class PostalMode(StrEnum):
+    """What stuck_mails_postal does with a message whose worker died or hangs."""
+
+    SHADOW = "shadow"
+    """Write down what close, or retry, would do."""
+    CLOSE = "close"
+    """Quarantine, and Postal's own Held: it is never sent twice, and a person decides."""
+    RETRY = "retry"
+    """Back to Postal's queue where nothing can have been sent; else as close."""
+
+
+class PostalSettings(Group):
+    """A Postal: its MariaDB, and how its stuck messages are recovered."""
+
+    url: SecretStr | None = None
+    """Postal's main database: mysql:// or mariadb://user:password@host:port/database,
+    percent-encoded."""
+    message_prefix: str = Field("postal", min_length=1, max_length=40)
+    """How the names of the message databases begin, PREFIX-server-ID: Postal's setting
+    `message_db.database_name_prefix`."""
+    message_url: SecretStr | None = None
+    """MariaDB server of the message databases, in the same form; a database in it is ignored.
+    Unset: that of URL."""
+    lock_timeout: Duration | None = None
+    """How long a message may be locked before it counts as stuck. Unset: 10 times the p99 of what
+    sending took, and at least 10 minutes."""
+    mode: PostalMode = PostalMode.SHADOW
+    """What runs of stuck_mails_postal do that name no mode."""
+    timeout: Time = timedelta(seconds=10)
+    """How long mailslice waits for a connection to MariaDB and for the answer to one statement."""
+    tls_enabled: bool = False
+    """Whether connections to MariaDB use TLS, MAILSLICE_OWN_URL's, too."""
+    tls_ca: Path | None = None
+    """PEM file with the certificate authorities that verify MariaDB's certificate. Unset: the
+    system's."""
+    tls_certificate: Path | None = None
+    """PEM file with the certificate that mailslice shows to MariaDB."""
+    tls_key: Path | None = None
+    """PEM file with the private key of that certificate."""
+    tls_verify_host: bool = True
+    """Whether the name in MariaDB's certificate must be that of the host."""
+
+    @field_validator("url", "message_url")
+    @classmethod
+    def _parsed(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is not None:
+            database = MariaDbUrl.parse(value.get_secret_value()).database
+            if info.field_name == "url" and not database:
+                raise ValueError(f"it names no database; {MARIADB_URL}")
+        return value
+
+    @field_validator("lock_timeout")
+    @classmethod
+    def _some_time(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value <= timedelta():
+            raise ValueError("allowed: a duration of more than 0s, such as 10m")
+        return value
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
 
 
 class DutySettings(Group):

@@ -38,6 +38,8 @@ from mailslice.model.setting_groups import (
     LogFormat,
     LogSettings,
     OwnSettings,
+    PostalMode,
+    PostalSettings,
     QueueSettings,
     RabbitSettings,
     RelaySettings,
@@ -53,7 +55,12 @@ from mailslice.model.spark_conf import MASKED
 PREFIX = "MAILSLICE_"
 STATE_FILE = ".state/run/settings.env"
 """Written by `make run`, read when the environment names no store; relative to the clone."""
-_STORES = ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT")
+_STORES = (
+    "MAILSLICE_CASSANDRA_CONTACT_POINTS",
+    "MAILSLICE_RABBITMQ_URL",
+    "MAILSLICE_S3_ENDPOINT",
+    "MAILSLICE_POSTAL_URL",
+)
 
 CONNECTION = "MAILSLICE_CONNECTION"
 """Names Airflow connections with settings: `mailslice.airflow.deployments`."""
@@ -81,6 +88,7 @@ class Settings(Group):
     s3: S3Settings = S3Settings()
     blob: BlobSettings = BlobSettings()
     queue: QueueSettings = QueueSettings()
+    postal: PostalSettings = PostalSettings()
     duty: DutySettings = DutySettings()
     alert: AlertSettings = AlertSettings()
     gc: GcSettings = GcSettings()

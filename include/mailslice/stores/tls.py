@@ -5,10 +5,12 @@ from __future__ import annotations
 import ssl
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.settings import CassandraSettings, RabbitSettings
+from mailslice.model.settings import CassandraSettings, PostalSettings, RabbitSettings
 
 
-def client_tls(settings: CassandraSettings | RabbitSettings, name: str) -> ssl.SSLContext:
+def client_tls(
+    settings: CassandraSettings | RabbitSettings | PostalSettings, name: str
+) -> ssl.SSLContext:
     """The TLS context of MAILSLICE_`name`_TLS_*. Raises BadSetting naming what cannot be used."""
     prefix = f"MAILSLICE_{name}_TLS"
     files = {

@@ -1,0 +1,49 @@
+"""Where a MariaDB is, as one setting: mysql://user:password@host:port/database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+_PORT = 3306
+_SCHEMES = ("mysql", "mariadb")
+ALLOWED = "allowed: mysql:// or mariadb://user:password@host:port/database, percent-encoded"
+
+
+@dataclass(frozen=True, slots=True)
+class MariaDbUrl:
+    """A server, a user of it, and a database."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The parts of the URL. Raises ValueError, which names no part of it: one is secret."""
+        try:
+            parts = urlsplit(text)
+            port = parts.port or _PORT
+        except ValueError:
+            raise ValueError(f"this is no URL; {ALLOWED}") from None
+        database = unquote(parts.path.removeprefix("/"))
+        if parts.scheme not in _SCHEMES or not parts.hostname or not parts.username:
+            raise ValueError(f"the scheme, the host or the user is missing or another; {ALLOWED}")
+        if parts.query or parts.fragment or "/" in database:
+            raise ValueError(f"something follows the database; {ALLOWED}")
+        return cls(
+            parts.hostname, port, unquote(parts.username), unquote(parts.password or ""), database
+        )
+
+    @property
+    def address(self) -> str:
+        """The server, as messages show it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def with_database(self, database: str) -> Self:
+        """The same server and user, another database."""
+        return replace(self, database=database)

@@ -1,0 +1,159 @@
+"""One connection to MariaDB by PyMySQL. For one thread.
+
+Times are UTC, whatever the server's time zone: datetimes come back naive, with microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mariadb_url import MariaDbUrl
+from mailslice.model.settings import PostalSettings
+from mailslice.stores.mariadb.failures import translated
+from mailslice.stores.tls import client_tls
+
+Row = tuple[Any, ...]
+LOCK_WAIT = timedelta(seconds=3)
+"""How long a writing statement waits for a row that somebody else has."""
+_SESSION = (
+    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', "
+    f"innodb_lock_wait_timeout = {int(LOCK_WAIT.total_seconds())}"
+)
+
+
+def quoted(*names: str) -> str:
+    """A database, table or column as SQL names it: `postal-server-1`.`messages`."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+class MariaDb:
+    """Opened at its first use. Raises StoreUnavailable, BadSetting, and those of `failures`."""
+
+    def __init__(
+        self, url: MariaDbUrl, settings: PostalSettings, *, setting: str = "MAILSLICE_POSTAL_URL"
+    ) -> None:
+        self.url = url
+        self.address = url.address
+        self._settings = settings
+        self._setting = setting
+        self._connection: pymysql.Connection[Any] | None = None
+
+    def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+        """The rows of one statement that only reads.
+
+        It is asked once more, on a new connection, when the connection was lost.
+        """
+        was_open = self._connection is not None
+        try:
+            return list(self._do(sql, params)[1])
+        except StoreUnavailable:
+            if not was_open:
+                raise
+            return list(self._do(sql, params)[1])
+
+    def execute(self, sql: str, params: Sequence[object] = ()) -> int:
+        """One writing statement in a transaction of its own; how many rows it found."""
+        with self.transaction() as transaction:
+            return transaction.execute(sql, params)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """READ COMMITTED; a commit at the end, a rollback when anything raises.
+
+        StoreUnavailable may come from the commit itself: then nobody knows whether it was done.
+        """
+        self._begin()
+        try:
+            yield Transaction(self._do)
+            self._do("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def close(self) -> None:
+        """Close the connection. May be called twice; the next statement opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(pymysql.Error, OSError):
+                connection.close()
+
+    def _begin(self) -> None:
+        try:
+            self._start()
+        except StoreUnavailable:
+            self._start()  # an idle connection was closed; nothing was asked yet
+
+    def _start(self) -> None:
+        self._do("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        self._do("START TRANSACTION")
+
+    def _roll_back(self) -> None:
+        if self._connection is None:
+            return  # it was lost: the server rolls back
+        try:
+            self._do("ROLLBACK")
+        except Exception:  # noqa: BLE001
+            self.close()  # which rolls back, too
+
+    def _do(self, sql: str, params: Sequence[object] = ()) -> tuple[int, Sequence[Row]]:
+        """Rows that the statement found, and those that it gave."""
+        connection = self._connected()
+        try:
+            with connection.cursor() as cursor:
+                # Without params PyMySQL leaves a % as it is.
+                found = cursor.execute(sql, tuple(params) or None)
+                return found, cursor.fetchall()
+        except (pymysql.Error, OSError) as error:
+            self._fail(error)
+
+    def _connected(self) -> pymysql.Connection[Any]:
+        if self._connection is None:
+            seconds = self._settings.timeout.total_seconds()
+            try:
+                self._connection = pymysql.connect(
+                    host=self.url.host,
+                    port=self.url.port,
+                    user=self.url.user,
+                    password=self.url.password,
+                    charset="utf8mb4",
+                    autocommit=True,
+                    client_flag=CLIENT.FOUND_ROWS,
+                    init_command=_SESSION,
+                    connect_timeout=max(1, int(seconds)),
+                    read_timeout=seconds,
+                    write_timeout=seconds,
+                    ssl=client_tls(self._settings, "POSTAL")
+                    if self._settings.tls_enabled
+                    else None,
+                )
+            except (pymysql.Error, OSError) as error:
+                self._fail(error)
+        return self._connection
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        told = translated(error, f"{self.url.user}@{self.address}", self._setting)
+        if isinstance(told, StoreUnavailable):
+            self.close()
+        raise told from error
+
+
+class Transaction:
+    """What may be asked between begin and commit. An error ends the transaction."""
+
+    def __init__(self, do: Callable[..., tuple[int, Sequence[Row]]]) -> None:
+        self._do = do
+
+    def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+        """The rows of a reading statement."""
+        return list(self._do(sql, params)[1])
+
+    def execute(self, sql: str, params: Sequence[object] = ()) -> int:
+        """How many rows a writing statement found (also those that it left as they were)."""
+        return self._do(sql, params)[0]

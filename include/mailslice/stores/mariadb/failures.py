@@ -1,0 +1,57 @@
+"""PyMySQL's errors as mailslice's: which mean try again, which mean fix the settings."""
+
+from __future__ import annotations
+
+import ssl
+
+from pymysql import err
+
+from mailslice.model.errors import BadSetting, MailsliceError, Refused, StoreUnavailable, TryAgain
+
+
+class Contended(TryAgain):
+    """Another transaction had the row for too long, or the two waited for each other."""
+
+
+class NoRight(Refused):
+    """The user lacks a grant: this says nothing about whether the thing is there."""
+
+
+class NoSuchObject(MailsliceError):
+    """A database, table or column is not there."""
+
+
+_KINDS: tuple[tuple[set[int], type[MailsliceError], str], ...] = (
+    ({1045, 1251, 1524, 1698, 4151}, BadSetting, ". Remedy: the user and the password of the URL"),
+    ({1044, 1142, 1143, 1227, 1370}, NoRight, ". docs/postal.md lists the grants"),
+    ({1049, 1054, 1146}, NoSuchObject, ""),
+    ({1205, 1213}, Contended, ""),
+    # It logs statements, and refuses READ COMMITTED.
+    ({1665}, Refused, ". Remedy: binlog_format=MIXED or ROW"),
+)
+"""Codes of the server, what they mean, and what ends the message."""
+
+
+def translated(error: BaseException, server: str, setting: str) -> BaseException:
+    """The error of mailslice for one of PyMySQL or a socket; another error as it is.
+
+    `server` is user@host:port, `setting` the variable that names it.
+    """
+    words = f"MariaDB {server} ({setting}): {_text(error)}"
+    if isinstance(error, ssl.SSLError) or "[SSL" in str(error):
+        return BadSetting(f"{words}: TLS failed, see MAILSLICE_POSTAL_TLS_*")
+    if isinstance(error, OSError | err.InterfaceError):
+        return StoreUnavailable(words)
+    if not isinstance(error, err.MySQLError):
+        return error
+    code = error.args[0] if error.args else 0
+    for codes, kind, remedy in _KINDS:
+        if code in codes:
+            return kind(words + remedy)
+    if isinstance(error, err.OperationalError | err.InternalError):
+        return StoreUnavailable(words)
+    return MailsliceError(words)
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(" ".join(map(str, error.args)).split())[:240] or type(error).__name__

@@ -1,0 +1,166 @@
+"""The connection to MariaDB, against a real one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.settings import PostalSettings
+from mailslice.stores.mariadb.client import MariaDb, quoted
+from mailslice.stores.mariadb.failures import Contended, NoRight, NoSuchObject
+
+TABLE = quoted("a-b`c", "rows")
+
+
+@pytest.fixture
+def open_db(mariadb_root: Any) -> Any:
+    """Gives connections of the administrator; a database with one table is there."""
+    opened: list[MariaDb] = []
+
+    def connect(**changes: Any) -> MariaDb:
+        opened.append(
+            MariaDb(mariadb_root(**changes), PostalSettings(timeout=timedelta(seconds=5)))
+        )
+        return opened[-1]
+
+    db = connect()
+    db.execute(f"CREATE OR REPLACE DATABASE {quoted('a-b`c')}")
+    db.execute(
+        f"CREATE TABLE {TABLE} (id int PRIMARY KEY, at datetime(6), word varchar(9))"
+        " ENGINE=InnoDB CHARSET=utf8mb4"
+    )
+    yield connect
+    db.execute(f"DROP DATABASE {quoted('a-b`c')}")
+    for one in opened:
+        one.close()
+
+
+def test_values_come_back_as_they_went(open_db: Any) -> None:
+    db = open_db()
+    at = datetime(2026, 11, 23, 1, 2, 3, 456789)  # noqa: DTZ001
+    assert db.execute(f"INSERT INTO {TABLE} VALUES (%s, %s, %s)", (1, at, "ü€😀'\\%")) == 1
+    assert db.rows(f"SELECT * FROM {TABLE}") == [(1, at, "ü€😀'\\%")]
+    ((difference,),) = db.rows("SELECT TIMESTAMPDIFF(SECOND, NOW(), UTC_TIMESTAMP())")
+    assert difference == 0
+    # A row that is found and left as it is counts: a condition held.
+    assert db.execute(f"UPDATE {TABLE} SET word = word WHERE id = %s", (1,)) == 1
+    assert db.execute(f"UPDATE {TABLE} SET word = word WHERE id = %s", (2,)) == 0
+
+
+def test_what_raises_is_rolled_back(open_db: Any) -> None:
+    db = open_db()
+
+    def half() -> None:
+        with db.transaction() as transaction:
+            transaction.execute(f"INSERT INTO {TABLE} (id) VALUES (1)")
+            assert transaction.rows(f"SELECT id FROM {TABLE}") == [(1,)]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert db.rows(f"SELECT id FROM {TABLE}") == []
+
+
+def test_a_lost_connection_is_opened_anew_outside_of_a_transaction_alone(open_db: Any) -> None:
+    db, other = open_db(), open_db()
+
+    def kill() -> None:
+        ((ident,),) = db.rows("SELECT CONNECTION_ID()")
+        other.execute(f"KILL {int(ident)}")
+        time.sleep(0.1)
+
+    kill()
+    assert db.rows("SELECT 1") == [(1,)]
+    kill()
+    assert db.execute(f"INSERT INTO {TABLE} (id) VALUES (1)") == 1
+
+    def killed_half_way() -> None:
+        with db.transaction() as transaction:
+            transaction.execute(f"INSERT INTO {TABLE} (id) VALUES (2)")
+            ((ident,),) = transaction.rows("SELECT CONNECTION_ID()")
+            other.execute(f"KILL {int(ident)}")
+            time.sleep(0.1)
+            transaction.execute(f"INSERT INTO {TABLE} (id) VALUES (3)")
+
+    with pytest.raises(StoreUnavailable, match="MAILSLICE_POSTAL_URL"):
+        killed_half_way()
+    assert db.rows(f"SELECT id FROM {TABLE}") == [(1,)]
+
+
+def test_a_row_that_somebody_has_is_contended_after_the_lock_wait(open_db: Any) -> None:
+    db, other = open_db(), open_db()
+    db.execute(f"INSERT INTO {TABLE} (id) VALUES (1)")
+    began = time.monotonic()
+    with db.transaction() as mine:
+        mine.execute(f"UPDATE {TABLE} SET word = 'a' WHERE id = 1")
+        with pytest.raises(Contended, match="1205"):
+            other.execute(f"UPDATE {TABLE} SET word = 'b' WHERE id = 1")
+    assert 2 < time.monotonic() - began < 5
+    assert db.rows(f"SELECT word FROM {TABLE}") == [("a",)]
+
+
+def test_a_deadlock_is_contended(open_db: Any) -> None:
+    db, other = open_db(), open_db()
+    db.execute(f"INSERT INTO {TABLE} (id) VALUES (1), (2)")
+    outcomes: list[object] = []
+
+    def change(one: MariaDb, first: int, second: int, both: threading.Barrier) -> None:
+        try:
+            with one.transaction() as transaction:
+                transaction.execute(f"UPDATE {TABLE} SET word = 'x' WHERE id = %s", (first,))
+                both.wait(5)
+                transaction.execute(f"UPDATE {TABLE} SET word = 'x' WHERE id = %s", (second,))
+            outcomes.append("done")
+        except Contended as error:
+            outcomes.append(error)
+
+    both = threading.Barrier(2)
+    threads = [
+        threading.Thread(target=change, args=(one, *order, both))
+        for one, order in ((db, (1, 2)), (other, (2, 1)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("done") == 1
+    assert any("1213" in str(outcome) for outcome in outcomes)
+
+
+def test_errors_say_whether_it_is_a_right_a_name_or_the_server(
+    open_db: Any, mariadb_root: Any
+) -> None:
+    db = open_db()
+    with pytest.raises(NoSuchObject):
+        db.rows(f"SELECT * FROM {quoted('a-b`c', 'missing')}")
+    with pytest.raises(NoSuchObject):
+        db.rows(f"SELECT missing FROM {TABLE}")
+    db.execute("CREATE OR REPLACE USER 'nobody'@'%' IDENTIFIED BY 'se:cr@t'")
+    nobody = open_db(user="nobody", password="se:cr@t")
+    with pytest.raises(NoRight, match="nobody@127"):
+        nobody.rows(f"SELECT * FROM {TABLE}")
+    with pytest.raises(BadSetting, match="MAILSLICE_POSTAL_URL") as raised:
+        open_db(user="nobody", password="another").rows("SELECT 1")
+    assert "another" not in str(raised.value)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{closed.getsockname()[1]}"):
+            open_db(port=closed.getsockname()[1]).rows("SELECT 1")
+        assert time.monotonic() - began < 30
+
+
+def test_a_server_that_is_silent_ends_in_time(open_db: Any) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            open_db(port=silent.getsockname()[1]).rows("SELECT 1")
+        assert time.monotonic() - began < 12
