@@ -34,8 +34,9 @@ EXTRAS: Mapping[str, Sequence[str]] = {
         "pyspark",
     ),
     "airflow": ("airflow", "yaml"),
+    "postal": ("pymysql",),
 }
-"""The modules that each extra adds to the one before."""
+"""The modules that each extra adds to those that it is made of."""
 
 
 class MissingExtra(BadInput):

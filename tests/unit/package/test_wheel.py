@@ -74,7 +74,7 @@ def test_name_version_licence_and_extras_are_in_the_metadata(built):
     assert (metadata["Name"], metadata["Version"]) == ("mailslice", mailslice.__version__)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE", "NOTICE"]
-    assert metadata.get_all("Provides-Extra") == ["worker", "duties", "airflow", "all"]
+    assert metadata.get_all("Provides-Extra") == ["worker", "duties", "postal", "airflow", "all"]
     assert "version" in PROJECT["dynamic"]
 
 

@@ -64,14 +64,14 @@ class MariaDb:
             return transaction.execute(sql, params)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[MariaDbTransaction]:
         """READ COMMITTED; a commit at the end, a rollback when anything raises.
 
         StoreUnavailable may come from the commit itself: then nobody knows whether it was done.
         """
         self._begin()
         try:
-            yield Transaction(self._do)
+            yield MariaDbTransaction(self._do)
             self._do("COMMIT")
         except BaseException:
             self._roll_back()
@@ -144,7 +144,7 @@ class MariaDb:
         raise told from error
 
 
-class Transaction:
+class MariaDbTransaction:
     """What may be asked between begin and commit. An error ends the transaction."""
 
     def __init__(self, do: Callable[..., tuple[int, Sequence[Row]]]) -> None:
