@@ -1,25 +1,106 @@
-"""MariaDB of the tests."""
+"""`postal`: a fresh Postal with two servers, on a MariaDB that many tests share.
+
+The server is that of the stack; else the one whose port MAILSLICE_TEST_MARIADB_PORT has (root,
+no password).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mailslice.model.mariadb_url import MariaDbUrl
+from mailslice.model.settings import Settings, load_settings
+from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
+from mailslice.testing.postal.mails import PostalMails
+from mailslice.testing.postal.schema import Version
+from tests.conftest import Fresh
+
+PORT = "MAILSLICE_TEST_MARIADB_PORT"
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> MariaDbLogin:
+    """The root of the shared MariaDB. Skips without one; fails when services are required."""
+    port = os.environ.get(PORT)
+    if port:
+        return MariaDbLogin(int(port))
+    message = f"no MariaDB is up ({PORT} is not set); `make test` starts it"
+    if os.environ.get("MAILSLICE_REQUIRE_SERVICES") == "1":
+        pytest.fail(message)
+    pytest.skip(message)
 
 
 @pytest.fixture
-def mariadb_root() -> Callable[..., MariaDbUrl]:
+def mariadb_root(mariadb: MariaDbLogin) -> Callable[..., MariaDbUrl]:
     """The administrator's address; keywords change its parts."""
-    port = os.environ.get("MAILSLICE_TEST_MARIADB_PORT")
-    if port is None:
-        pytest.skip("MAILSLICE_TEST_MARIADB_PORT names no MariaDB")
 
     def address(**changes: Any) -> MariaDbUrl:
-        parts = {"host": "127.0.0.1", "port": int(port), "user": "root", "password": ""}
+        parts = {"host": mariadb.host, "port": mariadb.port, "user": mariadb.user, "password": ""}
         return MariaDbUrl(**{**parts, "database": "", **changes})
 
     return address
+
+
+@pytest.fixture
+def make_postal(mariadb: MariaDbLogin) -> Iterator[Callable[..., FreshPostal]]:
+    """A function that makes one more Postal: a release, a number of servers."""
+    made: list[FreshPostal] = []
+
+    def make(
+        version: Version = Version.V3_3, servers: int = 2, **options: MariaDbLogin
+    ) -> FreshPostal:
+        databases = FreshPostal(mariadb, f"t{uuid.uuid4().hex[:12]}", version, **options)
+        made.append(databases)
+        databases.install()
+        for _ in range(servers):
+            databases.add_server()
+        return databases
+
+    yield make
+    for databases in made:
+        databases.drop()
+
+
+@pytest.fixture
+def postal(make_postal: Callable[..., FreshPostal]) -> FreshPostal:
+    """Postal 3.3 with the servers 1 and 2."""
+    return make_postal()
+
+
+@pytest.fixture
+def postal_2(make_postal: Callable[..., FreshPostal]) -> FreshPostal:
+    """Postal 2.3 with the servers 1 and 2."""
+    return make_postal(Version.V2_3)
+
+
+@pytest.fixture
+def mails(postal: FreshPostal) -> PostalMails:
+    """Writes mails into `postal`."""
+    return PostalMails(postal)
+
+
+@pytest.fixture
+def guest(postal: FreshPostal) -> MariaDbLogin:
+    """A user with the least rights in `postal`."""
+    return postal.guest()
+
+
+@pytest.fixture
+def postal_env(postal: FreshPostal, guest: MariaDbLogin, tmp_path: Path) -> Fresh:
+    """The guest's settings, without Cassandra: `.settings` in-process, `.environ` for processes,
+    `.but(NAME=value)` for others.
+    """
+    artifacts = {"MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")}
+    return Fresh({**postal.settings(guest), **artifacts})
+
+
+@pytest.fixture
+def postal_settings(postal_env: Fresh) -> Settings:
+    """The same, loaded."""
+    return load_settings(postal_env.env, state_file=Path("/nonexistent"))

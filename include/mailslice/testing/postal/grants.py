@@ -1,0 +1,72 @@
+"""The least rights of a guest in Postal's databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_STATISTICS = ("stats_hourly", "stats_daily", "stats_monthly", "stats_yearly")
+
+
+def main_reads(main: str, user: str) -> list[str]:
+    """Grants in the main database that are enough for a list and for mode shadow."""
+    return [
+        f"GRANT SELECT ON `{main}`.queued_messages TO {user}",
+        (
+            "GRANT SELECT (id, organization_id, name, permalink, mode, suspended_at, deleted_at) "
+            f"ON `{main}`.servers TO {user}"
+        ),
+        (
+            "GRANT SELECT (id, name, permalink, suspended_at, deleted_at) "
+            f"ON `{main}`.organizations TO {user}"
+        ),
+        f"GRANT SELECT (id) ON `{main}`.ip_addresses TO {user}",
+        f"GRANT SELECT ON `{main}`.schema_migrations TO {user}",
+    ]
+
+
+def main_writes(main: str, user: str) -> list[str]:
+    """What closing, retrying and releasing need besides."""
+    return [
+        (
+            "GRANT INSERT, DELETE, UPDATE (locked_by, locked_at, retry_after, attempts) "
+            f"ON `{main}`.queued_messages TO {user}"
+        )
+    ]
+
+
+def server_reads(database: str, user: str) -> list[str]:
+    """The one right in a server's database that a list needs."""
+    return [f"GRANT SELECT ON `{as_pattern(database)}`.* TO {user}"]
+
+
+def server_writes(database: str, user: str) -> list[str]:
+    """What closing and retrying write in a server's database."""
+    return [
+        f"GRANT INSERT ON `{database}`.deliveries TO {user}",
+        (
+            "GRANT UPDATE (status, held, hold_expiry, last_delivery_attempt) "
+            f"ON `{database}`.messages TO {user}"
+        ),
+        *(f"GRANT INSERT, UPDATE ON `{database}`.{table} TO {user}" for table in _STATISTICS),
+    ]
+
+
+def own_database(database: str, user: str) -> list[str]:
+    """All rights in mailslice's own database, that of making it included."""
+    return [f"GRANT ALL PRIVILEGES ON `{as_pattern(database)}`.* TO {user}"]
+
+
+def least(main: str, servers: Iterable[str], user: str, own: str | None = None) -> list[str]:
+    """All of it, of one guest. `user` is quoted as SQL wants it: 'name'@'host'."""
+    return [
+        *main_reads(main, user),
+        *main_writes(main, user),
+        *(grant for each in servers for grant in server_reads(each, user)),
+        *(grant for each in servers for grant in server_writes(each, user)),
+        *(own_database(own, user) if own else ()),
+    ]
+
+
+def as_pattern(database: str) -> str:
+    """A database's name where GRANT takes a pattern: _ and % stand for themselves."""
+    return database.replace("_", r"\_").replace("%", r"\%")
