@@ -10,6 +10,7 @@ from pathlib import Path
 from mailslice.bench.page import machine
 from mailslice.model.settings import clone_root
 from stack.command_line import CommandLine
+from stack.mariadb import mariadb_setting
 from stack.pages import write as write_pages
 from stack.parts import java_home
 from stack.s3 import DEFAULT_THREADS, TUNED_THREADS, s3_command, tuned_options
@@ -34,6 +35,7 @@ def bench(arguments: list[str]) -> int:
     words = arguments or ["all", "--write", str(PERFORMANCE_PAGE)]
     settings = {
         **store_settings(stack),
+        **mariadb_setting(stack),
         "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts"),
         "MAILSLICE_QUEUE_SHARED": "false",
     }

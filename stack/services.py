@@ -10,10 +10,11 @@ from pathlib import Path
 import psutil
 
 from stack.cassandra import cassandra
+from stack.mariadb import mariadb
 from stack.program import CannotStart, Program
 from stack.rabbitmq import PASSWORD, USER, rabbitmq
 from stack.s3 import ACCESS_KEY, SECRET_KEY, s3
-from stack.settings import StackSettings
+from stack.settings import Profile, StackSettings
 from stack.supervise import Supervisor
 
 # A program that listens on all addresses has our port, too.
@@ -22,9 +23,11 @@ _LOCAL_ADDRESSES = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # noqa: S
 
 
 def stores(stack: StackSettings) -> tuple[Program, ...]:
-    """The three stores, their files written."""
+    """The three stores, and MariaDB for the tests of Postal; their files written."""
     stack.state.mkdir(parents=True, exist_ok=True)
-    return (*rabbitmq(stack), cassandra(stack), s3(stack))
+    is_tested = stack.profile is Profile.TEST
+    databases = (mariadb(stack),) if is_tested or stack.sizes.mariadb else ()
+    return (*rabbitmq(stack), cassandra(stack), s3(stack), *databases)
 
 
 def store_settings(stack: StackSettings) -> dict[str, str]:

@@ -65,6 +65,7 @@ class Ports(BaseModel):
     rabbitmq_dist_port: int = _port(17074, "RabbitMQ: Erlang distribution")
     epmd_port: int = _port(17075, "RabbitMQ: Erlang's port mapper, one of this stack's own")
     s3_port: int = _port(17090, "S3 API")
+    mariadb_port: int = _port(17036, "MariaDB, where it is asked for")
     airflow_port: int = _port(8080, "Airflow: pages and API")
     airflow_worker_log_port: int = _port(17093, "Airflow: logs of tasks")
     airflow_trigger_log_port: int = _port(17094, "Airflow: logs of triggers")
@@ -94,6 +95,12 @@ class Sizes(BaseModel):
         "2g",
         pattern=r"^\d+[mg]$",
         description="largest heap of the S3 server, which holds an object while it is written",
+    )
+    mariadb: bool = Field(
+        False,
+        description=(
+            "whether `make run` starts MariaDB, too, as `make test` does: for databases of Postal"
+        ),
     )
     start_timeout: int = Field(180, ge=1, description="seconds a service has until it must answer")
     test_processes: int = Field(

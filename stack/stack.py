@@ -26,7 +26,17 @@ from stack.steps import Step, Steps
 from stack.supervise import Supervisor
 
 DEMO_WINDOW = "2s"
-_STATE_ENTRIES = {"airflow", "artifacts", "cassandra", "log", "mail", "nodetool", "rabbitmq", "s3"}
+_STATE_ENTRIES = {
+    "airflow",
+    "artifacts",
+    "cassandra",
+    "log",
+    "mail",
+    "mariadb",
+    "nodetool",
+    "rabbitmq",
+    "s3",
+}
 """What a stack puts into its folder, beside its settings file, before its supervisor's
 configuration, which no other folder has."""
 _REMOVALS = 5

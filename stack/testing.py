@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from stack.airflow import SHORT_LIVED_JVM, airflow_environment
 from stack.cassandra import nodetool_setting
+from stack.mariadb import mariadb_setting
 from stack.services import store_settings
 from stack.settings import Profile, stack_settings
 from stack.stack import own_stores, stop
@@ -39,7 +40,8 @@ def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
 
     def settings() -> Mapping[str, str]:
         spark = {"MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": SHORT_LIVED_JVM}
-        return {**store_settings(stack), **nodetool_setting(stack), **spark}
+        stores = {**store_settings(stack), **mariadb_setting(stack)}
+        return {**stores, **nodetool_setting(stack), **spark}
 
     with own_stores(stack, settings, stop):
         return run(airflow_environment(stack, {}))
@@ -71,6 +73,7 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
     names = ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH", "NO_PROXY", "no_proxy")
     services = {name: environment[name] for name in names}
     tests = {
+        **mariadb_setting(stack),
         "MAILSLICE_REQUIRE_SERVICES": "1",
         "MAILSLICE_TEST_SETTINGS": str(stack.settings_file),
         "MAILSLICE_TEST_SERVICES_END": "1",

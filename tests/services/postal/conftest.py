@@ -1,12 +1,14 @@
 """`postal`: a fresh Postal with two servers, on a MariaDB that many tests share.
 
-The server is that of the stack; else the one whose port MAILSLICE_TEST_MARIADB_PORT has (root,
-no password).
+The server is that of the stack, which MAILSLICE_TEST_SETTINGS names; MAILSLICE_TEST_MARIADB_PORT
+names another one (root, no password).
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +17,14 @@ from typing import Any
 import pytest
 
 from mailslice.model.mariadb_url import MariaDbUrl
-from mailslice.model.settings import Settings, load_settings
+from mailslice.model.settings import Settings, load_settings, read_env_file
 from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
 from mailslice.testing.postal.mails import PostalMails
 from mailslice.testing.postal.schema import Version
+from stack.mariadb import answers_mariadb, installation
+from stack.settings import Profile, stack_settings
 from tests.conftest import Fresh
+from tests.ports import free_port
 
 PORT = "MAILSLICE_TEST_MARIADB_PORT"
 
@@ -27,13 +32,53 @@ PORT = "MAILSLICE_TEST_MARIADB_PORT"
 @pytest.fixture(scope="session")
 def mariadb() -> MariaDbLogin:
     """The root of the shared MariaDB. Skips without one; fails when services are required."""
-    port = os.environ.get(PORT)
+    file = Path(os.environ.get("MAILSLICE_TEST_SETTINGS", "/nonexistent"))
+    port = os.environ.get(PORT) or (read_env_file(file).get(PORT) if file.is_file() else None)
     if port:
         return MariaDbLogin(int(port))
     message = f"no MariaDB is up ({PORT} is not set); `make test` starts it"
     if os.environ.get("MAILSLICE_REQUIRE_SERVICES") == "1":
         pytest.fail(message)
     pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def make_mariadb(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., MariaDbLogin]]:
+    """A function that starts one more MariaDB, with options of its own: 2 s."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str) -> MariaDbLogin:
+        folder, port = tmp_path_factory.mktemp("mariadb"), free_port()
+        server = installation(stack_settings(Profile.TEST).sizes.cache)
+        with (folder / "log").open("wb") as log:
+            processes.append(
+                subprocess.Popen(
+                    server.command(folder, port, *options),
+                    env={**os.environ, **server.environment},
+                    stdout=log,
+                    stderr=log,
+                )
+            )
+        deadline = time.monotonic() + 60
+        while why := answers_mariadb(port):
+            assert time.monotonic() < deadline, why
+            assert processes[-1].poll() is None, (folder / "log").read_text()[-500:]
+            time.sleep(0.1)
+        return MariaDbLogin(port)
+
+    yield start
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def second_mariadb(make_mariadb: Callable[..., MariaDbLogin]) -> MariaDbLogin:
+    """Another MariaDB, for message databases that are not with the main one."""
+    return make_mariadb()
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 
 import pymysql
 import pytest
 
-from mailslice.testing.postal.databases import FreshPostal, SqlSession, admin
-from mailslice.testing.postal.mails import PostalMails
+from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin, SqlSession, admin
+from mailslice.testing.postal.mails import Ended, PostalMails
 
 QUEUE = {
     "id": "int(11)",
@@ -189,3 +190,18 @@ def test_a_reader_may_not_write(postal: FreshPostal, mails: PostalMails) -> None
     with pytest.raises(pymysql.err.OperationalError), admin(login) as session:
         session.run(f"CREATE DATABASE `{postal.own}`")
     guest.close()
+
+
+def test_message_databases_may_be_on_another_server(
+    make_postal: Callable[..., FreshPostal], second_mariadb: MariaDbLogin
+) -> None:
+    postal = make_postal(message_login=second_mariadb)
+    names = {server.database for server in postal.servers.values()}
+    here = {row["Database"] for row in postal.main.rows("SHOW DATABASES")}
+    there = {row["Database"] for row in postal.servers[1].session.rows("SHOW DATABASES")}
+    assert names <= there
+    assert not names & here
+    settings = postal.settings(postal.guest())
+    assert f":{second_mariadb.port}/" in settings["MAILSLICE_POSTAL_MESSAGE_URL"]
+    PostalMails(postal).mail(postal.servers[2], Ended.SENT)
+    assert postal.servers[2].session.one("SELECT status FROM messages") == "Sent"

@@ -1,0 +1,13 @@
+# Fills the data folder where there is none, then becomes the server:
+# mariadb.sh FOLDER INSTALLER SERVER ARGUMENT...
+# One that was killed meanwhile leaves data.coming behind, which the next one removes.
+folder=$1 installer=$2 server=$3
+shift 3
+if [ ! -d "$folder/data" ]; then
+  rm -rf "$folder/data.coming"
+  "$installer" "$@" --datadir="$folder/data.coming" --skip-test-db \
+    --auth-root-authentication-method=normal >"$folder/install.log" 2>&1 ||
+    { tail -n 3 "$folder/install.log"; exit 1; }
+  mv "$folder/data.coming" "$folder/data"
+fi
+exec "$server" "$@" --datadir="$folder/data"
