@@ -1,0 +1,180 @@
+"""`messages`, `deliveries` and raw tables of one mail server, read by lists of ids.
+
+A database, table or right that is missing raises. Only a raw table may be missing: retention drops
+it, and the content of its messages is lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import batched
+from typing import Any
+
+from mailslice.stores.mariadb.client import MariaDb, quoted
+from mailslice.stores.mariadb.failures import NoSuchObject
+from mailslice.stores.postal.rows import PAGE
+
+_HEADER = "x-postal-msgid"
+_HAS_HEADER = " OR ".join(
+    "LOCATE(CONCAT(CHAR(10), %s), CONCAT(CHAR(10), LOWER(CONVERT(data USING latin1))) "
+    "COLLATE latin1_bin) > 0"
+    for _ in range(3)
+)
+"""Whether a header block has a line of Postal's own, in any letters.
+
+A blank before the colon counts, too: who is in doubt says that it is there. latin1 takes any bytes.
+"""
+_LINES = tuple(f"{_HEADER}{end}" for end in (":", " ", "\t"))
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A row of `messages`. `raw_table` is None once Postal's retention dropped the content."""
+
+    id: int
+    status: str | None
+    scope: str | None
+    rcpt_to: str | None
+    mail_from: str | None
+    held: int | None
+    inspected: int | None
+    raw_table: str | None
+    raw_headers_id: int | None
+    raw_body_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A row of `deliveries`. `timestamp`: seconds since the epoch, by the clock of who wrote it."""
+
+    id: int
+    status: str | None
+    timestamp: Decimal | None
+    log_id: str | None
+    details: str | None
+
+
+class ServerMessages:
+    """The message database of one mail server."""
+
+    def __init__(self, db: MariaDb, database: str) -> None:
+        self._db, self.database = db, database
+
+    def existing(self, ids: Iterable[int]) -> set[int]:
+        """Those of `ids` that have a row in `messages`."""
+        return {row[0] for row in self._by_list("id", "messages", "id", ids)}
+
+    def by_id(self, ids: Iterable[int]) -> dict[int, MessageRow]:
+        """Rows of `messages`; ids without one are absent."""
+        columns = (
+            "id, status, scope, rcpt_to, mail_from, held, inspected, raw_table, raw_headers_id, "
+            "raw_body_id"
+        )
+        return {
+            row[0]: MessageRow(*row) for row in self._by_list(columns, "messages", "id", ids)
+        }
+
+    def deliveries(self, ids: Iterable[int]) -> dict[int, list[Delivery]]:
+        """Delivery records by message, the oldest first; messages without one are absent."""
+        records: defaultdict[int, list[Delivery]] = defaultdict(list)
+        columns = "message_id, id, status, timestamp, log_id, details"
+        for message, *values in self._by_list(columns, "deliveries", "message_id", ids):
+            records[message].append(Delivery(*values))
+        for of_message in records.values():
+            of_message.sort(key=lambda record: record.id)
+        return dict(records)
+
+    def has_own_header(self, rows: Iterable[MessageRow]) -> dict[int, bool]:
+        """Whether the raw headers have a line X-Postal-MsgID, by message.
+
+        Messages whose content is gone are absent: no raw table, or not all of their rows in it.
+        """
+        by_table: defaultdict[str, list[MessageRow]] = defaultdict(list)
+        for row in rows:
+            if row.raw_table is not None and row.raw_headers_id is not None:
+                by_table[row.raw_table].append(row)
+        answers: dict[int, bool] = {}
+        for table, of_table in by_table.items():
+            for page in batched(of_table, PAGE):
+                answers.update(self._headers_of(table, page))
+        return answers
+
+    def content(self, row: MessageRow) -> bytes | None:
+        """The message as Postal's Download gives it; None where it is gone, in part or whole."""
+        if row.raw_table is None or row.raw_headers_id is None:
+            return None
+        ids = [one for one in (row.raw_headers_id, row.raw_body_id) if one is not None]
+        parts = {one: data or b"" for one, data in self._raw("id, data", row.raw_table, ids)}
+        if set(ids) - parts.keys():
+            return None
+        body = b"" if row.raw_body_id is None else parts[row.raw_body_id]
+        return bytes(parts[row.raw_headers_id] + b"\r\n\r\n" + body)
+
+    def sending_times(self, newest: int) -> Counter[Decimal]:
+        """How long sendings took, in seconds, of the newest `newest` delivery records by id.
+
+        Records without a time measured nothing.
+        """
+        times: Counter[Decimal] = Counter()
+        last, left = 2**63 - 1, newest
+        while left > 0:
+            page = self._db.rows(
+                f"SELECT id, time FROM {self._table('deliveries')} WHERE id < %s "
+                "ORDER BY id DESC LIMIT %s",
+                (last, min(PAGE, left)),
+            )
+            times.update(time for _, time in page if time is not None)
+            if len(page) < min(PAGE, left):
+                break
+            last, left = page[-1][0], left - len(page)
+        return times
+
+    def _headers_of(self, table: str, rows: Collection[MessageRow]) -> dict[int, bool]:
+        headers = dict(
+            self._raw(
+                f"id, {_HAS_HEADER}",
+                table,
+                [row.raw_headers_id for row in rows if row.raw_headers_id is not None],
+                _LINES,
+            )
+        )
+        bodies = [row.raw_body_id for row in rows if row.raw_body_id is not None]
+        present = {one for (one,) in self._raw("id", table, bodies)}
+        return {
+            row.id: headers[row.raw_headers_id] != 0  # NULL: not known, so it may be there
+            for row in rows
+            if row.raw_headers_id in headers
+            and (row.raw_body_id is None or row.raw_body_id in present)
+        }
+
+    def _raw(
+        self, columns: str, table: str, ids: Collection[int], params: tuple[Any, ...] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Rows of a raw table; none where the table itself is gone."""
+        try:
+            return self._by_list(columns, table, "id", ids, params)
+        except NoSuchObject:
+            # Is it the table alone, or the database? This raises where it is the database.
+            self._db.rows(f"SELECT id FROM {self._table('messages')} LIMIT 0")
+            return []
+
+    def _by_list(
+        self,
+        columns: str,
+        table: str,
+        key: str,
+        ids: Iterable[int],
+        params: tuple[Any, ...] = (),
+    ) -> list[tuple[Any, ...]]:
+        sql = f"SELECT {columns} FROM {self._table(table)} WHERE {key} IN %s"
+        return [
+            row
+            for page in batched(dict.fromkeys(ids), PAGE)
+            for row in self._db.rows(sql, (*params, page))
+        ]
+
+    def _table(self, name: str) -> str:
+        return f"{quoted(self.database)}.{quoted(name)}"

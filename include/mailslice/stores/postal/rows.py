@@ -1,0 +1,107 @@
+"""`queued_messages` and `servers` of Postal's main database, read in pages by primary key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from datetime import datetime
+from itertools import batched
+from typing import Any
+
+from mailslice.stores.mariadb.client import MariaDb
+
+PAGE = 1000
+"""Rows, or ids, of one statement."""
+_COLUMNS = (
+    "id, server_id, message_id, domain, locked_by, locked_at, retry_after, created_at, updated_at, "
+    "ip_address_id, attempts, route_id, manual, batch_key"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A row of `queued_messages`. Times are naive, in UTC, as they were read: conditions compare
+    them. `server` and `message` are 0 where the row has NULL.
+    """
+
+    id: int
+    server: int
+    message: int
+    domain: str | None
+    locked_by: str | None
+    locked_at: datetime | None
+    retry_after: datetime | None
+    created_at: datetime | None
+    updated_at: datetime | None
+    ip_address: int | None
+    attempts: int
+    route: int | None
+    manual: int | None
+    batch_key: str | None
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a lock says since when."""
+        return self.locked_at is not None
+
+    @property
+    def lock(self) -> tuple[str | None, datetime | None]:
+        """What the rows of one batch have in common."""
+        return self.locked_by, self.locked_at
+
+
+class PostalQueue:
+    """The queue of all mail servers. Every statement is a consistent read that locks nothing."""
+
+    def __init__(self, db: MariaDb) -> None:
+        self._db = db
+
+    def now(self) -> datetime:
+        """The database's clock: naive, in UTC, with microseconds."""
+        ((instant,),) = self._db.rows("SELECT UTC_TIMESTAMP(6)")
+        return instant  # type: ignore[no-any-return]
+
+    def rows(self) -> Iterator[QueuedMessage]:
+        """Every queued row, by id."""
+        last = -(2**31)
+        sql = f"SELECT {_COLUMNS} FROM queued_messages WHERE id > %s ORDER BY id LIMIT {PAGE}"
+        while page := self._db.rows(sql, (last,)):
+            yield from map(_queued_message, page)
+            last = page[-1][0]
+
+    def by_id(self, ids: Iterable[int]) -> dict[int, QueuedMessage]:
+        """Those of these rows that are there now."""
+        rows = {}
+        for page in batched(ids, PAGE):
+            for values in self._db.rows(
+                f"SELECT {_COLUMNS} FROM queued_messages WHERE id IN %s", (page,)
+            ):
+                row = _queued_message(values)
+                rows[row.id] = row
+        return rows
+
+    def servers(self) -> Iterator[int]:
+        """Ids of all mail servers, those too that are deleted softly."""
+        last = -(2**31)
+        sql = f"SELECT id FROM servers WHERE id > %s ORDER BY id LIMIT {PAGE}"
+        while page := self._db.rows(sql, (last,)):
+            last = page[-1][0]
+            yield from (server for (server,) in page)
+
+    def existing_servers(self, ids: Iterable[int]) -> set[int]:
+        """Those of `ids` that have a row now."""
+        return {
+            server
+            for page in batched(ids, PAGE)
+            for (server,) in self._db.rows("SELECT id FROM servers WHERE id IN %s", (page,))
+        }
+
+
+def _queued_message(values: tuple[Any, ...]) -> QueuedMessage:
+    row = dict(zip((field.name for field in fields(QueuedMessage)), values, strict=True))
+    # A zero date comes as text: a lock from the first day of all is old, and equals nothing.
+    for name in ("locked_at", "created_at"):
+        if isinstance(row[name], str):
+            row[name] = datetime.min  # noqa: DTZ901
+    counts = {name: row[name] or 0 for name in ("server", "message", "attempts")}
+    return QueuedMessage(**{**row, **counts})

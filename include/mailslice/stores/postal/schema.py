@@ -1,0 +1,138 @@
+"""The tables and columns of Postal that mailslice relies on: the same from 2.0 to 3.3.
+
+They are asked for by a SELECT that reads no row. information_schema hides what a user has no right
+to, so it cannot tell a missing table from a missing right; the error of a SELECT can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mailslice.model.errors import Refused
+from mailslice.stores.mariadb.client import MariaDb, quoted
+from mailslice.stores.mariadb.failures import NoSuchObject
+
+Tables = Mapping[str, tuple[str, ...]]
+_PERIOD = ("time", "bounces", "held")
+
+MAIN: Tables = {
+    "queued_messages": (
+        "id",
+        "server_id",
+        "message_id",
+        "domain",
+        "locked_by",
+        "locked_at",
+        "retry_after",
+        "created_at",
+        "updated_at",
+        "ip_address_id",
+        "attempts",
+        "route_id",
+        "manual",
+        "batch_key",
+    ),
+    "servers": ("id",),
+    "ip_addresses": ("id",),
+}
+MESSAGES: Tables = {
+    "messages": (
+        "id",
+        "scope",
+        "rcpt_to",
+        "mail_from",
+        "status",
+        "held",
+        "hold_expiry",
+        "last_delivery_attempt",
+        "inspected",
+        "raw_table",
+        "raw_headers_id",
+        "raw_body_id",
+    ),
+    "deliveries": (
+        "id",
+        "message_id",
+        "status",
+        "code",
+        "output",
+        "details",
+        "sent_with_ssl",
+        "log_id",
+        "timestamp",
+        "time",
+    ),
+    "stats_hourly": _PERIOD,
+    "stats_daily": _PERIOD,
+    "stats_monthly": _PERIOD,
+    "stats_yearly": _PERIOD,
+}
+
+
+class SchemaDiffers(Refused):
+    """A database is not one of Postal 2.0 to 3.3: a table or column that is needed is missing."""
+
+
+def check_main(db: MariaDb) -> None:
+    """Raises SchemaDiffers with all that is missing, NoRight for what the user may not read."""
+    if not _is_complete(db, MAIN):
+        missing = [*_missing(db, MAIN)]
+        if missing:
+            raise _differs(db, "the main database", missing)
+
+
+def check_messages(db: MariaDb, database: str) -> None:
+    """As `check_main`, of one message database.
+
+    A table that is missing is NoSuchObject: somebody may be restoring it. A column is SchemaDiffers.
+    """
+    if _is_complete(db, MESSAGES, database):
+        return
+    missing = [*_missing(db, MESSAGES, database)]
+    tables = [name for name in missing if "." not in name]
+    if tables:
+        raise NoSuchObject(f"{database} at {db.address} has no table {', '.join(tables)}")
+    if missing:
+        raise _differs(db, database, missing)
+
+
+def _differs(db: MariaDb, where: str, missing: list[str]) -> SchemaDiffers:
+    return SchemaDiffers(
+        f"{where} at {db.address} is none of Postal 2.0 to 3.3: it has no {', '.join(missing)}"
+    )
+
+
+def _table(name: str, database: str | None) -> str:
+    return quoted(name) if database is None else f"{quoted(database)}.{quoted(name)}"
+
+
+def _is_complete(db: MariaDb, tables: Tables, database: str | None = None) -> bool:
+    """One statement for all tables. LIMIT 0 reads none of them."""
+    columns = (f"{quoted(table)}.{quoted(one)}" for table, all_ in tables.items() for one in all_)
+    names = (f"{_table(name, database)} AS {quoted(name)}" for name in tables)
+    return _answers(db, f"SELECT {', '.join(columns)} FROM {', '.join(names)} LIMIT 0")
+
+
+def _missing(db: MariaDb, tables: Tables, database: str | None = None) -> Iterator[str]:
+    """What is missing, by name: TABLE or TABLE.COLUMN."""
+    for name, columns in tables.items():
+        table = _table(name, database)
+        if _answers(db, f"SELECT {', '.join(map(quoted, columns))} FROM {table} LIMIT 0"):
+            continue
+        lacking = [
+            column
+            for column in columns
+            if not _answers(db, f"SELECT {quoted(column)} FROM {table} LIMIT 0")
+        ]
+        if len(lacking) == len(columns):
+            yield name
+        else:
+            yield from (f"{name}.{column}" for column in lacking)
+
+
+def _answers(db: MariaDb, sql: str) -> bool:
+    try:
+        db.rows(sql)
+    except NoSuchObject:
+        return False
+    return True
