@@ -25,6 +25,7 @@ NOT_RUN = (
     "worker smtp-in",
     "stuck release",
     "stuck discard",
+    "postal stuck",
     "blobs restore",
     "mail trace",
     "exporter",

@@ -16,7 +16,19 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from mailslice.cli import airflow, blobs, config, duty, exporter, mail, queue, report, stuck, worker
+from mailslice.cli import (
+    airflow,
+    blobs,
+    config,
+    duty,
+    exporter,
+    mail,
+    postal,
+    queue,
+    report,
+    stuck,
+    worker,
+)
 from mailslice.cli.command import Debug, Json, command, remember
 from mailslice.cli.extras import MissingExtra, extra_of
 from mailslice.cli.output import NoRoomError, StdoutClosedError
@@ -40,6 +52,7 @@ for _name, _group in (
     ("mail", mail.app),
     ("worker", worker.app),
     ("stuck", stuck.app),
+    ("postal", postal.app),
     ("config", config.app),
     ("duty", duty.app),
     ("blobs", blobs.app),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mailslice.stores.cassandra.packed import PackedReader
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.stores.cassandra.tables import QueueTables
+    from mailslice.stores.postal.databases import PostalDatabases
     from mailslice.stores.rabbitmq.management import Management
     from mailslice.stores.rabbitmq.topology import Topology
 
@@ -43,6 +44,9 @@ class Stores:
             self.__dict__.pop(name, None)
         if session is not None:
             session.close()
+        postal = self.__dict__.pop("postal", None)
+        if postal is not None:
+            postal.close()
 
     @cached_property
     def cassandra(self) -> CassandraSession:
@@ -96,6 +100,13 @@ class Stores:
 
         table = WorkerRecords.existing(self.cassandra, self.settings)
         return [] if table is None else table.list(queue)
+
+    @cached_property
+    def postal(self) -> PostalDatabases:
+        """Postal's databases. Raises BadSetting where MAILSLICE_POSTAL_URL is not set."""
+        from mailslice.stores.postal.databases import PostalDatabases
+
+        return PostalDatabases(self.settings.postal)
 
     @cached_property
     def rabbitmq(self) -> Topology:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 
 from mailslice.model.errors import BadSetting
+from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.settings import PostalSettings
 from mailslice.stores.mariadb.client import MariaDb
-from mailslice.stores.mariadb.url import MariaDbUrl
 
 URL, MESSAGE_URL = "MAILSLICE_POSTAL_URL", "MAILSLICE_POSTAL_MESSAGE_URL"
 
@@ -41,7 +40,7 @@ class PostalDatabases:
         if self.settings.message_url is None:
             return self.main
         url = MariaDbUrl.parse(self.settings.message_url.get_secret_value())
-        return MariaDb(replace(url, database=""), self.settings, setting=MESSAGE_URL)
+        return MariaDb(url.with_database(""), self.settings, setting=MESSAGE_URL)
 
     def database_of(self, server: int) -> str:
         """The name of a mail server's message database, unquoted."""

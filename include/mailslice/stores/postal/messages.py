@@ -10,12 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import batched
 from typing import Any
 
 from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import NoSuchObject
-from mailslice.stores.postal.rows import PAGE
+from mailslice.stores.postal.rows import PAGE, pages
 
 _HEADER = "x-postal-msgid"
 _HAS_HEADER = " OR ".join(
@@ -73,9 +72,7 @@ class ServerMessages:
             "id, status, scope, rcpt_to, mail_from, held, inspected, raw_table, raw_headers_id, "
             "raw_body_id"
         )
-        return {
-            row[0]: MessageRow(*row) for row in self._by_list(columns, "messages", "id", ids)
-        }
+        return {row[0]: MessageRow(*row) for row in self._by_list(columns, "messages", "id", ids)}
 
     def deliveries(self, ids: Iterable[int]) -> dict[int, list[Delivery]]:
         """Delivery records by message, the oldest first; messages without one are absent."""
@@ -98,7 +95,7 @@ class ServerMessages:
                 by_table[row.raw_table].append(row)
         answers: dict[int, bool] = {}
         for table, of_table in by_table.items():
-            for page in batched(of_table, PAGE):
+            for page in pages(of_table):
                 answers.update(self._headers_of(table, page))
         return answers
 
@@ -171,10 +168,8 @@ class ServerMessages:
     ) -> list[tuple[Any, ...]]:
         sql = f"SELECT {columns} FROM {self._table(table)} WHERE {key} IN %s"
         return [
-            row
-            for page in batched(dict.fromkeys(ids), PAGE)
-            for row in self._db.rows(sql, (*params, page))
+            row for page in pages(dict.fromkeys(ids)) for row in self._db.rows(sql, (*params, page))
         ]
 
     def _table(self, name: str) -> str:
-        return f"{quoted(self.database)}.{quoted(name)}"
+        return quoted(self.database, name)

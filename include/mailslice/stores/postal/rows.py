@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime
-from itertools import batched
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
-from mailslice.stores.mariadb.client import MariaDb
+from mailslice.stores.mariadb.client import MariaDb, quoted
 
+T = TypeVar("T")
 PAGE = 1000
 """Rows, or ids, of one statement."""
 _COLUMNS = (
@@ -55,6 +56,8 @@ class PostalQueue:
 
     def __init__(self, db: MariaDb) -> None:
         self._db = db
+        self._rows = f"SELECT {_COLUMNS} FROM {quoted(db.url.database, 'queued_messages')}"
+        self._servers = f"SELECT id FROM {quoted(db.url.database, 'servers')}"
 
     def now(self) -> datetime:
         """The database's clock: naive, in UTC, with microseconds."""
@@ -64,7 +67,7 @@ class PostalQueue:
     def rows(self) -> Iterator[QueuedMessage]:
         """Every queued row, by id."""
         last = -(2**31)
-        sql = f"SELECT {_COLUMNS} FROM queued_messages WHERE id > %s ORDER BY id LIMIT {PAGE}"
+        sql = f"{self._rows} WHERE id > %s ORDER BY id LIMIT {PAGE}"
         while page := self._db.rows(sql, (last,)):
             yield from map(_queued_message, page)
             last = page[-1][0]
@@ -72,10 +75,8 @@ class PostalQueue:
     def by_id(self, ids: Iterable[int]) -> dict[int, QueuedMessage]:
         """Those of these rows that are there now."""
         rows = {}
-        for page in batched(ids, PAGE):
-            for values in self._db.rows(
-                f"SELECT {_COLUMNS} FROM queued_messages WHERE id IN %s", (page,)
-            ):
+        for page in pages(ids):
+            for values in self._db.rows(f"{self._rows} WHERE id IN %s", (page,)):
                 row = _queued_message(values)
                 rows[row.id] = row
         return rows
@@ -83,7 +84,7 @@ class PostalQueue:
     def servers(self) -> Iterator[int]:
         """Ids of all mail servers, those too that are deleted softly."""
         last = -(2**31)
-        sql = f"SELECT id FROM servers WHERE id > %s ORDER BY id LIMIT {PAGE}"
+        sql = f"{self._servers} WHERE id > %s ORDER BY id LIMIT {PAGE}"
         while page := self._db.rows(sql, (last,)):
             last = page[-1][0]
             yield from (server for (server,) in page)
@@ -92,9 +93,16 @@ class PostalQueue:
         """Those of `ids` that have a row now."""
         return {
             server
-            for page in batched(ids, PAGE)
-            for (server,) in self._db.rows("SELECT id FROM servers WHERE id IN %s", (page,))
+            for page in pages(ids)
+            for (server,) in self._db.rows(f"{self._servers} WHERE id IN %s", (page,))
         }
+
+
+def pages(items: Iterable[T]) -> Iterator[list[T]]:
+    """`items` in lists of at most PAGE."""
+    remaining = iter(items)
+    while page := list(islice(remaining, PAGE)):
+        yield page
 
 
 def _queued_message(values: tuple[Any, ...]) -> QueuedMessage:

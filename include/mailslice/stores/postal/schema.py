@@ -75,16 +75,15 @@ class SchemaDiffers(Refused):
 
 def check_main(db: MariaDb) -> None:
     """Raises SchemaDiffers with all that is missing, NoRight for what the user may not read."""
-    if not _is_complete(db, MAIN):
-        missing = [*_missing(db, MAIN)]
-        if missing:
-            raise _differs(db, "the main database", missing)
+    database = db.url.database
+    if not _is_complete(db, MAIN, database) and (missing := [*_missing(db, MAIN, database)]):
+        raise _differs(db, database, missing)
 
 
 def check_messages(db: MariaDb, database: str) -> None:
     """As `check_main`, of one message database.
 
-    A table that is missing is NoSuchObject: somebody may be restoring it. A column is SchemaDiffers.
+    A missing table is NoSuchObject: somebody may be restoring it. A missing column is not.
     """
     if _is_complete(db, MESSAGES, database):
         return
@@ -102,21 +101,17 @@ def _differs(db: MariaDb, where: str, missing: list[str]) -> SchemaDiffers:
     )
 
 
-def _table(name: str, database: str | None) -> str:
-    return quoted(name) if database is None else f"{quoted(database)}.{quoted(name)}"
-
-
-def _is_complete(db: MariaDb, tables: Tables, database: str | None = None) -> bool:
+def _is_complete(db: MariaDb, tables: Tables, database: str) -> bool:
     """One statement for all tables. LIMIT 0 reads none of them."""
     columns = (f"{quoted(table)}.{quoted(one)}" for table, all_ in tables.items() for one in all_)
-    names = (f"{_table(name, database)} AS {quoted(name)}" for name in tables)
+    names = (f"{quoted(database, name)} AS {quoted(name)}" for name in tables)
     return _answers(db, f"SELECT {', '.join(columns)} FROM {', '.join(names)} LIMIT 0")
 
 
-def _missing(db: MariaDb, tables: Tables, database: str | None = None) -> Iterator[str]:
+def _missing(db: MariaDb, tables: Tables, database: str) -> Iterator[str]:
     """What is missing, by name: TABLE or TABLE.COLUMN."""
     for name, columns in tables.items():
-        table = _table(name, database)
+        table = quoted(database, name)
         if _answers(db, f"SELECT {', '.join(map(quoted, columns))} FROM {table} LIMIT 0"):
             continue
         lacking = [

@@ -1,0 +1,88 @@
+"""`mailslice postal`: stuck mail of a Postal, in place, on its own MariaDB."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from mailslice.cli.arguments import duration, option
+from mailslice.cli.command import command, group
+from mailslice.cli.output import Output
+from mailslice.cli.queue_session import open_stores
+from mailslice.model.durations import format_duration
+
+if TYPE_CHECKING:
+    from mailslice.duties.stuck_mails_postal.survey import Survey, SurveyedRow
+
+app = group("Postal: queued messages whose worker died, lost ones, and those set aside.")
+
+LockTimeout = Annotated[
+    timedelta | None,
+    option(
+        "--lock-timeout DURATION",
+        "A message locked for longer is stuck: 90s, 15m. MAILSLICE_POSTAL_LOCK_TIMEOUT when not "
+        "given, else 10 times the p99 of what sending takes, at least 10m.",
+        partial(duration, least=timedelta(milliseconds=1)),
+    ),
+]
+_COLUMNS = (
+    *("queuedMessage", "server", "message", "state", "stage", "age", "attempts"),
+    *("lockedBy", "lockedAt", "rcptTo", "domain"),
+)
+
+
+@command(app, "stuck")
+def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
+    """Queued messages that no worker will finish, or whose message is gone. Changes nothing.
+
+    The oldest lock comes first. A server that cannot be read is named on stderr, and its old locks
+    are listed as unknown.
+    """
+    from mailslice.duties.stuck_mails_postal.survey import survey
+
+    with open_stores() as stores:
+        result = survey(stores.postal, lock_timeout)
+        for server, why in sorted(result.unreadable.items()):
+            out.note(f"server {server} cannot be read: {why}")
+        if not out.as_json:
+            out.note(_sentence(result))
+        rows = (_shown(row, out.as_json) for row in result.rows)
+        out.rows(rows, _COLUMNS, empty="no queued message is stuck")
+
+
+def _sentence(result: "Survey") -> str:
+    """How old a lock may be, and why."""
+    p99 = "nothing was sent yet"
+    if result.p99 is not None:
+        p99 = f"the p99 of sendings is {result.p99.total_seconds():g}s"
+    return (
+        f"{result.queued} messages are queued; the lock time-out is "
+        f"{format_duration(result.lock_timeout)}, {p99}"
+    )
+
+
+def _shown(surveyed: "SurveyedRow", as_json: bool) -> dict[str, object]:
+    row, message, age = surveyed.row, surveyed.message, surveyed.age
+    seconds = None if age is None else age.total_seconds()
+    return {
+        "queuedMessage": row.id,
+        "server": row.server,
+        "message": row.message,
+        "lockedBy": row.locked_by,
+        "lockedAt": None if row.locked_at is None else instant(row.locked_at),
+        "age": seconds if as_json or age is None else _rounded(age),
+        "attempts": row.attempts,
+        "rcptTo": None if message is None else message.rcpt_to,
+        "domain": row.domain,
+        "state": surveyed.state,
+        "stage": surveyed.stage,
+    }
+
+
+def _rounded(age: timedelta) -> str:
+    """Without fractions of a second, which nobody reads."""
+    return format_duration(timedelta(seconds=age // timedelta(seconds=1)))
+
+
+def instant(read: datetime) -> str:
+    """A time of the main database, with all its microseconds."""
+    return read.replace(tzinfo=UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

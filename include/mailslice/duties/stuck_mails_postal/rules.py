@@ -1,0 +1,134 @@
+# ruff: noqa: INP001 - the duty brings the __init__.py
+"""When a queued message is stuck, and how far its worker had come: pure rules.
+
+The facts are in Postal's own rows; what they prove is said beside each rule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+
+from mailslice.stores.postal.messages import Delivery, MessageRow
+from mailslice.stores.postal.rows import QueuedMessage
+
+NEWEST = 10_000
+"""Delivery records of each server that the p99 is of."""
+FACTOR = 10
+SHORTEST = timedelta(minutes=10)
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as MariaDB's times are: naive, in UTC
+_MICROSECOND = timedelta(microseconds=1)
+_ANSWERS = frozenset({"Sent", "HardFail", "Held", "Processed"})
+_DEFERRALS = frozenset({"SoftFail", "Error"})
+
+
+class State(StrEnum):
+    """What became of a queued message. UNKNOWN: its server cannot be read."""
+
+    STUCK = "stuck"
+    CONTENT_LOST = "content lost"
+    MESSAGE_GONE = "message gone"
+    UNKNOWN = "unknown"
+
+
+class Stage(StrEnum):
+    """How far its worker had come with it, by what Postal wrote."""
+
+    BEFORE_SENDING = "before sending"
+    MAYBE_SENT = "maybe sent"
+    ANSWERED = "answered"
+    DEFERRED = "deferred"
+
+
+def p99_of(times: Mapping[Decimal, int]) -> timedelta | None:
+    """The p99 of sendings, by nearest rank; None when nothing was measured.
+
+    `times`: seconds, and how many sendings took so long. A clock that was set back gives less than
+    nothing, which counts as nothing.
+    """
+    rank = -(-99 * sum(times.values()) // 100)
+    for seconds in sorted(times):
+        rank -= times[seconds]
+        if rank <= 0:
+            return max(timedelta(seconds=float(seconds)), timedelta(0))
+    return None
+
+
+def lock_timeout_of(p99: timedelta | None) -> timedelta:
+    """How long a message may be locked where nobody set it."""
+    return max(SHORTEST, FACTOR * (p99 or timedelta(0)))
+
+
+def group_sizes(rows: Iterable[QueuedMessage]) -> Counter[tuple[str | None, datetime | None]]:
+    """How many locked rows one worker took at once, by name and time of the lock.
+
+    A leader is no part of its friends' batch: its name has random digits, theirs has not.
+    """
+    return Counter(row.lock for row in rows if row.is_locked)
+
+
+def limit_of(lock_timeout: timedelta, p99: timedelta | None, size: int) -> timedelta:
+    """How old the lock of a group may become: its last message waits for all the others."""
+    return lock_timeout + (size - 1) * (p99 or timedelta(0))
+
+
+def age_of(row: QueuedMessage, now: datetime) -> timedelta | None:
+    """How long it is locked; negative for a lock from the future, None without one."""
+    return None if row.locked_at is None else now - row.locked_at
+
+
+def is_stuck(age: timedelta | None, limit: timedelta) -> bool:
+    """Whether the lock is older than allowed. One from the future is young."""
+    return age is not None and age > limit
+
+
+def is_old(row: QueuedMessage, now: datetime, lock_timeout: timedelta) -> bool:
+    """Whether a row without a lock has been there for longer than a lock may be."""
+    return not row.is_locked and row.created_at is not None and now - row.created_at > lock_timeout
+
+
+def stage_of(
+    row: QueuedMessage,
+    message: MessageRow,
+    deliveries: Collection[Delivery],
+    *,
+    has_own_header: bool,
+) -> Stage:
+    """How far the worker had come that holds `row`.
+
+    A record since the lock is the worker's, by its own clock: it wrote lock and record. Bounced and
+    HoldCancelled come from elsewhere. Without a record only one thing proves that nothing was sent:
+    the mark that a worker makes before it sends is missing, of this attempt and of all before it.
+    """
+    if is_answered(row, deliveries):
+        return Stage.ANSWERED
+    if _since_lock(row, deliveries) & _DEFERRALS:
+        return Stage.DEFERRED
+    unmarked = (message.scope == "outgoing" and not has_own_header) or (
+        message.scope == "incoming" and message.inspected == 0
+    )
+    return Stage.BEFORE_SENDING if unmarked else Stage.MAYBE_SENT
+
+
+def is_answered(row: QueuedMessage, deliveries: Collection[Delivery]) -> bool:
+    """Whether only the end is missing: a record since the lock says what became of the message."""
+    return not _ANSWERS.isdisjoint(_since_lock(row, deliveries))
+
+
+def _since_lock(row: QueuedMessage, deliveries: Collection[Delivery]) -> set[str | None]:
+    since = _seconds(row.locked_at)
+    return {
+        record.status
+        for record in deliveries
+        if since is not None and record.timestamp is not None and record.timestamp >= since
+    }
+
+
+def _seconds(instant: datetime | None) -> Decimal | None:
+    """Seconds since the epoch, all microseconds kept: a float has too few digits."""
+    if instant is None:
+        return None
+    return Decimal((instant - _EPOCH) // _MICROSECOND).scaleb(-6)
