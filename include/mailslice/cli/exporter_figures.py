@@ -180,9 +180,9 @@ def _of_broker_queue(queue: QueueName, moving: Mapping[str, Traffic]) -> Iterato
 
 def ledger_figures(stores: Stores) -> Iterator[Figure]:
     """Last runs of every duty, measurements, verdicts, workers."""
-    from mailslice.stores.cassandra.own import Runs, WorkerRecords
+    from mailslice.stores.cassandra.own import WorkerRecords
 
-    runs = Runs.existing(stores.cassandra, stores.settings)
+    runs = stores.existing_runs()
     for rows in runs.newest(_REPORTS_EACH) if runs is not None else ():
         reports = [json.loads(row.report) for row in rows if row.finished is not None]
         if reports:

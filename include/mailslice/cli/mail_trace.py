@@ -292,9 +292,8 @@ class Trace:
 
     def _audit(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
         from mailslice.maintenance.audits import newest_audit
-        from mailslice.stores.cassandra.own import Runs
 
-        if Runs.existing(self._stores.cassandra, self._stores.settings) is None:
+        if self._stores.existing_runs() is None:
             return
         audit = newest_audit(self._stores, queue)
         for mail in audit.mails(_artifacts(self._stores)) if audit is not None else ():

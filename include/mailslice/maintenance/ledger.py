@@ -12,7 +12,7 @@ from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.stores.cassandra.own import RunRow
+from mailslice.stores.own.runs import RunRow
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
@@ -43,7 +43,7 @@ class Ledger:
             finished=datetime.fromisoformat(report["finished"]) if report["finished"] else None,
         )
         # Cassandra keeps milliseconds: a start in the same one is this row, not an earlier one.
-        runs = self._stores.own.runs
+        runs = self._stores.records.runs
         earlier = [
             old
             for old in runs.list(row.duty, row.queue, _NEWEST)

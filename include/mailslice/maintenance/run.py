@@ -130,7 +130,7 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[Self]:
         """Hold the duty's locks, as `apply` does. Raises LockHeld."""
-        table, run = self.stores.own.locks, self.request.run
+        table, run = self.stores.records.locks, self.request.run
         with ExitStack() as stack:
             acquired = [
                 stack.enter_context(locked(table, name, run, patience=self.lock_patience))

@@ -11,15 +11,14 @@ from mailslice.model.settings import Settings
 if TYPE_CHECKING:
     from mailslice.stores.blobs.store import BlobStore
     from mailslice.stores.cassandra.mailboxes import MailboxTables
-    from mailslice.stores.cassandra.own import (
-        OwnTables,
-        Runs,
-        SliceStatistic,
-        WorkerRecord,
-    )
+    from mailslice.stores.cassandra.own import OwnTables, SliceStatistic, WorkerRecord
     from mailslice.stores.cassandra.packed import PackedReader
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.stores.cassandra.tables import QueueTables
+    from mailslice.stores.mariadb.own import OwnDatabase
+    from mailslice.stores.own import OwnRecords
+    from mailslice.stores.own.records import Records, TableShape
+    from mailslice.stores.own.runs import Runs
     from mailslice.stores.postal.databases import PostalDatabases
     from mailslice.stores.rabbitmq.management import Management
     from mailslice.stores.rabbitmq.topology import Topology
@@ -39,14 +38,11 @@ class Stores:
 
     def close(self) -> None:
         """Close what was opened. May be called twice."""
-        session = self.__dict__.pop("cassandra", None)
-        for name in ("tables", "mailboxes", "own"):
+        for name in ("tables", "mailboxes", "own", "records"):
             self.__dict__.pop(name, None)
-        if session is not None:
-            session.close()
-        postal = self.__dict__.pop("postal", None)
-        if postal is not None:
-            postal.close()
+        for name in ("cassandra", "own_database", "postal"):
+            if (store := self.__dict__.pop(name, None)) is not None:
+                store.close()
 
     @cached_property
     def cassandra(self) -> CassandraSession:
@@ -76,16 +72,39 @@ class Stores:
 
     @cached_property
     def own(self) -> OwnTables:
-        """Mailslice's own tables, created when missing."""
+        """Mailslice's own tables in Cassandra, created when missing."""
         from mailslice.stores.cassandra.own import OwnTables
 
         return OwnTables(self.cassandra, self.settings)
 
+    @cached_property
+    def own_database(self) -> OwnDatabase:
+        """Where the records are kept in a deployment that has only Postal."""
+        from mailslice.stores.mariadb.own import OwnDatabase
+
+        return OwnDatabase(self.settings)
+
+    @cached_property
+    def records(self) -> OwnRecords:
+        """The own tables that a deployment without Cassandra has, too, created when missing."""
+        if has_cassandra(self.settings):
+            return self.own
+        return self.own_database.created()
+
+    def existing_records(self, shape: TableShape) -> Records | None:
+        """One of these tables, for looking: None where it was never needed. Creates nothing."""
+        if not has_cassandra(self.settings):
+            return self.own_database.existing(shape)
+        from mailslice.stores.cassandra.own.records import existing_records
+
+        return existing_records(self.cassandra, self.settings, shape)
+
     def existing_runs(self) -> Runs | None:
         """The ledger's table, for looking: None where no run was ever written. Creates nothing."""
-        from mailslice.stores.cassandra.own import Runs
+        from mailslice.stores.own.runs import RUNS, Runs
 
-        return Runs.existing(self.cassandra, self.settings)
+        records = self.existing_records(RUNS)
+        return None if records is None else Runs(records)
 
     def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:
         """Statistics of the queue's closed slices, by cleanups; none without a table."""
@@ -135,6 +154,11 @@ class Stores:
         from mailslice.stores.blobs.opening import open_blob_store
 
         return open_blob_store(self.settings.s3, self.settings.own.bucket)
+
+
+def has_cassandra(settings: Settings) -> bool:
+    """Whether the deployment has a Cassandra: all have, but those that name a Postal alone."""
+    return settings.postal.url is None or "contact_points" in settings.cassandra.model_fields_set
 
 
 def open_stores(settings: Settings) -> Stores:

@@ -31,10 +31,10 @@ _SHOWN = 3
 
 def stored(stores: Stores) -> bool | None:
     """The stored answer; None where nothing was stored, which means shared. Creates nothing."""
-    from mailslice.stores.cassandra.own import Locks
+    from mailslice.stores.own.locks import LOCKS, Locks
 
-    locks = Locks.existing(stores.cassandra, stores.settings)
-    value = locks.holder(NAME) if locks is not None else None
+    records = stores.existing_records(LOCKS)
+    value = Locks(records).holder(NAME) if records is not None else None
     return None if value is None else value == _text(True)
 
 
@@ -120,9 +120,10 @@ def dissenters(
 
 
 def _first(stores: Stores) -> bool:
-    from mailslice.stores.cassandra.own import Locks
+    from mailslice.stores.cassandra.own.records import created_records
+    from mailslice.stores.own.locks import LOCKS, Locks
 
-    table = Locks.created(stores.cassandra, stores.settings)
+    table = Locks(created_records(stores.cassandra, stores.settings, LOCKS))
     return table.first(NAME, _text(False)) == _text(True)
 
 

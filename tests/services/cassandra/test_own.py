@@ -1,11 +1,11 @@
 """mailslice's own tables."""
 
+import itertools
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from time import sleep
 from uuid import uuid4
 
 import pytest
@@ -20,14 +20,15 @@ from mailslice.stores.cassandra.own import (
     DelayedMail,
     OwnTables,
     QueueSample,
-    RunRow,
     SliceStatistic,
 )
+from tests.contracts.own_records import OwnRecordsContract
 from tests.contracts.tables import some_queue
 
 NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
+_SERVERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -46,91 +47,14 @@ def queue():
     return some_queue()
 
 
-def run_row(queue, run="r1", minutes=0, duty="queue_cleanup"):
-    return RunRow(
-        run,
-        duty,
-        queue,
-        NOW + minutes * MINUTE,
-        "done",
-        '{"é":1}',
-        "dag-1",
-        "alice",
-        "because",
-        "sha",
-        NOW + DAY,
-    )
+class TestRecords(OwnRecordsContract):
+    @pytest.fixture
+    def name(self, queue):
+        return queue
 
-
-def test_a_run_is_read_as_it_was_saved(own, queue):
-    row = run_row(queue, run=f"run-{queue}")
-    own.runs.save(row, DAY)
-    assert own.runs.get(row.run) == row
-    assert own.runs.list("queue_cleanup", queue) == [row]
-    bare = RunRow(f"bare-{queue}", "queue_size", queue, NOW, "running")
-    own.runs.save(bare, DAY)
-    assert own.runs.get(bare.run) == bare
-    assert own.runs.get("no such run") is None
-
-
-def test_a_run_saved_again_is_one_row(own, queue):
-    own.runs.save(run_row(queue), DAY)
-    own.runs.save(replace(run_row(queue), status="failed"), DAY)
-    assert [row.status for row in own.runs.list(queue=queue)] == ["failed"]
-
-
-def test_runs_are_listed_newest_first_by_duty_and_queue(own, queue):
-    other = some_queue()
-    for minutes, duty, name in (
-        (1, "queue_cleanup", queue),
-        (3, "queue_size", queue),
-        (2, "queue_cleanup", other),
-        (4, "queue_cleanup", queue),
-    ):
-        own.runs.save(run_row(name, f"{queue}-{minutes}", minutes, duty), DAY)
-    mine = lambda rows: [
-        row.run.removeprefix(queue + "-") for row in rows if row.run.startswith(queue)
-    ]
-    assert mine(own.runs.list(limit=1000)) == ["4", "3", "2", "1"]
-    assert mine(own.runs.list("queue_cleanup", queue)) == ["4", "1"]
-    assert mine(own.runs.list("queue_cleanup", queue, limit=1)) == ["4"]
-    assert mine(own.runs.list(queue=queue)) == ["4", "3", "1"]
-    own.runs.delete(run_row(queue, f"{queue}-4", 4))
-    assert mine(own.runs.list("queue_cleanup", queue)) == ["1"]
-
-
-def test_a_run_goes_with_its_retention(own, queue):
-    own.runs.save(run_row(queue), timedelta(seconds=1))
-    own.runs.save(run_row(queue, "r2"), timedelta(days=100_000))
-    sleep(2.1)
-    assert [row.run for row in own.runs.list(queue=queue)] == ["r2"]
-
-
-def test_a_lock_has_one_owner(own, queue):
-    assert own.locks.acquire(queue, "a", MINUTE) == "a"
-    assert own.locks.acquire(queue, "b", MINUTE) == "a"
-    assert own.locks.acquire(queue, "a", MINUTE) == "a"
-    assert (own.locks.renew(queue, "b", MINUTE), own.locks.release(queue, "b")) == (False, False)
-    assert own.locks.holder(queue) == "a"
-    assert own.locks.renew(queue, "a", MINUTE)
-    assert own.locks.release(queue, "a")
-    assert own.locks.holder(queue) is None
-    assert own.locks.acquire(queue, "b", MINUTE) == "b"
-
-
-def test_a_dead_owners_lock_is_free_after_its_ttl(own, queue):
-    assert own.locks.acquire(queue, "a", timedelta(seconds=1)) == "a"
-    sleep(2.1)
-    assert own.locks.holder(queue) is None
-    assert not own.locks.renew(queue, "a", MINUTE)
-    assert own.locks.acquire(queue, "b", MINUTE) == "b"
-
-
-def test_a_renewed_lock_outlives_its_first_ttl(own, queue):
-    assert own.locks.acquire(queue, "a", timedelta(seconds=2)) == "a"
-    assert own.locks.renew(queue, "a", MINUTE)
-    sleep(3.1)
-    assert own.locks.acquire(queue, "b", MINUTE) == "a"
+    @pytest.fixture
+    def server(self):
+        return next(_SERVERS)
 
 
 def delayed(**changes):

@@ -127,7 +127,7 @@ def test_shared_is_shown_stored_and_refused_where_a_process_differs(cli):
 KILLED = """
 import os, signal, sys
 from mailslice.cli.main import main
-from mailslice.stores.cassandra.own.locks import Locks
+from mailslice.stores.own.locks import Locks
 
 when = sys.argv.pop()
 

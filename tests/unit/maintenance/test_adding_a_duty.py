@@ -40,7 +40,7 @@ def settings(tmp_path, monkeypatch):
     monkeypatch.setattr(mailslice.duties, "__path__", here)
     runs = Runs()
     own = SimpleNamespace(locks=Locks(), runs=runs)
-    stores = SimpleNamespace(own=own, existing_runs=lambda: runs)
+    stores = SimpleNamespace(own=own, records=own, existing_runs=lambda: runs)
 
     @contextmanager
     def opened(_settings):

@@ -116,7 +116,7 @@ def take(tmp_path, duty, locks, monkeypatch):
                 "burn",
                 params or DutyParams(),
                 clock=lambda: now,
-                stores=SimpleNamespace(own=SimpleNamespace(locks=locks)),
+                stores=SimpleNamespace(records=SimpleNamespace(locks=locks)),
             )
             summary = runner.step_of(of, name)(context)
             context.folder.write_json(FILES[name], {**summary, "step": name, "seconds": 1})

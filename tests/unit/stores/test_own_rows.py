@@ -9,9 +9,9 @@ import pytest
 
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.own import TABLES
-from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import ttl_seconds
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
+from mailslice.stores.own.codec import RowCodec
 
 AT = datetime(2026, 11, 22, 12, 30, 1, 234567, tzinfo=UTC)
 
@@ -109,10 +109,10 @@ def test_every_own_table_is_registered_with_its_columns():
     assert set(TABLES) == {
         *("runs", "locks", "delayed_mails", "queue_samples", "slice_statistics", "decisions"),
         *("dead_letter_notes", "counter_claims", "worker_records", "quarantine", "mail_stages"),
-        *("republished_mails", "destinations"),
+        *("republished_mails", "destinations", "postal_quarantine", "postal_decisions"),
     }
     assert TABLES["locks"].declaration() == (
-        "(name text, owner text, PRIMARY KEY (name)) WITH gc_grace_seconds = 86400"
+        "(name text, owner text, PRIMARY KEY ((name))) WITH gc_grace_seconds = 86400"
     )
     assert (
         TABLES["decisions"]

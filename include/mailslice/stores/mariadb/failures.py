@@ -17,6 +17,10 @@ class NoRight(Refused):
     """The user lacks a grant: this says nothing about whether the thing is there."""
 
 
+class AlreadyThere(MailsliceError):
+    """A row of this key is there."""
+
+
 class NoSuchObject(MailsliceError):
     """A database, table or column is not there."""
 
@@ -26,6 +30,7 @@ _KINDS: tuple[tuple[set[int], type[MailsliceError], str], ...] = (
     ({1044, 1142, 1143, 1227, 1370}, NoRight, ". docs/postal.md lists the grants"),
     ({1049, 1054, 1146}, NoSuchObject, ""),
     ({1205, 1213}, Contended, ""),
+    ({1062}, AlreadyThere, ""),
     # It logs statements, and refuses READ COMMITTED.
     ({1665}, Refused, ". Remedy: binlog_format=MIXED or ROW"),
 )

@@ -90,7 +90,8 @@ class Heap:
         self.source = References()
         runs = SimpleNamespace(list=lambda *_: [])
         self.stores = SimpleNamespace(
-            own=SimpleNamespace(locks=Locks(), runs=runs),
+            own=(own := SimpleNamespace(locks=Locks(), runs=runs)),
+            records=own,
             existing_runs=lambda: runs,
             cassandra=SimpleNamespace(longest_statement=timedelta(0)),
         )

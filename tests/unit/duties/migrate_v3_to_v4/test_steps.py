@@ -44,7 +44,7 @@ class Tables:
         existing = (QueueTable.V3, QueueTable.V4)
         self.stores = MemoryStores(self.settings, existing=existing, now_us=lambda: written)
         self.stores.rabbitmq.declare(QUEUE)
-        self.stores.own = SimpleNamespace(locks=Locks())
+        self.stores.own = self.stores.records = SimpleNamespace(locks=Locks())
         self.stores.cassandra = SimpleNamespace(now_skew=lambda _: timedelta(0))
         self.v3, self.v4 = self.stores.tables.v3, self.stores.tables.v4
         self.folder = folder

@@ -62,7 +62,7 @@ class View:
         written = micros(NOW - HOUR)
         stores = MemoryStores(self.settings, now_us=lambda: written)
         stores.rabbitmq.declare(QUEUE)
-        stores.own = SimpleNamespace(locks=Locks(), slice_statistics=Statistics())
+        stores.own = stores.records = SimpleNamespace(locks=Locks(), slice_statistics=Statistics())
         stores.cassandra = SimpleNamespace(now_skew=lambda _: timedelta(0))
         self.folder, self.stores, self.tables = folder, stores, stores.tables
         self.files = run_of(folder, "queue_cleanup").folder

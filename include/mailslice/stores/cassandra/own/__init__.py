@@ -8,25 +8,24 @@ from mailslice.stores.cassandra.own.decisions import DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DelayedMail, DelayedMails
 from mailslice.stores.cassandra.own.destinations import Destinations
 from mailslice.stores.cassandra.own.letters import DeadLetterNote, DeadLetterNotes
-from mailslice.stores.cassandra.own.locks import Locks
 from mailslice.stores.cassandra.own.mail_stages import MailStages
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, QuarantineTable
+from mailslice.stores.cassandra.own.records import records_of
 from mailslice.stores.cassandra.own.republished import PublishState, Republished, RepublishedMails
-from mailslice.stores.cassandra.own.runs import RunRow, Runs
 from mailslice.stores.cassandra.own.samples import QueueSample, QueueSamples
 from mailslice.stores.cassandra.own.statistics import SliceStatistic, SliceStatistics
 from mailslice.stores.cassandra.own.table import TABLES, create
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.cassandra.session import CassandraSession
+from mailslice.stores.own import OwnRecords
 
 
-class OwnTables:
+class OwnTables(OwnRecords):
     """The own tables of one session, created when missing. Raises as `table.create`."""
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
         keyspace = create(session, settings, TABLES.values())
-        self.runs = Runs(session, keyspace)
-        self.locks = Locks(session, keyspace)
+        super().__init__(lambda shape: records_of(session, keyspace, shape))
         self.delayed_mails = DelayedMails(session, keyspace)
         self.queue_samples = QueueSamples(session, keyspace)
         self.slice_statistics = SliceStatistics(session, keyspace)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.table import Statement, insert, select
+from mailslice.stores.own.codec import RowCodec
 
 BY_A_PERSON = "a person decided"
 """The verdict of a decision that no duty and no worker took."""

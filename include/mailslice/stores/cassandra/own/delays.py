@@ -20,10 +20,10 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST
-from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.session import Row
 from mailslice.stores.cassandra.table import Statement, insert, select
+from mailslice.stores.own.codec import RowCodec
 
 _SHARDS = 16
 _CLOSED_TTL_SECONDS = 30 * 86400

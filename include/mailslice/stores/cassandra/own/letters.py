@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.table import Statement, insert, select
+from mailslice.stores.own.codec import RowCodec
 
 _TTL_SECONDS = 365 * 86400
 

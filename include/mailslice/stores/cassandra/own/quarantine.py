@@ -16,9 +16,9 @@ from typing import Any
 
 from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.table import Statement, assignments, insert, select
+from mailslice.stores.own.codec import RowCodec
 
 
 class State(StrEnum):

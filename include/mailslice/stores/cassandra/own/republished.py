@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.table import Statement, assignments, insert, select
+from mailslice.stores.own.codec import RowCodec
 
 
 class PublishState(StrEnum):

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.table import Statement, insert, select
+from mailslice.stores.own.codec import RowCodec
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,9 @@ class OwnTable(Table):
     COLUMNS: ClassVar[Mapping[str, str]]
     """Name -> type, by SCHEMA."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, declared: bool = True) -> None:
+        if not declared:
+            return  # a class of tables, none itself
         TABLES[cls.TABLE] = cls
         *columns, _ = _COMMA.split(" ".join(cls.SCHEMA.partition("PRIMARY")[0].split()))
         cls.COLUMNS = dict(column.split(" ", 1) for column in columns)

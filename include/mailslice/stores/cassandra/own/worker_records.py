@@ -20,10 +20,10 @@ from cassandra.cluster import ResponseFuture
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.processing_times import ProcessingTimes
-from mailslice.stores.cassandra.own.rows import RowCodec
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.session import Row
 from mailslice.stores.cassandra.table import Statement, select
+from mailslice.stores.own.codec import RowCodec
 
 _TTL_SECONDS = 86400
 _MISSED_BEATS = 4

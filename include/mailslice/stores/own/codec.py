@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import datetime, timedelta
 from enum import Enum
@@ -42,6 +42,14 @@ class RowCodec(Generic[T]):
             None if (value := getattr(record, name)) is None else encode(value)
             for name, encode in values
         ]
+
+    def mapping(self, record: T) -> dict[str, Any]:
+        """The same by their columns."""
+        return dict(zip(self.columns, self.values(record), strict=True))
+
+    def of_mapping(self, row: Mapping[str, Any]) -> T:
+        """The dataclass of a row's columns; others than its own are left out."""
+        return self.record([row[column] for column in self.columns])
 
     def record(self, values: Sequence[Any], **omitted: object) -> T:
         """The dataclass of a row's values; `omitted` are the fields that have no column."""

@@ -1,0 +1,124 @@
+"""Records of `stores.own` in Cassandra: conditional writes are LWT, single rows are read SERIAL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
+from mailslice.stores.cassandra.session import CassandraSession
+from mailslice.stores.cassandra.table import applied, assignments, insert, select
+from mailslice.stores.own import SHAPES
+from mailslice.stores.own.records import Shape, Values
+
+
+class CassandraRecords(OwnTable, declared=False):
+    """One table. Each statement is prepared at its first use."""
+
+    SHAPE: ClassVar[Shape]
+
+    def put(self, values: Values, ttl: timedelta | None = None) -> None:
+        self._run(insert(values, "USING TTL ?"), [*values.values(), _seconds(ttl)])
+
+    def add(self, values: Values, ttl: timedelta | None = None) -> Values | None:
+        # Written twice it is the same row: callers know their own.
+        cql = insert(values, "IF NOT EXISTS USING TTL ?")
+        key = {name: values[name] for name in self.SHAPE.key}
+        while not applied(self._run(cql, [*values.values(), _seconds(ttl)])):
+            if (existing := self.get(key)) is not None:
+                return existing
+            # It went between the two: ours was not written, either.
+        return None
+
+    def get(self, key: Values) -> Values | None:
+        columns = self.SHAPE.columns
+        rows = self._run(select(columns, _where(key)), [*key.values()], serial=True)
+        return dict(zip(columns, rows[0], strict=True)) if rows else None
+
+    def rows(self, partition: Values, limit: int | None = None) -> Iterator[Values]:
+        columns = self.SHAPE.columns
+        limits = "" if limit is None else " LIMIT ?"
+        cql = select(columns, _where(partition) + limits)
+        params = [*partition.values(), *(() if limit is None else (limit,))]
+        for row in self._session.stream(self.prepare_statement(cql), params):
+            yield dict(zip(columns, row, strict=True))
+
+    def each_key(self) -> Iterator[Values]:
+        names = self.SHAPE.key
+        for row in self._session.stream(self.prepare_statement(select(names))):
+            yield dict(zip(names, row, strict=True))
+
+    def partitions(self) -> Iterator[Values]:
+        names = self.SHAPE.partition
+        cql = f"SELECT DISTINCT {', '.join(names)} FROM {{table}}"
+        for row in self._session.stream(self.prepare_statement(cql)):
+            yield dict(zip(names, row, strict=True))
+
+    def change(
+        self, key: Values, changes: Values, expected: Values, ttl: timedelta | None = None
+    ) -> bool:
+        cql = f"UPDATE {{table}} USING TTL ? SET {assignments(changes)} WHERE {_where(key)} "
+        params = [_seconds(ttl), *changes.values(), *key.values(), *expected.values()]
+        # Asked again after it was done, it says no: nobody may ask again but the caller.
+        idempotent = changes == expected
+        rows = self._run(cql + f"IF {_where(expected)}", params, idempotent=idempotent)
+        return applied(rows)
+
+    def remove(self, key: Values) -> None:
+        self._run(f"DELETE FROM {{table}} WHERE {_where(key)}", [*key.values()])
+
+    def remove_if(self, key: Values, expected: Values) -> bool:
+        cql = f"DELETE FROM {{table}} WHERE {_where(key)} IF {_where(expected)}"
+        return applied(self._run(cql, [*key.values(), *expected.values()], idempotent=False))
+
+    def _run(self, cql: str, params: list[Any], **options: bool) -> list[Any]:
+        return self._session.execute(self.prepare_statement(cql, **options), params)
+
+
+def _declare(shape: Shape) -> type[CassandraRecords]:
+    """The class of a shape's table; it adds itself to TABLES."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in shape.columns.items())
+    key = ", ".join((f"({', '.join(shape.partition)})", *shape.clustering))
+    order = f"CLUSTERING ORDER BY ({shape.clustering[0]} DESC" if shape.newest_first else ""
+    order += "".join(f", {name} ASC" for name in shape.clustering[1:]) + ")" if order else ""
+    attributes = {
+        "TABLE": shape.name,
+        "SCHEMA": f"{columns}, PRIMARY KEY ({key})",
+        "OPTIONS": order,
+        "GC_GRACE_SECONDS": shape.gc_grace_seconds,
+        "SHAPE": shape,
+        "__doc__": f"The table {shape.name}.",
+    }
+    return type(f"{shape.name}_records", (CassandraRecords,), attributes)
+
+
+_CLASSES = {shape.name: _declare(shape) for shape in SHAPES}
+
+
+def records_of(session: CassandraSession, keyspace: str, shape: Shape) -> CassandraRecords:
+    """The table of a shape, which is there."""
+    return _CLASSES[shape.name](session, keyspace)
+
+
+def existing_records(
+    session: CassandraSession, settings: Settings, shape: Shape
+) -> CassandraRecords | None:
+    """As OwnTable.existing: None where it was never needed."""
+    return _CLASSES[shape.name].existing(session, settings)
+
+
+def created_records(
+    session: CassandraSession, settings: Settings, shape: Shape
+) -> CassandraRecords:
+    """As OwnTable.created."""
+    return _CLASSES[shape.name].created(session, settings)
+
+
+def _where(columns: Iterable[str]) -> str:
+    return " AND ".join(f"{name} = ?" for name in columns)
+
+
+def _seconds(ttl: timedelta | None) -> int:
+    return 0 if ttl is None else ttl_seconds(ttl)

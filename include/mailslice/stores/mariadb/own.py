@@ -1,0 +1,280 @@
+"""Records of `stores.own` in a MariaDB database of mailslice's own.
+
+A row with an end (`expires_at`) is invisible after it, and goes when its key is written again or
+when the table is pruned. Ends are by the server's clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.errors import BadSetting
+from mailslice.model.mariadb_url import MariaDbUrl
+from mailslice.model.settings import Settings
+from mailslice.stores.mariadb.client import MariaDb, MariaDbTransaction, Row, quoted
+from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight
+from mailslice.stores.own import SHAPES, OwnRecords
+from mailslice.stores.own.records import Shape, Values
+
+DATABASE = "mailslice"
+_TYPES = {
+    "text": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    "int": "INT",
+    "bigint": "BIGINT",
+    "timestamp": "BIGINT",
+}
+_KEY_TEXT = "VARCHAR(180) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+"""Four of these fit into an index of InnoDB (3,072 bytes)."""
+_ALIVE = "(expires_at IS NULL OR expires_at > UTC_TIMESTAMP(6))"
+_END = "UTC_TIMESTAMP(6) + INTERVAL %s SECOND"
+_LONGEST = timedelta(days=365 * 5)
+"""What lasts longer is for ever, as in Cassandra."""
+_TRIES = 5
+
+
+class OwnDatabase:
+    """The database, over one connection that threads share. Nothing is created by opening it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.url, setting = own_url(settings)
+        self._db = MariaDb(self.url, settings.postal, setting=setting)
+        self._setting = setting
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._db.close()
+
+    def existing(self, shape: Shape) -> MariaDbRecords | None:
+        """A table, or None where it was never needed."""
+        found = self.rows(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            (self.url.database, shape.name),
+        )
+        return MariaDbRecords(self, shape) if found else None
+
+    def created(self) -> OwnRecords:
+        """All tables, created when missing. Raises BadSetting where that is not allowed."""
+        self._require_own()
+        try:
+            self._create()
+        except NoRight as error:
+            user, name = self.url.user, quoted(self.url.database)
+            raise BadSetting(
+                f"{error}. mailslice's own database cannot be made or changed. Remedy: "
+                f"CREATE DATABASE {name}; GRANT ALL ON {name}.* TO '{user}'@'%'; or set "
+                "MAILSLICE_OWN_URL"
+            ) from None
+        return OwnRecords(lambda shape: MariaDbRecords(self, shape))
+
+    def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+        """The rows of a reading statement."""
+        with self._lock:
+            return self._db.rows(sql, params)
+
+    @contextmanager
+    def transaction(self) -> Iterator[MariaDbTransaction]:
+        """As of MariaDb, for one thread at a time."""
+        with self._lock, self._db.transaction() as transaction:
+            yield transaction
+
+    def execute(self, sql: str, params: Sequence[object] = ()) -> int:
+        """As of MariaDb; a statement that met another one is sent again."""
+        for _ in range(_TRIES - 1):
+            try:
+                with self._lock:
+                    return self._db.execute(sql, params)
+            except Contended:
+                continue
+        with self._lock:
+            return self._db.execute(sql, params)
+
+    def _require_own(self) -> None:
+        """Raises BadSetting where the database is one of Postal's."""
+        found = self.rows(
+            "SELECT table_name FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name IN ('queued_messages', 'deliveries')",
+            (self.url.database,),
+        )
+        if found:
+            raise BadSetting(
+                f"{self._setting}: database {self.url.database!r} at {self.url.address} is "
+                f"Postal's (it has {found[0][0]}); mailslice's own tables need another: "
+                "MAILSLICE_OWN_URL"
+            )
+
+    def _create(self) -> None:
+        name = self.url.database
+        databases = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
+        if not self.rows(databases, (name,)):
+            self.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(name)}")
+        existing: dict[str, set[str]] = {}
+        for table, column in self.rows(
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = %s",
+            (name,),
+        ):
+            existing.setdefault(table, set()).add(column)
+        for shape in SHAPES:
+            if shape.name not in existing:
+                self.execute(_create_table(name, shape))
+            for column in shape.columns.keys() - existing.get(shape.name, shape.columns.keys()):
+                self.execute(
+                    f"ALTER TABLE {quoted(name, shape.name)} ADD COLUMN IF NOT EXISTS "
+                    f"{quoted(column)} {_type(shape, column)}"
+                )
+
+
+class MariaDbRecords:
+    """One table of mailslice's own."""
+
+    def __init__(self, database: OwnDatabase, shape: Shape) -> None:
+        self._database = database
+        self._shape = shape
+        self._name = quoted(database.url.database, shape.name)
+
+    def put(self, values: Values, ttl: timedelta | None = None) -> None:
+        columns = [*values, "expires_at"]
+        own = ", ".join(f"{quoted(name)} = VALUES({quoted(name)})" for name in columns)
+        sql, params = self._insert(values, ttl)
+        self._database.execute(f"{sql} ON DUPLICATE KEY UPDATE {own}", params)
+
+    def add(self, values: Values, ttl: timedelta | None = None) -> Values | None:
+        key = {name: values[name] for name in self._shape.key}
+        sql, params = self._insert(values, ttl)
+        while True:
+            self._database.execute(
+                f"DELETE FROM {self._name} WHERE {_where(key)} AND NOT {_ALIVE}", _bound(key)
+            )
+            try:
+                self._database.execute(sql, params)
+            except AlreadyThere:
+                if (existing := self.get(key)) is not None:
+                    return existing
+                continue  # it ended between the two
+            return None
+
+    def get(self, key: Values) -> Values | None:
+        found = list(self._select(key, self._shape.columns))
+        return found[0] if found else None
+
+    def rows(self, partition: Values, limit: int | None = None) -> Iterator[Values]:
+        order = ", ".join(
+            quoted(name) + (" DESC" if self._shape.newest_first and not index else "")
+            for index, name in enumerate(self._shape.clustering)
+        )
+        more = (f" ORDER BY {order}" if order else "") + ("" if limit is None else " LIMIT %s")
+        params = () if limit is None else (limit,)
+        return self._select(partition, self._shape.columns, more, params)
+
+    def each_key(self) -> Iterator[Values]:
+        return self._select({}, self._shape.key)
+
+    def partitions(self) -> Iterator[Values]:
+        names = self._shape.partition
+        return self._select({}, names, f" GROUP BY {_names(names)}")
+
+    def change(
+        self, key: Values, changes: Values, expected: Values, ttl: timedelta | None = None
+    ) -> bool:
+        end, seconds = _end(ttl)
+        assigned = ", ".join(f"{quoted(name)} = %s" for name in changes)
+        return bool(
+            self._database.execute(
+                f"UPDATE {self._name} SET {assigned}, expires_at = {end} "
+                f"WHERE {_where((*key, *expected))} AND {_ALIVE}",
+                [*_bound(changes), *seconds, *_bound(key), *_bound(expected)],
+            )
+        )
+
+    def remove(self, key: Values) -> None:
+        self._database.execute(f"DELETE FROM {self._name} WHERE {_where(key)}", _bound(key))
+
+    def remove_if(self, key: Values, expected: Values) -> bool:
+        return bool(
+            self._database.execute(
+                f"DELETE FROM {self._name} WHERE {_where((*key, *expected))} AND {_ALIVE}",
+                [*_bound(key), *_bound(expected)],
+            )
+        )
+
+    def prune(self) -> int:
+        """Delete rows whose end is over, 1,000 at most; how many."""
+        return self._database.execute(f"DELETE FROM {self._name} WHERE NOT {_ALIVE} LIMIT 1000")
+
+    def _insert(self, values: Values, ttl: timedelta | None) -> tuple[str, list[Any]]:
+        end, seconds = _end(ttl)
+        marks = ", ".join("%s" for _ in values)
+        sql = f"INSERT INTO {self._name} ({_names(values)}, expires_at) VALUES ({marks}, {end})"
+        return sql, [*_bound(values), *seconds]
+
+    def _select(
+        self, key: Values, columns: Iterable[str], more: str = "", params: Sequence[object] = ()
+    ) -> Iterator[Values]:
+        names = tuple(columns)
+        where = f"{_where(key)} AND {_ALIVE}" if key else _ALIVE
+        sql = f"SELECT {_names(names)} FROM {self._name} WHERE {where}{more}"
+        for row in self._database.rows(sql, [*_bound(key), *params]):
+            yield {
+                name: instant(value) if value is not None and self._is_time(name) else value
+                for name, value in zip(names, row, strict=True)
+            }
+
+    def _is_time(self, column: str) -> bool:
+        return self._shape.columns[column] == "timestamp"
+
+
+def own_url(settings: Settings) -> tuple[MariaDbUrl, str]:
+    """The database of the own tables, and the variable that names its server.
+
+    Raises BadSetting where no variable does.
+    """
+    if settings.own.url is not None:
+        return MariaDbUrl.parse(settings.own.url.get_secret_value()), "MAILSLICE_OWN_URL"
+    if settings.postal.url is None:
+        raise BadSetting(
+            "MAILSLICE_POSTAL_URL is not set: mysql://user:password@host:port/database"
+        )
+    url = MariaDbUrl.parse(settings.postal.url.get_secret_value())
+    return url.with_database(DATABASE), "MAILSLICE_POSTAL_URL"
+
+
+def _create_table(database: str, shape: Shape) -> str:
+    columns = ", ".join(f"{quoted(name)} {_type(shape, name)}" for name in shape.columns)
+    return (
+        f"CREATE TABLE IF NOT EXISTS {quoted(database, shape.name)} ({columns}, "
+        f"expires_at DATETIME(6) NULL, PRIMARY KEY ({_names(shape.key)}), INDEX (expires_at)) "
+        "ENGINE=InnoDB"
+    )
+
+
+def _type(shape: Shape, column: str) -> str:
+    kind = shape.columns[column]
+    if column not in shape.key:
+        return f"{_TYPES[kind]} NULL"
+    return f"{_KEY_TEXT if kind == 'text' else _TYPES[kind]} NOT NULL"
+
+
+def _end(ttl: timedelta | None) -> tuple[str, list[float]]:
+    if ttl is None or ttl > _LONGEST:
+        return "NULL", []
+    return _END, [ttl.total_seconds()]
+
+
+def _bound(values: Values) -> list[Any]:
+    """What is bound: a time that was read is milliseconds again."""
+    return [epoch_ms(one) if isinstance(one, datetime) else one for one in values.values()]
+
+
+def _where(columns: Iterable[str]) -> str:
+    return " AND ".join(f"{quoted(name)} = %s" for name in columns)
+
+
+def _names(columns: Iterable[str]) -> str:
+    return ", ".join(map(quoted, columns))

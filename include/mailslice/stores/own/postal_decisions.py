@@ -1,0 +1,69 @@
+"""postal_decisions: what was decided about stuck messages of a Postal, by whom and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from mailslice.stores.own.codec import RowCodec
+from mailslice.stores.own.records import Records, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class PostalDecision:
+    """One decision. `age`: how long the row was locked; `verdict`: its state; `action`: what was
+    done; `log_id`: its name in Postal's deliveries.
+    """
+
+    server: int
+    message: int
+    queued_message: int
+    holder: str
+    age: timedelta
+    stage: str
+    verdict: str
+    action: str
+    why: str
+    decided: datetime
+    log_id: str
+    who: str = "unknown"
+    run: str = ""
+
+
+_ROWS = RowCodec(PostalDecision, age="age_ms")
+_TYPES = {
+    **dict.fromkeys(("server", "message", "queued_message"), "int"),
+    "age_ms": "bigint",
+    "decided": "timestamp",
+}
+POSTAL_DECISIONS = Shape(
+    "postal_decisions",
+    {"day": "text", **{name: _TYPES.get(name, "text") for name in _ROWS.columns}},
+    partition=("day",),
+    clustering=("decided", "log_id", "action"),
+    newest_first=True,
+)
+
+
+class PostalDecisions:
+    """The decisions, a partition a day (UTC)."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def save(self, row: PostalDecision, ttl: timedelta) -> None:
+        """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
+        self._records.put({"day": _day(row.decided), **_ROWS.mapping(row)}, ttl)
+
+    def list(self, since: datetime, until: datetime) -> Iterator[PostalDecision]:
+        """The decisions from `since` to `until`, newest first."""
+        day = until
+        while _day(day) >= _day(since):
+            rows = map(_ROWS.of_mapping, self._records.rows({"day": _day(day)}))
+            yield from (row for row in rows if since <= row.decided <= until)
+            day -= timedelta(days=1)
+
+
+def _day(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d}"

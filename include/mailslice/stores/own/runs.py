@@ -1,0 +1,98 @@
+"""runs: one row for each run of a duty, kept for the retention by TTL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from mailslice.codec.row import epoch_ms
+from mailslice.model.mail import QueueName
+from mailslice.stores.own.codec import RowCodec
+from mailslice.stores.own.records import Records, Shape, Values
+
+RUNS = Shape(
+    "runs",
+    {
+        **dict.fromkeys(("duty", "queuename"), "text"),
+        "started": "timestamp",
+        **dict.fromkeys(("run", "dag_run", "who", "reason", "status", "plan_digest"), "text"),
+        "finished": "timestamp",
+        "report": "text",
+    },
+    partition=("duty", "queuename"),
+    clustering=("started", "run"),
+    newest_first=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as the ledger has it.
+
+    `report` is the whole report as JSON, `dag_run` Airflow's run id.
+    """
+
+    run: str
+    duty: str
+    queue: QueueName
+    started: datetime
+    status: str
+    report: str = "{}"
+    dag_run: str | None = None
+    who: str | None = None
+    reason: str | None = None
+    plan_digest: str | None = None
+    finished: datetime | None = None
+
+
+_ROWS = RowCodec(RunRow, queue="queuename")
+
+
+class Runs:
+    """The ledger's table."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def save(self, row: RunRow, ttl: timedelta) -> None:
+        """Write the row over one of the same run and start. More than five years: for ever."""
+        self._records.put(_ROWS.mapping(row), ttl)
+
+    def list(
+        self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
+    ) -> list[RunRow]:
+        """The newest runs first, of one duty or queue or of all."""
+        rows = [
+            _ROWS.of_mapping(row)
+            for of in self._records.partitions()
+            if duty in {None, of["duty"]} and queue in {None, of["queuename"]}
+            for row in self._records.rows(of, limit)
+        ]
+        return sorted(rows, key=lambda row: (row.started, row.run), reverse=True)[:limit]
+
+    def newest(self, each: int) -> Iterator[Sequence[RunRow]]:
+        """The newest rows of every duty and queue, at most so many of each, newest first."""
+        for of in self._records.partitions():
+            yield [_ROWS.of_mapping(row) for row in self._records.rows(of, each)]
+
+    def get(self, run: str) -> RunRow | None:
+        """The run of this id, or None."""
+        for key in self._records.each_key():
+            if key["run"] == run:
+                row = self._records.get(key)
+                return None if row is None else _ROWS.of_mapping(row)
+        return None
+
+    def delete(self, row: RunRow) -> None:
+        """Delete the row."""
+        self._records.remove(_key(row))
+
+
+def _key(row: RunRow) -> Values:
+    return {
+        "duty": row.duty,
+        "queuename": row.queue,
+        "started": epoch_ms(row.started),
+        "run": row.run,
+    }

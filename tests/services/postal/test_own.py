@@ -1,0 +1,88 @@
+"""mailslice's own tables in MariaDB."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import Settings, load_settings
+from mailslice.stores import open_stores
+from mailslice.stores.mariadb.client import MariaDb, quoted
+from mailslice.stores.mariadb.own import OwnDatabase
+from mailslice.stores.own.runs import RUNS
+from tests.contracts.own_records import DAY, OwnRecordsContract, run_row
+
+_SERVERS = itertools.count(1)
+
+
+@pytest.fixture
+def database(mariadb_root: Any) -> Iterator[str]:
+    name = f"own-{uuid4().hex[:12]}"
+    yield name
+    MariaDb(mariadb_root(), Settings().postal).execute(f"DROP DATABASE IF EXISTS {quoted(name)}")
+
+
+def settings_of(mariadb_root: Any, database: str, user: str = "root") -> Settings:
+    server = f"mysql://{user}@{mariadb_root().address}"
+    return load_settings(
+        {
+            "MAILSLICE_POSTAL_URL": f"{server}/postal",
+            "MAILSLICE_OWN_URL": f"mariadb://{user}@{mariadb_root().address}/{database}",
+        },
+        state_file=Path("/nonexistent"),
+    )
+
+
+class TestMariaDb(OwnRecordsContract):
+    @pytest.fixture
+    def own(self, mariadb_root, database):
+        with open_stores(settings_of(mariadb_root, database)) as stores:
+            yield stores.records
+
+    @pytest.fixture
+    def name(self):
+        return uuid4().hex
+
+    @pytest.fixture
+    def server(self):
+        return next(_SERVERS)
+
+
+def test_looking_creates_nothing(mariadb_root: Any, database: str) -> None:
+    own = OwnDatabase(settings_of(mariadb_root, database))
+    assert own.existing(RUNS) is None
+    assert own.rows("SHOW DATABASES LIKE %s", (database,)) == []
+    own.created().runs.save(run_row("q"), DAY)
+    assert own.existing(RUNS) is not None
+
+
+def test_a_column_of_a_later_version_is_added(mariadb_root: Any, database: str) -> None:
+    own = OwnDatabase(settings_of(mariadb_root, database))
+    own.created()
+    own.execute(f"ALTER TABLE {quoted(database, 'runs')} DROP COLUMN report")
+    own.created().runs.save(run_row("q"), DAY)
+    assert own.created().runs.get("r1") == run_row("q")
+
+
+def test_a_database_of_postal_is_refused(mariadb_root: Any, database: str) -> None:
+    own = OwnDatabase(settings_of(mariadb_root, database))
+    own.execute(f"CREATE DATABASE {quoted(database)}")
+    own.execute(f"CREATE TABLE {quoted(database, 'deliveries')} (id int)")
+    with pytest.raises(BadSetting, match="is Postal's"):
+        own.created()
+    assert own.rows(f"SHOW TABLES FROM {quoted(database)}") == [("deliveries",)]
+
+
+def test_a_user_without_the_right_is_told_what_to_grant(mariadb_root: Any, database: str) -> None:
+    root = MariaDb(mariadb_root(), Settings().postal)
+    root.execute("CREATE USER IF NOT EXISTS 'guest'@'%'")
+    own = OwnDatabase(settings_of(mariadb_root, database, "guest"))
+    assert own.existing(RUNS) is None
+    with pytest.raises(BadSetting, match="GRANT ALL ON"):
+        own.created()
