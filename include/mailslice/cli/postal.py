@@ -11,7 +11,7 @@ from mailslice.cli.queue_session import open_stores
 from mailslice.model.durations import format_duration
 
 if TYPE_CHECKING:
-    from mailslice.duties.stuck_mails_postal.survey import Survey, SurveyedRow
+    from mailslice.duties.stuck_mails_postal.survey import PostalSurvey, SurveyedRow
 
 app = group("Postal: queued messages whose worker died, lost ones, and those set aside.")
 
@@ -49,7 +49,7 @@ def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
         out.rows(rows, _COLUMNS, empty="no queued message is stuck")
 
 
-def _sentence(result: "Survey") -> str:
+def _sentence(result: "PostalSurvey") -> str:
     """How old a lock may be, and why."""
     p99 = "nothing was sent yet"
     if result.p99 is not None:

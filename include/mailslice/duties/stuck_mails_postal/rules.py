@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
-from mailslice.stores.postal.messages import Delivery, MessageRow
+from mailslice.stores.postal.messages import PostalDelivery, PostalMessage
 from mailslice.stores.postal.rows import QueuedMessage
 
 NEWEST = 10_000
-"""Delivery records of each server that the p99 is of."""
+"""PostalDelivery records of each server that the p99 is of."""
 FACTOR = 10
 SHORTEST = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as MariaDB's times are: naive, in UTC
@@ -25,7 +25,7 @@ _ANSWERS = frozenset({"Sent", "HardFail", "Held", "Processed"})
 _DEFERRALS = frozenset({"SoftFail", "Error"})
 
 
-class State(StrEnum):
+class PostalState(StrEnum):
     """What became of a queued message. UNKNOWN: its server cannot be read."""
 
     STUCK = "stuck"
@@ -34,7 +34,7 @@ class State(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Stage(StrEnum):
+class PostalStage(StrEnum):
     """How far its worker had come with it, by what Postal wrote."""
 
     BEFORE_SENDING = "before sending"
@@ -92,11 +92,11 @@ def is_old(row: QueuedMessage, now: datetime, lock_timeout: timedelta) -> bool:
 
 def stage_of(
     row: QueuedMessage,
-    message: MessageRow,
-    deliveries: Collection[Delivery],
+    message: PostalMessage,
+    deliveries: Collection[PostalDelivery],
     *,
     has_own_header: bool,
-) -> Stage:
+) -> PostalStage:
     """How far the worker had come that holds `row`.
 
     A record since the lock is the worker's, by its own clock: it wrote lock and record. Bounced and
@@ -104,21 +104,21 @@ def stage_of(
     the mark that a worker makes before it sends is missing, of this attempt and of all before it.
     """
     if is_answered(row, deliveries):
-        return Stage.ANSWERED
+        return PostalStage.ANSWERED
     if _since_lock(row, deliveries) & _DEFERRALS:
-        return Stage.DEFERRED
+        return PostalStage.DEFERRED
     unmarked = (message.scope == "outgoing" and not has_own_header) or (
         message.scope == "incoming" and message.inspected == 0
     )
-    return Stage.BEFORE_SENDING if unmarked else Stage.MAYBE_SENT
+    return PostalStage.BEFORE_SENDING if unmarked else PostalStage.MAYBE_SENT
 
 
-def is_answered(row: QueuedMessage, deliveries: Collection[Delivery]) -> bool:
+def is_answered(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> bool:
     """Whether only the end is missing: a record since the lock says what became of the message."""
     return not _ANSWERS.isdisjoint(_since_lock(row, deliveries))
 
 
-def _since_lock(row: QueuedMessage, deliveries: Collection[Delivery]) -> set[str | None]:
+def _since_lock(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> set[str | None]:
     since = _seconds(row.locked_at)
     return {
         record.status

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from mailslice.duties.stuck_mails_postal.rules import (
     NEWEST,
-    Stage,
-    State,
+    PostalStage,
+    PostalState,
     age_of,
     group_sizes,
     is_answered,
@@ -31,13 +31,13 @@ from mailslice.duties.stuck_mails_postal.rules import (
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.stores.mariadb.failures import NoSuchObject
 from mailslice.stores.postal.databases import PostalDatabases
-from mailslice.stores.postal.messages import MessageRow, ServerMessages
+from mailslice.stores.postal.messages import PostalMessage, ServerMessages
 from mailslice.stores.postal.rows import PAGE, PostalQueue, QueuedMessage
 from mailslice.stores.postal.schema import SchemaDiffers, check_main, check_messages
 
 T = TypeVar("T")
 Groups = Mapping[tuple[str | None, datetime | None], int]
-States = dict[QueuedMessage, tuple[State, Stage | None, MessageRow | None]]
+States = dict[QueuedMessage, tuple[PostalState, PostalStage | None, PostalMessage | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class SurveyedRow:
     """
 
     row: QueuedMessage
-    state: State
-    stage: Stage | None
+    state: PostalState
+    stage: PostalStage | None
     age: timedelta | None
     group: int
-    message: MessageRow | None = None
+    message: PostalMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class PostalSurvey:
     """`rows`: the oldest lock first, those without one last. `now`: by the main database, naive.
 
     `unreadable`: why, by server. `queued`: rows of the whole queue. `groups`: rows by lock.
@@ -72,7 +72,7 @@ class Survey:
     groups: Groups
 
 
-def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Survey:
+def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> PostalSurvey:
     """Look at every queued message of all servers.
 
     `lock_timeout` None: that of the settings, else 10 times the p99 of sendings, at least 10 min.
@@ -103,9 +103,9 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Su
         row for row in locked if is_stuck(age_of(row, now), limit_of(limit, p99, groups[row.lock]))
     ]
     surveyed = [*servers.judged(old, now, groups)]
-    surveyed += (SurveyedRow(row, State.MESSAGE_GONE, None, None, 0) for row in gone)
+    surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE, None, None, 0) for row in gone)
     surveyed.sort(key=_by_age)
-    return Survey(now, p99, limit, tuple(surveyed), servers.unreadable, queued, groups)
+    return PostalSurvey(now, p99, limit, tuple(surveyed), servers.unreadable, queued, groups)
 
 
 def _by_age(surveyed: SurveyedRow) -> tuple[bool, datetime, int]:
@@ -137,13 +137,13 @@ class PostalServers:
     def judged(
         self, rows: Iterable[QueuedMessage], now: datetime, groups: Groups
     ) -> Iterator[SurveyedRow]:
-        """State and stage of rows whose locks are old, as Postal's rows say it now."""
+        """PostalState and stage of rows whose locks are old, as Postal's rows say it now."""
         for server, page in _by_server(rows):
-            states: States | None = dict.fromkeys(page, (State.MESSAGE_GONE, None, None))
+            states: States | None = dict.fromkeys(page, (PostalState.MESSAGE_GONE, None, None))
             if self._exists(server):
                 states = self._ask(server, partial(_states, page))
             if states is None:
-                states = dict.fromkeys(page, (State.UNKNOWN, None, None))
+                states = dict.fromkeys(page, (PostalState.UNKNOWN, None, None))
             for row, (state, stage, message) in states.items():
                 age, group = age_of(row, now), groups.get(row.lock, 1)
                 yield SurveyedRow(row, state, stage, age, group, message)
@@ -217,21 +217,25 @@ def _states(rows: Collection[QueuedMessage], database: ServerMessages) -> States
     ids = {row.message for row in rows}
     messages, deliveries = database.by_id(ids), database.deliveries(ids)
     states: States = {}
-    unanswered: list[tuple[QueuedMessage, MessageRow]] = []
+    unanswered: list[tuple[QueuedMessage, PostalMessage]] = []
     for row in rows:
         message = messages.get(row.message)
         if message is None:  # NULL names no message, so none is gone
-            states[row] = (State.MESSAGE_GONE if row.message else State.UNKNOWN), None, None
+            states[row] = (
+                (PostalState.MESSAGE_GONE if row.message else PostalState.UNKNOWN),
+                None,
+                None,
+            )
         elif is_answered(row, deliveries.get(message.id, ())):
-            states[row] = State.STUCK, Stage.ANSWERED, message
+            states[row] = PostalState.STUCK, PostalStage.ANSWERED, message
         else:
             unanswered.append((row, message))
     marked = database.has_own_header(message for _, message in unanswered)
     for row, message in unanswered:
         if message.id not in marked:
-            states[row] = State.CONTENT_LOST, None, message
+            states[row] = PostalState.CONTENT_LOST, None, message
         else:
             records = deliveries.get(message.id, ())
             stage = stage_of(row, message, records, has_own_header=marked[message.id])
-            states[row] = State.STUCK, stage, message
+            states[row] = PostalState.STUCK, stage, message
     return states

@@ -19,7 +19,7 @@ from mailslice.model.settings import Settings
 from mailslice.stores.mariadb.client import MariaDb, MariaDbTransaction, Row, quoted
 from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight
 from mailslice.stores.own import SHAPES, OwnRecords
-from mailslice.stores.own.records import Shape, Values
+from mailslice.stores.own.records import TableShape, Values
 
 DATABASE = "mailslice"
 _TYPES = {
@@ -51,7 +51,7 @@ class OwnDatabase:
         with self._lock:
             self._db.close()
 
-    def existing(self, shape: Shape) -> MariaDbRecords | None:
+    def existing(self, shape: TableShape) -> MariaDbRecords | None:
         """A table, or None where it was never needed."""
         found = self.rows(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
@@ -134,7 +134,7 @@ class OwnDatabase:
 class MariaDbRecords:
     """One table of mailslice's own."""
 
-    def __init__(self, database: OwnDatabase, shape: Shape) -> None:
+    def __init__(self, database: OwnDatabase, shape: TableShape) -> None:
         self._database = database
         self._shape = shape
         self._name = quoted(database.url.database, shape.name)
@@ -245,7 +245,7 @@ def own_url(settings: Settings) -> tuple[MariaDbUrl, str]:
     return url.with_database(DATABASE), "MAILSLICE_POSTAL_URL"
 
 
-def _create_table(database: str, shape: Shape) -> str:
+def _create_table(database: str, shape: TableShape) -> str:
     columns = ", ".join(f"{quoted(name)} {_type(shape, name)}" for name in shape.columns)
     return (
         f"CREATE TABLE IF NOT EXISTS {quoted(database, shape.name)} ({columns}, "
@@ -254,7 +254,7 @@ def _create_table(database: str, shape: Shape) -> str:
     )
 
 
-def _type(shape: Shape, column: str) -> str:
+def _type(shape: TableShape, column: str) -> str:
     kind = shape.columns[column]
     if column not in shape.key:
         return f"{_TYPES[kind]} NULL"

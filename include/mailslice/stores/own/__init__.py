@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mailslice.stores.own.locks import LOCKS, Locks
 from mailslice.stores.own.postal_decisions import POSTAL_DECISIONS, PostalDecisions
 from mailslice.stores.own.postal_quarantine import POSTAL_QUARANTINE, PostalQuarantineTable
-from mailslice.stores.own.records import Records, Shape
+from mailslice.stores.own.records import Records, TableShape
 from mailslice.stores.own.runs import RUNS, Runs
 
 SHAPES = (RUNS, LOCKS, POSTAL_QUARANTINE, POSTAL_DECISIONS)
@@ -17,7 +17,7 @@ SHAPES = (RUNS, LOCKS, POSTAL_QUARANTINE, POSTAL_DECISIONS)
 class OwnRecords:
     """Those tables in one store; `records` opens the table of a shape."""
 
-    def __init__(self, records: Callable[[Shape], Records]) -> None:
+    def __init__(self, records: Callable[[TableShape], Records]) -> None:
         self.runs = Runs(records(RUNS))
         self.locks = Locks(records(LOCKS))
         self.postal_quarantine = PostalQuarantineTable(records(POSTAL_QUARANTINE))

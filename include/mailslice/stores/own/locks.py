@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from mailslice.stores.own.records import Records, Shape
+from mailslice.stores.own.records import Records, TableShape
 
-LOCKS = Shape(
+LOCKS = TableShape(
     "locks", {"name": "text", "owner": "text"}, partition=("name",), gc_grace_seconds=86_400
 )
 

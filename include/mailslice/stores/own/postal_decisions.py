@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from mailslice.stores.own.codec import RowCodec
-from mailslice.stores.own.records import Records, Shape
+from mailslice.stores.own.records import Records, TableShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ _TYPES = {
     "age_ms": "bigint",
     "decided": "timestamp",
 }
-POSTAL_DECISIONS = Shape(
+POSTAL_DECISIONS = TableShape(
     "postal_decisions",
     {"day": "text", **{name: _TYPES.get(name, "text") for name in _ROWS.columns}},
     partition=("day",),

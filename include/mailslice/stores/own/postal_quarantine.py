@@ -12,7 +12,7 @@ from enum import StrEnum
 from uuid import uuid4
 
 from mailslice.stores.own.codec import RowCodec
-from mailslice.stores.own.records import Records, Shape, Values
+from mailslice.stores.own.records import Records, TableShape, Values
 
 
 class EntryState(StrEnum):
@@ -69,7 +69,7 @@ _TYPES = {
 }
 _ALL = {"postal": "postal"}
 """One partition: messages that wait for a person are few."""
-POSTAL_QUARANTINE = Shape(
+POSTAL_QUARANTINE = TableShape(
     "postal_quarantine",
     {"postal": "text", **{name: _TYPES.get(name, "text") for name in _ROWS.columns}},
     partition=("postal",),

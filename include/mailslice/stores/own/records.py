@@ -15,7 +15,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """A table: its columns by their type in CQL, and its key."""
 
     name: str

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import QueueName
 from mailslice.stores.own.codec import RowCodec
-from mailslice.stores.own.records import Records, Shape, Values
+from mailslice.stores.own.records import Records, TableShape, Values
 
-RUNS = Shape(
+RUNS = TableShape(
     "runs",
     {
         **dict.fromkeys(("duty", "queuename"), "text"),

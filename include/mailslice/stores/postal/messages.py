@@ -30,7 +30,7 @@ _LINES = tuple(f"{_HEADER}{end}" for end in (":", " ", "\t"))
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRow:
+class PostalMessage:
     """A row of `messages`. `raw_table` is None once Postal's retention dropped the content."""
 
     id: int
@@ -46,7 +46,7 @@ class MessageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class PostalDelivery:
     """A row of `deliveries`. `timestamp`: seconds since the epoch, by the clock of who wrote it."""
 
     id: int
@@ -66,30 +66,32 @@ class ServerMessages:
         """Those of `ids` that have a row in `messages`."""
         return {row[0] for row in self._by_list("id", "messages", "id", ids)}
 
-    def by_id(self, ids: Iterable[int]) -> dict[int, MessageRow]:
+    def by_id(self, ids: Iterable[int]) -> dict[int, PostalMessage]:
         """Rows of `messages`; ids without one are absent."""
         columns = (
             "id, status, scope, rcpt_to, mail_from, held, inspected, raw_table, raw_headers_id, "
             "raw_body_id"
         )
-        return {row[0]: MessageRow(*row) for row in self._by_list(columns, "messages", "id", ids)}
+        return {
+            row[0]: PostalMessage(*row) for row in self._by_list(columns, "messages", "id", ids)
+        }
 
-    def deliveries(self, ids: Iterable[int]) -> dict[int, list[Delivery]]:
-        """Delivery records by message, the oldest first; messages without one are absent."""
-        records: defaultdict[int, list[Delivery]] = defaultdict(list)
+    def deliveries(self, ids: Iterable[int]) -> dict[int, list[PostalDelivery]]:
+        """PostalDelivery records by message, the oldest first; messages without one are absent."""
+        records: defaultdict[int, list[PostalDelivery]] = defaultdict(list)
         columns = "message_id, id, status, timestamp, log_id, details"
         for message, *values in self._by_list(columns, "deliveries", "message_id", ids):
-            records[message].append(Delivery(*values))
+            records[message].append(PostalDelivery(*values))
         for of_message in records.values():
             of_message.sort(key=lambda record: record.id)
         return dict(records)
 
-    def has_own_header(self, rows: Iterable[MessageRow]) -> dict[int, bool]:
+    def has_own_header(self, rows: Iterable[PostalMessage]) -> dict[int, bool]:
         """Whether the raw headers have a line X-Postal-MsgID, by message.
 
         Messages whose content is gone are absent: no raw table, or not all of their rows in it.
         """
-        by_table: defaultdict[str, list[MessageRow]] = defaultdict(list)
+        by_table: defaultdict[str, list[PostalMessage]] = defaultdict(list)
         for row in rows:
             if row.raw_table is not None and row.raw_headers_id is not None:
                 by_table[row.raw_table].append(row)
@@ -99,7 +101,7 @@ class ServerMessages:
                 answers.update(self._headers_of(table, page))
         return answers
 
-    def content(self, row: MessageRow) -> bytes | None:
+    def content(self, row: PostalMessage) -> bytes | None:
         """The message as Postal's Download gives it; None where it is gone, in part or whole."""
         if row.raw_table is None or row.raw_headers_id is None:
             return None
@@ -129,7 +131,7 @@ class ServerMessages:
             last, left = page[-1][0], left - len(page)
         return times
 
-    def _headers_of(self, table: str, rows: Collection[MessageRow]) -> dict[int, bool]:
+    def _headers_of(self, table: str, rows: Collection[PostalMessage]) -> dict[int, bool]:
         headers = dict(
             self._raw(
                 f"id, {_HAS_HEADER}",

@@ -11,13 +11,13 @@ from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.table import applied, assignments, insert, select
 from mailslice.stores.own import SHAPES
-from mailslice.stores.own.records import Shape, Values
+from mailslice.stores.own.records import TableShape, Values
 
 
 class CassandraRecords(OwnTable, declared=False):
     """One table. Each statement is prepared at its first use."""
 
-    SHAPE: ClassVar[Shape]
+    SHAPE: ClassVar[TableShape]
 
     def put(self, values: Values, ttl: timedelta | None = None) -> None:
         self._run(insert(values, "USING TTL ?"), [*values.values(), _seconds(ttl)])
@@ -77,7 +77,7 @@ class CassandraRecords(OwnTable, declared=False):
         return self._session.execute(self.prepare_statement(cql, **options), params)
 
 
-def _declare(shape: Shape) -> type[CassandraRecords]:
+def _declare(shape: TableShape) -> type[CassandraRecords]:
     """The class of a shape's table; it adds itself to TABLES."""
     columns = ", ".join(f"{name} {kind}" for name, kind in shape.columns.items())
     key = ", ".join((f"({', '.join(shape.partition)})", *shape.clustering))
@@ -97,20 +97,20 @@ def _declare(shape: Shape) -> type[CassandraRecords]:
 _CLASSES = {shape.name: _declare(shape) for shape in SHAPES}
 
 
-def records_of(session: CassandraSession, keyspace: str, shape: Shape) -> CassandraRecords:
+def records_of(session: CassandraSession, keyspace: str, shape: TableShape) -> CassandraRecords:
     """The table of a shape, which is there."""
     return _CLASSES[shape.name](session, keyspace)
 
 
 def existing_records(
-    session: CassandraSession, settings: Settings, shape: Shape
+    session: CassandraSession, settings: Settings, shape: TableShape
 ) -> CassandraRecords | None:
     """As OwnTable.existing: None where it was never needed."""
     return _CLASSES[shape.name].existing(session, settings)
 
 
 def created_records(
-    session: CassandraSession, settings: Settings, shape: Shape
+    session: CassandraSession, settings: Settings, shape: TableShape
 ) -> CassandraRecords:
     """As OwnTable.created."""
     return _CLASSES[shape.name].created(session, settings)
