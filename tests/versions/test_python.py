@@ -94,8 +94,16 @@ def test_the_package_is_the_wheel_and_the_python_is_the_other(python: Python, si
 
 
 def test_the_unit_tests_of_what_a_worker_consists_of_pass(python: Python) -> None:
-    folders = (f"tests/unit/{name}" for name in UNIT)
-    assert python.run_tests(*folders, "--deselect", OF_311) > 500
+    folders = [f"tests/unit/{name}" for name in UNIT]
+    # Tools of a clone are not in the wheel (ADR 75).
+    left_out = [
+        f"--ignore={file.relative_to(clone_root())}"
+        for folder in folders
+        for file in sorted((clone_root() / folder).rglob("test_*.py"))
+        if "mailslice.testing" in file.read_text(encoding="utf-8")
+    ]
+    assert len(left_out) < 12
+    assert python.run_tests(*folders, *left_out, "--deselect", OF_311) > 500
 
 
 def test_a_mail_is_enqueued_listed_and_drained(

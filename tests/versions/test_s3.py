@@ -24,6 +24,13 @@ TESTS = (
     "tests/services/worker/test_large.py",
     "tests/services/duties/blob_gc",
 )
+_BLOBS = "tests/services/blobs/test_blobs.py"
+OF_S3PROXY = (
+    f"{_BLOBS}::TestS3::test_a_key_that_the_server_cannot_express_is_missing_and_no_outage",
+    f"{_BLOBS}::test_a_bucket_is_missing_for_whom_it_may_not_be_told_and_unknown_without_an_answer",
+    f"{_BLOBS}::test_a_wrong_key_names_its_settings_and_not_itself",
+)
+"""moto takes any credentials and any key."""
 
 
 @pytest.fixture(scope="module")
@@ -49,4 +56,5 @@ def services(stack: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
 def test_the_tests_of_content_and_its_collection_pass(
     services: Mapping[str, str], tmp_path: Path
 ) -> None:
-    assert run_tests(services, tmp_path, *TESTS) > 50
+    left_out = [word for test in OF_S3PROXY for word in ("--deselect", test)]
+    assert run_tests(services, tmp_path, *TESTS, *left_out) > 50
