@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
@@ -47,6 +48,7 @@ class Stores:
     @cached_property
     def cassandra(self) -> CassandraSession:
         """The session of the view."""
+        self._require_james()
         from mailslice.stores.cassandra.session import CassandraSession
 
         return CassandraSession(self.settings.cassandra)
@@ -91,6 +93,14 @@ class Stores:
             return self.own
         return self.own_database.created()
 
+    def _require_james(self) -> None:
+        if not has_cassandra(self.settings):
+            raise BadSetting(
+                f"MAILSLICE_POSTAL_URL (in the {self.settings.source}) names a Postal, and "
+                "MAILSLICE_CASSANDRA_CONTACT_POINTS names no Cassandra: commands and duties about "
+                "the queues of James need it"
+            )
+
     def existing_records(self, shape: TableShape) -> Records | None:
         """One of these tables, for looking: None where it was never needed. Creates nothing."""
         if not has_cassandra(self.settings):
@@ -130,6 +140,7 @@ class Stores:
     @cached_property
     def rabbitmq(self) -> Topology:
         """Queues and exchanges of the broker."""
+        self._require_james()
         from mailslice.stores.rabbitmq.topology import Topology
 
         return Topology(self.settings)
@@ -137,6 +148,7 @@ class Stores:
     @cached_property
     def management(self) -> Management:
         """The broker's management API."""
+        self._require_james()
         from mailslice.stores.rabbitmq.management import Management
 
         return Management(self.settings.rabbitmq)
@@ -144,6 +156,7 @@ class Stores:
     @cached_property
     def blobs(self) -> BlobStore:
         """James' bucket."""
+        self._require_james()
         from mailslice.stores.blobs.opening import open_blob_store
 
         return open_blob_store(self.settings.s3, self.settings.s3.bucket)
@@ -151,6 +164,7 @@ class Stores:
     @cached_property
     def own_blobs(self) -> BlobStore:
         """Mailslice's own bucket."""
+        self._require_james()
         from mailslice.stores.blobs.opening import open_blob_store
 
         return open_blob_store(self.settings.s3, self.settings.own.bucket)
