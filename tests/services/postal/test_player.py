@@ -10,16 +10,9 @@ import pytest
 
 from mailslice.testing.postal.databases import FreshPostal, SqlSession
 from mailslice.testing.postal.mails import INCOMING, OWN_HEADER, Ended, PostalMails
-from mailslice.testing.postal.player import (
-    Player,
-    Step,
-    die,
-    hang,
-    press_cancel_hold,
-    press_release,
-    slow,
-    tidy,
-)
+from mailslice.testing.postal.player import Player
+from mailslice.testing.postal.records import Step, die, hang, slow
+from mailslice.testing.postal.tasks import press_cancel_hold, press_release, tidy
 
 
 def locked(postal: FreshPostal) -> list[dict]:
