@@ -13,7 +13,7 @@ import pymysql
 
 from mailslice.testing.postal.databases import FreshPostal, SqlSession
 from mailslice.testing.postal.records import Died, Hook, Outcome, PlayerRecords
-from mailslice.testing.postal.worker import WorkerSetup, Worker
+from mailslice.testing.postal.worker import Worker, WorkerSetup
 
 
 class Player:
