@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from stack.stack import own_stores, remove
 from stack.supervise import OWNER
 
 PERFORMANCE_PAGE = clone_root() / "docs" / "performance.md"
+_POSTAL = "postal"
 _PORTS_AFTER = 2000
 """From the stack's own S3 port to those of the servers that a benchmark starts."""
 _STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a benchmark
@@ -27,6 +29,8 @@ _STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a b
 
 def bench(arguments: list[str]) -> int:
     """Runs `mailslice bench` with these words; without any, all of it, with docs/performance.md.
+
+    The word `postal` measures Postal alone; without words that comes last.
 
     `all` and `s3` are told of two kinds of S3 server. A page that was written is one that
     docs/scale.md is computed from. Gives the exit code; after one that failed no page is new.
@@ -41,12 +45,22 @@ def bench(arguments: list[str]) -> int:
     }
     with own_stores(stack, lambda: settings, remove) as steps:
         steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}")
+        if words == [_POSTAL]:
+            return _postal(stack, steps.console.print)
         servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
         options = (word for file in servers for word in ("--server", str(file)))
         code = CommandLine(settings).show("bench", *words, *options)
         if code == 0 and "--write" in words:
             write_pages(stack.root)
+        if not arguments:
+            code = _postal(stack, steps.console.print) or code
     return code
+
+
+def _postal(stack: StackSettings, show: Callable[[str], None]) -> int:
+    from stack.postal_bench import bench_postal
+
+    return bench_postal(stack.ports.mariadb_port, stack.state / "artifacts", show)
 
 
 def s3_servers(stack: StackSettings) -> list[Path]:

@@ -3,6 +3,9 @@
 # One that was killed meanwhile leaves data.coming behind, which the next one removes.
 folder=$1 installer=$2 server=$3
 shift 3
+# Its own: each server removes the temporary tables that it finds, those of others, too.
+mkdir -p "$folder/tmp"
+set -- "$@" --tmpdir="$folder/tmp"
 if [ ! -d "$folder/data" ]; then
   rm -rf "$folder/data.coming"
   "$installer" "$@" --datadir="$folder/data.coming" --skip-test-db \

@@ -101,7 +101,7 @@ def test_on_a_terminal_clear_asks_and_takes_no_for_an_answer(cli, answer, code, 
     os.close(ours)
     os.close(theirs)
     assert process.returncode == code, err
-    assert b"Delete 1 mails of spool?" in err
+    assert b"Delete all 1 mails of spool?" in err
     assert out == (b'{"queue": "spool", "deleted": 1}\n' if code == 0 else b"")
     assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": left}]
 

@@ -113,6 +113,9 @@ def test_every_command_of_queue_mail_worker_and_config_works(session):
     assert len(call("worker drain spool --max 1")) == 1
     call("worker top spool --once")
     call("queue flush spool")
+    call("queue create other")
+    call("queue retry spool --domain nowhere.example")
+    call("queue move spool other --domain nowhere.example --yes")
     process = call.started("worker run --queue spool --handler handlers:note")
     try:
         deadline = time.monotonic() + 60
@@ -127,6 +130,9 @@ def test_every_command_of_queue_mail_worker_and_config_works(session):
     finally:
         ended(process)
     assert "127.0.0.1" in first
+    moved = call("mail enqueue spool mail.eml")[0]["name"]
+    assert call(f"queue move spool other --name {moved} --yes")
+    assert call("queue size other")[0]["size"] == 1
     call("queue clear spool --yes")
     commands = json.loads(session.there.run("python", "-c", COMMANDS, settings={}).stdout)
     wanted = {

@@ -4,12 +4,14 @@ A subclass gives `stores`: both tables, one-hour slices; and `queue`.
 """
 
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.codec import events
+from mailslice.codec.wildcards import Wildcard
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.names import CONFIGURATION_AGGREGATE
@@ -184,6 +186,16 @@ class MailQueueContract:
             (MailFilter(older_than=2 * HOUR), [0, 1]),
             (MailFilter(older_than=timedelta(days=400_000)), []),
             (MailFilter(recipient="carol@example.net", sender="<>"), [1]),
+            (MailFilter(sender=Wildcard("*@EXAMPLE.org", ignore_case=True)), [0]),
+            (MailFilter(sender=Wildcard("*")), [0, 2]),
+            (MailFilter(recipient=Wildcard("?arol@*")), [0, 1]),
+            (MailFilter(recipient=Wildcard("bob@*"), sender=Wildcard("z*")), []),
+            (MailFilter(name=Wildcard("t*")), [1, 2]),
+            (MailFilter(name=Wildcard("T*")), []),
+            (MailFilter(domain="EXAMPLE.net"), [0, 1, 2]),
+            (MailFilter(domain="ample.net"), []),
+            (MailFilter(domain=Wildcard("*.org")), []),
+            (MailFilter(ids=frozenset()), []),
             (
                 MailFilter(recipient="carol@example.net", older_than=timedelta(hours=2, seconds=1)),
                 [0],
@@ -200,6 +212,44 @@ class MailQueueContract:
             three[index].enqueue_id for index in matching
         }
         assert mail_queue.delete(wanted) == 0
+
+    @pytest.mark.parametrize("strangers", [0, 2000])
+    def test_delete_by_ids_takes_these_and_no_other(
+        self, stores, queue, mail_queue, three, strangers
+    ):
+        first, _, third = (one.enqueue_id for one in three)
+        ids = frozenset({first, third, *(uuid4() for _ in range(strangers))})
+        assert mail_queue.delete(MailFilter(ids=ids, name="three")) == 1
+        assert set(stores.tables.deleted.ids(queue)) == {third}
+        assert mail_queue.delete(MailFilter(ids=ids)) == 1
+        assert set(stores.tables.deleted.ids(queue)) == {first, third}
+
+    def test_a_page_goes_on_behind_its_last_mail_even_when_that_is_done(
+        self, stores, queue, mail_queue
+    ):
+        same = NOW - timedelta(minutes=7)
+        times = (NOW - 5 * HOUR, NOW - 3 * HOUR, same, same, same, NOW)
+        self.put(stores, *(row(queue, at) for at in times))
+        everything = list(mail_queue.browse())
+        assert len(everything) == len(times)
+        for at in range(len(times)):
+            after = everything[at].enqueue_id
+            assert list(mail_queue.browse(after=after, limit=2)) == everything[at + 1 : at + 3]
+        stores.tables.deleted.mark_many(queue, [everything[2].enqueue_id])
+        rest = mail_queue.browse(after=everything[2].enqueue_id)
+        assert list(rest) == everything[3:]
+
+    def test_a_page_goes_on_behind_a_mail_that_browse_start_has_passed(
+        self, stores, queue, mail_queue
+    ):
+        old, young = (row(queue, at) for at in (NOW - 9 * HOUR, NOW))
+        self.put(stores, young)
+        self.put(stores, old)
+        assert list(mail_queue.browse(after=old.enqueue_id)) == [young]
+
+    def test_a_page_behind_a_mail_without_a_row_is_refused(self, mail_queue, three):
+        with pytest.raises(BadInput, match="no row of mail"):
+            list(mail_queue.browse(after=uuid4()))
 
     def test_delete_without_a_filter_is_refused(self, mail_queue, three):
         with pytest.raises(BadInput, match="use clear"):

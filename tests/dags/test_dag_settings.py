@@ -45,7 +45,7 @@ def test_without_a_file_and_with_an_empty_one_everything_is_as_the_dag_files_say
 def test_the_example_of_the_page_shapes_the_dags(example):
     assert example["errors"] == {}
     dags = example["dags"]
-    assert len(dags) == 10
+    assert len(dags) == 11
     assert all(dag.startswith("mail_") for dag in dags)
     assert all("team-mail" in about["tags"] for about in dags.values())
     spark = [
@@ -95,7 +95,7 @@ def test_a_bad_file_is_an_import_error_that_names_file_key_and_what_is_allowed(t
     file = tmp_path / "dags.yaml"
     file.write_text("dags: {queue_cleanup: {timeout: soon}}")
     errors = parse(tmp_path, MAILSLICE_AIRFLOW_CONFIG=str(file))["errors"]
-    assert len(errors) == 10
+    assert len(errors) == 11
     assert all(
         f"{file}: dags.queue_cleanup.timeout='soon'" in text and "allowed: " in text
         for text in errors.values()

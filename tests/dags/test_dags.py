@@ -7,14 +7,15 @@ import ast
 import pytest
 
 from mailslice.maintenance.registry import load, names
-from tests.dags.conftest import ROOT
+from tests.dags.conftest import ROOT, parse
 
 DUTIES = sorted(file.stem for file in (ROOT / "dags").glob("*.py"))
 OF_QUEUES = [duty for duty in DUTIES if load(duty).needs_queue]
 OF_NO_QUEUE = [duty for duty in DUTIES if not load(duty).needs_queue]
 IN_SPARK = {"queue_cleanup": {"plan", "apply"}, "queue_size": {"plan"}}
 AIRFLOW_ONLY = {"queues", "approve"}
-ON_DEMAND = {"republish_lost", "migrate_v3_to_v4"}
+ON_DEMAND = {"republish_lost", "migrate_v3_to_v4", "stuck_mails_postal"}
+"""The last one only where no MAILSLICE_POSTAL_URL is set."""
 READ_ONLY = {"queue_size", "queue_audit"}
 FOLLOWERS = {"reclaim": "mailslice://queue/cleanup/all"}
 FOLLOWED = {"queue_cleanup": "all_queues"}
@@ -238,6 +239,11 @@ def test_the_cleanup_is_nightly_and_a_backfill_has_slices_to_work_on(parsed):
 def test_what_puts_mail_back_or_copies_it_is_asked_for_by_a_person(parsed, dag):
     by_itself = dag not in {*ON_DEMAND, *FOLLOWERS}
     assert parsed["dags"][dag]["fires_by_itself"] is by_itself
+
+
+def test_postal_is_looked_at_every_five_minutes_where_its_address_is_set(tmp_path):
+    dags = parse(tmp_path, MAILSLICE_POSTAL_URL_FILE="/run/secrets/postal")["dags"]
+    assert dags["stuck_mails_postal"]["fires_by_itself"]
 
 
 def test_a_cleanup_that_takes_too_long_is_told_of_before_it_is_ended(parsed):

@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
-from mailslice.codec.addresses import NULL_SENDER, checked_address, checked_sender, same
+from mailslice.codec.addresses import (
+    NULL_SENDER,
+    checked_address,
+    checked_sender,
+    domain_of,
+    folded,
+    same,
+)
+from mailslice.codec.wildcards import Wildcard
+from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import ViewRow
+from mailslice.model.mail import EnqueueId, Mail, ViewRow
+
+MOST_IDS = 1_000_000
+_SHOWN_IDS = 100
+_Text = str | Wildcard
 
 
 @dataclass(frozen=True, slots=True)
 class MailFilter:
-    """What is given must all hold; what is None says nothing. Compared as James compares: addresses
-    without regard to case, names exactly.
+    """What is given must all hold; what is None says nothing. A text is compared as James compares:
+    addresses without regard to case, names exactly. A Wildcard is compared in the same way.
 
-    `sender` `<>`, or the empty text, is the null sender. `older_than` counts from the enqueued
-    time. Raises BadInput for what is no address.
+    `sender` `<>`, or the empty text, is the null sender; no pattern matches it. `domain` is that of
+    one of the recipients. `ids` may be empty: then no mail passes. `older_than` counts from the
+    enqueued time. Raises BadInput for what is no address, and for too many ids.
     """
 
-    sender: str | None = None
-    recipient: str | None = None
-    name: str | None = None
+    sender: _Text | None = None
+    recipient: _Text | None = None
+    name: _Text | None = None
     older_than: timedelta | None = None
+    domain: _Text | None = None
+    ids: frozenset[EnqueueId] | None = None
 
     def __post_init__(self) -> None:
-        if self.sender is not None:
+        if isinstance(self.sender, str):
             object.__setattr__(self, "sender", checked_sender(self.sender, "sender") or NULL_SENDER)
-        if self.recipient is not None:
+        if isinstance(self.recipient, str):
             object.__setattr__(self, "recipient", checked_address(self.recipient, "recipient"))
         if self.older_than is not None and self.older_than < timedelta(0):
             raise BadInput(f"older than {self.older_than}: a duration is not negative")
+        if self.ids is not None and len(self.ids) > MOST_IDS:
+            raise BadInput(f"{len(self.ids)} enqueue ids are not allowed; at most {MOST_IDS} are")
 
     @property
     def is_empty(self) -> bool:
         """Whether every mail passes."""
         return self == MailFilter()
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether nothing that is given narrows the queue: patterns such as `*` do not."""
+        return self.ids is None and all(
+            value is None or (isinstance(value, Wildcard) and value.matches_all)
+            for value in (self.sender, self.recipient, self.name, self.domain)
+        )
 
     def latest(self, now: datetime) -> datetime | None:
         """The last enqueued time that passes, or None when any does."""
@@ -48,16 +75,58 @@ class MailFilter:
 
     def matches(self, row: ViewRow, now: datetime) -> bool:
         """Whether the row passes."""
-        mail, latest = row.item.mail, self.latest(now)
+        return self.passes(row.enqueue_id, row.item.mail, row.enqueued_time, now)
+
+    def passes(
+        self, enqueue_id: EnqueueId, mail: Mail, enqueued: datetime | None, now: datetime
+    ) -> bool:
+        """Whether the mail passes. One of an unknown age does not pass `older_than`."""
+        latest = self.latest(now)
         return (
-            (self.name is None or mail.name == self.name)
-            and (
-                self.sender is None
-                or same(mail.sender, None if self.sender == NULL_SENDER else self.sender)
-            )
+            (self.ids is None or enqueue_id in self.ids)
+            and (self.name is None or _is_name(self.name, mail.name))
+            and (self.sender is None or _is_sender(self.sender, mail.sender))
             and (
                 self.recipient is None
-                or any(same(recipient, self.recipient) for recipient in mail.recipients)
+                or any(_is_recipient(self.recipient, one) for one in mail.recipients)
             )
-            and (latest is None or row.enqueued_time <= latest)
+            and (
+                self.domain is None
+                or any(_is_domain(self.domain, domain_of(one)) for one in mail.recipients)
+            )
+            and (latest is None or (enqueued is not None and enqueued <= latest))
         )
+
+    def as_json(self) -> Mapping[str, object]:
+        """What was given, for records of decisions; of many ids the first hundred."""
+        given: dict[str, object] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value is None:
+                continue
+            if one.name == "ids":
+                given["ids"] = sorted(map(str, value))[:_SHOWN_IDS]
+                given["idCount"] = len(value)
+            elif one.name == "older_than":
+                given["olderThan"] = format_duration(value)
+            else:
+                given[one.name] = str(value)
+        return given
+
+
+def _is_name(wanted: _Text, name: str) -> bool:
+    return wanted.matches(name) if isinstance(wanted, Wildcard) else name == wanted
+
+
+def _is_sender(wanted: _Text, sender: str | None) -> bool:
+    if isinstance(wanted, Wildcard):
+        return sender is not None and wanted.matches(sender)
+    return same(sender, None if wanted == NULL_SENDER else wanted)
+
+
+def _is_recipient(wanted: _Text, recipient: str) -> bool:
+    return wanted.matches(recipient) if isinstance(wanted, Wildcard) else same(recipient, wanted)
+
+
+def _is_domain(wanted: _Text, domain: str) -> bool:
+    return wanted.matches(domain) if isinstance(wanted, Wildcard) else domain == folded(wanted)

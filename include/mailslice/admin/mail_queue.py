@@ -16,9 +16,11 @@ from mailslice.model.names import queue_name
 from mailslice.model.slices import bucket_of
 from mailslice.stores import Stores
 from mailslice.view.configuration import Shape, view_shape
-from mailslice.view.live_rows import Glance, LiveRows, SliceCounts, trusted_survivors
+from mailslice.view.live_rows import Glance, LiveRows, Position, SliceCounts, trusted_survivors
 
 _ALL = MailFilter()
+_FEW_IDS = 1000
+"""Up to so many ids a slice is asked for them, ten requests; for more, all of its ids are read."""
 
 
 class MailQueue:
@@ -33,22 +35,37 @@ class MailQueue:
         self._stores = stores
         self._clock = clock
 
-    def browse(self, mail_filter: MailFilter = _ALL, limit: int | None = None) -> Iterator[ViewRow]:
-        """Live mails, oldest first. Streams; with a limit it stops reading when it has enough."""
+    def browse(
+        self,
+        mail_filter: MailFilter = _ALL,
+        limit: int | None = None,
+        after: EnqueueId | None = None,
+    ) -> Iterator[ViewRow]:
+        """Live mails, oldest first. Streams; with a limit it stops reading when it has enough.
+
+        `after`: those behind that mail in this order, which need not be live any more. Raises
+        BadInput when no slice has its row.
+        """
         if limit is not None and limit < 1:
             return iter(())
+        position = None if after is None else self._position(after)
         at_a_time = min(limit, 1000) if limit is not None and mail_filter.is_empty else 1000
-        return islice(self._matching(self._remembering, mail_filter, at_a_time), limit)
+        rows = self._matching(self._remembering, mail_filter, at_a_time, position)
+        return islice(rows, limit)
+
+    def matching(self, mail_filter: MailFilter, limit: int | None = None) -> Iterator[ViewRow]:
+        """As `browse`, for who changes something: every row is read."""
+        return islice(self._matching(self._live, mail_filter, 1000), limit)
 
     def size(self) -> int:
         """How many mails are live: exact to the last enqueue."""
         return self._remembering.count(self._clock())
 
-    def glance(self, most: int) -> Glance | None:
-        """Size and oldest mail, exact as `size` is; None when more than `most` rows would have to
-        be read.
+    def glance(self, most: int, most_partitions: int | None = None) -> Glance | None:
+        """Size and oldest mail, exact as `size` is; None when more than `most` rows, or
+        `most_partitions`, would have to be read.
         """
-        return self._remembering.glance(self._clock(), most)
+        return self._remembering.glance(self._clock(), most, most_partitions)
 
     def slices(self) -> Iterator[SliceCounts]:
         """Live and dead rows of each slice that holds any, oldest first."""
@@ -65,7 +82,7 @@ class MailQueue:
         if mail_filter.is_empty:
             raise BadInput(
                 f"delete from {self.name}: a filter that says nothing would delete all; give "
-                "sender, recipient, name or age, or use clear"
+                "sender, recipient, name, domain, ids or age, or use clear"
             )
         matching = self._matching(self._live, mail_filter, 1000)
         if dry_run:
@@ -119,17 +136,48 @@ class MailQueue:
         )
         return replace(self._live, survivors=survivors)
 
-    def _matching(
-        self, live: LiveRows, mail_filter: MailFilter, at_a_time: int
-    ) -> Iterator[ViewRow]:
-        """A name is only in the buckets that it had under the configurations so far."""
-        now = self._clock()
-        buckets = (
-            None
-            if mail_filter.name is None
-            else {bucket_of(mail_filter.name, count) for count in live.shape.bucket_counts}
+    def _position(self, enqueue_id: EnqueueId) -> Position:
+        """Where the mail is in the order of a browse, whether it is done or not."""
+        live, now = self._live, self._clock()
+        for rows in self._stores.tables.existing:
+            # Behind browseStart, too: the mails of the page before may be done by now.
+            for partitions in (live.partitions(now), rows.partitions(self.name)):
+                asked = ((partition, [enqueue_id]) for partition in partitions)
+                for partition, page in rows.existing_ids(self.name, asked):
+                    for row in page:
+                        start = partition.slice_start
+                        return start, row.enqueued_time or start, enqueue_id
+        raise BadInput(
+            f"{self.name} has no row of mail {enqueue_id} any more: browse from the beginning, or "
+            "after another mail"
         )
-        rows = live.rows(live.ids(now, buckets, mail_filter.latest(now)), at_a_time)
+
+    def _matching(
+        self,
+        live: LiveRows,
+        mail_filter: MailFilter,
+        at_a_time: int,
+        after: Position | None = None,
+    ) -> Iterator[ViewRow]:
+        """A name is only in the buckets that it had under the configurations so far. Of slices only
+        the ids that are asked for are read, where they are few.
+        """
+        now, ids, name = self._clock(), mail_filter.ids, mail_filter.name
+        buckets = (
+            {bucket_of(name, count) for count in live.shape.bucket_counts}
+            if isinstance(name, str)
+            else None
+        )
+        if ids is not None and len(ids) <= _FEW_IDS:
+            wanted = sorted(ids)
+            live = replace(
+                live,
+                survivors={one.slice_start: wanted for one in live.partitions(now, buckets)},
+            )
+        candidates = live.ids(now, buckets, mail_filter.latest(now), after)
+        if ids is not None:
+            candidates = (candidate for candidate in candidates if candidate[0] in ids)
+        rows = live.rows(candidates, at_a_time)
         return (
             rows if mail_filter.is_empty else (row for row in rows if mail_filter.matches(row, now))
         )

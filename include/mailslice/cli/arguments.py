@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from mailslice.codec.addresses import NULL_SENDER, checked_address, checked_sender
+from mailslice.model.clock import system_clock
 from mailslice.model.durations import format_duration, parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -121,6 +123,29 @@ def sender(option: str) -> Callable[[Any], str]:
     return parse
 
 
+def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:
+    """A parser of times: ISO 8601 (UTC where no zone is named), or a duration before now; after now
+    with `ahead`.
+    """
+
+    def parse(text: Any) -> datetime:
+        if isinstance(text, datetime):
+            return text
+        with suppress(ValueError):
+            at = datetime.fromisoformat(str(text).strip())
+            return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+        try:
+            span = duration(option)(text)
+        except BadInput:
+            raise BadInput(
+                f"{option}: {str(text)[:60]!r} is not a time; allowed: 2026-11-23T10:00:00Z, "
+                f"2026-11-23, or a duration {'ahead' if ahead else 'ago'} (2h, 30d)"
+            ) from None
+        return system_clock() + span if ahead else system_clock() - span
+
+    return parse
+
+
 PORT = partial(count, least=0, most=65535)
 WINDOW = partial(count, most=65535)
 PAUSE = partial(duration, most=timedelta(days=27), least=timedelta(seconds=1))
@@ -152,9 +177,6 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
 Sender = Annotated[
     str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
-]
-Recipient = Annotated[
-    str | None, option("--recipient ADDRESS", "One of the envelope recipients.", address)
 ]
 Name = Annotated[str | None, option("--name NAME", "Name of the mail.")]
 OlderThan = Annotated[

@@ -11,12 +11,15 @@ from typer.core import TyperCommand
 from mailslice.cli.arguments import check_text
 from mailslice.cli.examples import ExampleCommand
 from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput
+from mailslice.model.settings import load_settings
 
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON object a line, and nothing else on stdout.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and logs.")]
 
+_DUTIES = "duty"
 _JSON = "mailslice.json"
 """Where in the command's context --json is kept that was given before the command's name."""
 
@@ -41,6 +44,20 @@ def group(help_text: str) -> typer.Typer:
 def remember(ctx: typer.Context, *, as_json: bool) -> None:
     """Keep a --json that comes before the command's name."""
     ctx.meta[_JSON] = as_json or ctx.meta.get(_JSON, False)
+
+
+def _check_reason(path: str, reason: str | None) -> None:
+    """BadInput where the settings ask for a reason and there is none.
+
+    Schedules start duties, and Airflow records them: a duty needs one for its own guards only.
+    """
+    if (reason or "").strip() or path.split()[1:2] == [_DUTIES]:
+        return
+    if load_settings().admin.reason_required:
+        raise BadInput(
+            f"{' '.join(path.split()[1:])}: give --reason TEXT: why this is done "
+            "(MAILSLICE_ADMIN_REASON_REQUIRED=true)"
+        )
 
 
 def command(
@@ -73,6 +90,8 @@ def command(
             for word, value in values.items():
                 if word != "paths":  # a file may have any name
                     check_text(word.replace("_", " "), value)
+            if "reason" in values and not values.get("dry_run"):
+                _check_reason(ctx.command_path, values["reason"])
             context = {"ctx": ctx} if takes_context else {}
             function(Output(ctx.meta[_JSON]), **context, **values)
 

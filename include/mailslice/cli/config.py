@@ -1,6 +1,6 @@
 """`mailslice config`: the stored configuration of the queue view and that of the settings."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,14 +35,24 @@ def check(out: Output) -> None:
     """Like show, with the delivery limit of each queue of RabbitMQ, what it does with a mail that
     returns more often, and the command that lifts the limit.
 
-    Ends with 1 when the configuration differs, or RabbitMQ may lose a mail (unsafeQueues).
+    Where MAILSLICE_POSTAL_URL is set: whether Postal's MariaDB, its tables, every grant, the own
+    database and the artifacts are as they must be. Nothing is changed in a database.
+
+    Ends with 1 when the configuration differs, RabbitMQ may lose a mail (unsafeQueues), or the mode
+    for Postal lacks something.
     """
+    from mailslice.stores import has_cassandra
+
     with open_stores() as stores:
+        postal = _postal(stores)
+        if not has_cassandra(stores.settings):
+            out.one({**postal, "source": stores.settings.source})
+            raise typer.Exit(int(not _is_well(postal)))
         comparison = _comparison(stores)
         limits = map(shapes.queue_limit, stores.rabbitmq.delivery_limits())
         unsafe = stores.rabbitmq.unsafe_queues()
-    out.one(comparison | {"queues": list(limits), "unsafeQueues": unsafe})
-    if comparison["verdict"] not in (SAME, NOTHING_STORED) or unsafe:
+    out.one(comparison | {"queues": list(limits), "unsafeQueues": unsafe} | postal)
+    if comparison["verdict"] not in (SAME, NOTHING_STORED) or unsafe or not _is_well(postal):
         raise typer.Exit(1)
 
 
@@ -93,6 +103,20 @@ def shared(
         item = {"shared": stored is not False, "stored": stored}
         item |= {"wanted": sharing.given(stores.settings), "changed": changed}
         out.one(item | {"source": stores.settings.source})
+
+
+def _postal(stores: "Stores") -> dict[str, Any]:
+    """The checks of Postal as the field `postal`; no field without one."""
+    if stores.settings.postal.url is None:
+        return {}
+    from mailslice.cli.postal_check import postal_checks
+    from mailslice.model.clock import system_clock
+
+    return {"postal": postal_checks(stores, system_clock)}
+
+
+def _is_well(postal: dict[str, Any]) -> bool:
+    return not postal or bool(postal["postal"]["ok"])
 
 
 def _comparison(stores: "Stores") -> dict[str, object]:

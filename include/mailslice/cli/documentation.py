@@ -45,8 +45,17 @@ def _page(root: Any) -> Iterator[str]:
             yield from _command(f"mailslice {name}", group, "##")
             continue
         yield f"\n## mailslice {name}\n\n{group.help}"
-        for word, command in group.commands.items():
+        for word, command in commands_of(group):
             yield from _command(f"mailslice {name} {word}", command)
+
+
+def commands_of(group: Any) -> Iterator[tuple[str, Any]]:
+    """The commands of a group with their names, those of groups within it, too."""
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from ((f"{word} {inner}", one) for inner, one in commands_of(command))
+        else:
+            yield word, command
 
 
 def _command(path: str, command: Any, level: str = "###") -> Iterator[str]:

@@ -23,12 +23,19 @@ SLOW = ("queue audit",)
 NOT_RUN = (
     "worker run",
     "worker smtp-in",
+    "queue move",
     "stuck release",
     "stuck discard",
     "postal stuck",
+    "postal health",
+    "postal quarantine list",
+    "postal quarantine release",
+    "postal quarantine discard",
+    "postal quarantine export",
     "blobs restore",
     "mail trace",
     "exporter",
+    "webadmin",
 )
 
 

@@ -35,13 +35,15 @@ def exporter(
 
     One an installation. Reads only: the broker's management API, the ledger, workers' records.
     """
-    from mailslice.cli.exporter_figures import Exporter
-    from mailslice.stores import open_stores
+    from mailslice.cli.exporter_figures import JAMES, POSTAL_ALONE, Exporter
+    from mailslice.stores import has_cassandra, open_stores
     from mailslice.worker.health import HealthServer
 
     settings = load_settings()
     address = host or settings.worker.health_host
-    figures = Exporter(lambda: open_stores(settings), interval.total_seconds(), time.monotonic)
+    sources = JAMES if has_cassandra(settings) else POSTAL_ALONE
+    seconds = interval.total_seconds()
+    figures = Exporter(lambda: open_stores(settings), seconds, time.monotonic, sources)
     pages = {"/metrics": figures.page, "/livez": figures.livez, "/readyz": figures.readyz}
     server = HealthServer(address, port, pages)
     stop = threading.Event()

@@ -1,8 +1,9 @@
 """What `mailslice exporter` knows of queues and duties, store by store.
 
 A round asks RabbitMQ's management API (one request for all queues, two more), the ledger (three
-newest reports of each duty and queue) and the workers' records. No row of the view is read, and no
-file of the artifacts. Without an answer a store's figures are absent: unknown is never zero.
+newest reports of each duty and queue) and the workers' records. Of a view at most 500 rows are
+read, and no file of the artifacts. Without an answer a store's figures are absent: unknown is never
+zero.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.cli.worker_top import of_workers
 from mailslice.duties.queue_size.metrics import figures as size_figures
+from mailslice.duties.stuck_mails_postal.metrics import figures as postal_figures
 from mailslice.maintenance.alerts import readings
+from mailslice.maintenance.health import Health
 from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verdict_figures
+from mailslice.maintenance.overview import overview
+from mailslice.maintenance.postal_health import postal_overview
 from mailslice.model.clock import system_clock
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
@@ -60,11 +65,7 @@ class Exporter:
         self._stores: Stores | None = None
         self._interval = interval
         self._clock = clock
-        self._sources = sources or {
-            "rabbitmq": broker_figures,
-            "cassandra": ledger_figures,
-            "s3": bucket_figures,
-        }
+        self._sources = JAMES if sources is None else sources
         self._known = {name: _Known() for name in self._sources}
         self._stop = threading.Event()
         self._round_began = clock()
@@ -182,6 +183,15 @@ def ledger_figures(stores: Stores) -> Iterator[Figure]:
     """Last runs of every duty, measurements, verdicts, workers."""
     from mailslice.stores.cassandra.own import WorkerRecords
 
+    yield from report_figures(stores)
+    records = WorkerRecords.existing(stores.cassandra, stores.settings)
+    for queue in records.queues() if records is not None else ():
+        yield from _of_workers(stores, queue)
+    yield from health_figures(stores)
+
+
+def report_figures(stores: Stores) -> Iterator[Figure]:
+    """Last runs of every duty, and what they say of their queue. Any ledger has them."""
     runs = stores.existing_runs()
     for rows in runs.newest(_REPORTS_EACH) if runs is not None else ():
         reports = [json.loads(row.report) for row in rows if row.finished is not None]
@@ -190,9 +200,21 @@ def ledger_figures(stores: Stores) -> Iterator[Figure]:
                 reports[0], readings(reports[0], stores.settings.alert, system_clock())
             )
             yield from _contents(reports)
-    records = WorkerRecords.existing(stores.cassandra, stores.settings)
-    for queue in records.queues() if records is not None else ():
-        yield from _of_workers(stores, queue)
+    if stores.settings.postal.url is not None:
+        health = postal_overview(stores, system_clock).verdict.health
+        text = "1 for the word that says how Postal's queue is: LOST?, STUCK, UNKNOWN, HELD, OK"
+        for one in Health:
+            labels = {"health": one.value}
+            yield Figure("mailslice_postal_health", text, labels, int(one is health))
+
+
+def health_figures(stores: Stores) -> Iterator[Figure]:
+    """One of each queue's health words is 1, the others are 0: see `maintenance.health`."""
+    text = "1 for the word that says how the queue is: LOST?, STUCK, NO WORKERS, LATE, OK, ..."
+    for one in overview(stores, system_clock):
+        for health in Health:
+            labels = {"queue": one.queue, "health": health.value}
+            yield Figure("mailslice_queue_health", text, labels, int(health is one.verdict.health))
 
 
 def _contents(reports: list[dict[str, Any]]) -> Iterator[Figure]:
@@ -204,6 +226,9 @@ def _contents(reports: list[dict[str, Any]]) -> Iterator[Figure]:
             return
         if report["duty"] == "queue_audit" and report.get("verdicts"):
             yield from verdict_figures(queue, report["verdicts"])
+            return
+        if report["duty"] == "stuck_mails_postal" and "lockTimeoutSeconds" in report:
+            yield from postal_figures(report)
             return
 
 
@@ -227,3 +252,13 @@ def bucket_figures(stores: Stores) -> Iterator[Figure]:
     exists = stores.blobs.bucket_exists()
     text = "1 when the bucket of the mails' content exists"
     yield Figure("mailslice_bucket_exists", text, {}, int(exists))
+
+
+JAMES: Mapping[str, Callable[[Stores], Iterable[Figure]]] = {
+    "rabbitmq": broker_figures,
+    "cassandra": ledger_figures,
+    "s3": bucket_figures,
+}
+"""Store -> its figures, where there are queues of James."""
+POSTAL_ALONE: Mapping[str, Callable[[Stores], Iterable[Figure]]] = {"mariadb": report_figures}
+"""Where there is a Postal and nothing else."""

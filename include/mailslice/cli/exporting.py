@@ -27,7 +27,7 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
     Raises SomeFailed for lost content or a file with other content, MailsliceError when the folder
     takes nothing more.
     """
-    _prepare(folder)
+    prepare(folder)
     failures: list[dict[str, object]] = []
 
     def lines() -> Iterator[dict[str, object]]:
@@ -52,7 +52,7 @@ class _TakenError(Exception):
     """The file exists with other content."""
 
 
-def _prepare(folder: Path) -> None:
+def prepare(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

@@ -34,6 +34,7 @@ EXTRAS: Mapping[str, Sequence[str]] = {
         "pyspark",
     ),
     "airflow": ("airflow", "yaml"),
+    "webadmin": ("fastapi", "starlette", "uvicorn"),
     "postal": ("pymysql",),
 }
 """The modules that each extra adds to those that it is made of."""

@@ -7,7 +7,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -23,6 +22,7 @@ from mailslice.cli.arguments import (
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
+from mailslice.cli.selection import enqueue_id as parsed_id
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
@@ -37,16 +37,6 @@ app = group("Mails: show one, trace one, enqueue new ones.")
 _LONGEST_DELAY = timedelta(days=30)
 
 
-def _enqueue_id(text: object) -> EnqueueId:
-    try:
-        return EnqueueId(UUID(str(text)))
-    except ValueError:
-        raise BadInput(
-            f"--id: {str(text)[:60]!r} is not an enqueue id; allowed: a UUID, as queue "
-            "browse shows it"
-        ) from None
-
-
 @command(app, "show")
 def show(
     out: Output,
@@ -55,7 +45,7 @@ def show(
         str | None, option("--name NAME", "Name of the mail; several mails may have it.")
     ] = None,
     enqueue_id: Annotated[
-        EnqueueId | None, typer.Option("--id", parser=_enqueue_id, metavar="ID", help="Enqueue id.")
+        EnqueueId | None, typer.Option("--id", parser=parsed_id, metavar="ID", help="Enqueue id.")
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Write the content itself to stdout, byte for byte.")

@@ -20,13 +20,15 @@ from mailslice.cli import (
     airflow,
     blobs,
     config,
+    decisions,
     duty,
     exporter,
     mail,
-    postal,
-    queue,
+    postal_quarantine,
+    queue_moves,
     report,
     stuck,
+    webadmin,
     worker,
 )
 from mailslice.cli.command import Debug, Json, command, remember
@@ -48,11 +50,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _name, _group in (
-    ("queue", queue.app),
+    ("queue", queue_moves.app),  # it adds to those of `queue`
     ("mail", mail.app),
     ("worker", worker.app),
     ("stuck", stuck.app),
-    ("postal", postal.app),
+    ("postal", postal_quarantine.postal_app),  # it adds to those of `postal`
+    ("decisions", decisions.app),
     ("config", config.app),
     ("duty", duty.app),
     ("blobs", blobs.app),
@@ -61,6 +64,7 @@ for _name, _group in (
 ):
     app.add_typer(_group, name=_name)
 command(app, "exporter")(exporter.exporter)
+command(app, "webadmin")(webadmin.webadmin)
 if find_spec("mailslice.bench") is not None:  # a tool beside the product: an image may leave it out
     app.add_typer(import_module("mailslice.bench.commands").app, name="bench")
 

@@ -49,6 +49,20 @@ def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
         out.rows(rows, _COLUMNS, empty="no queued message is stuck")
 
 
+@command(app, "health")
+def health(out: Output) -> None:
+    """How Postal's queue is, in one word: what the last runs of stuck_mails_postal say.
+
+    Postal itself is not asked.
+    """
+    from mailslice.maintenance.postal_health import as_json, postal_overview
+    from mailslice.model.clock import system_clock
+
+    with open_stores() as stores:
+        stores.postal  # noqa: B018 - names the setting where it is missing
+        out.one(as_json(postal_overview(stores, system_clock)))
+
+
 def _sentence(result: "PostalSurvey") -> str:
     """How old a lock may be, and why."""
     p99 = "nothing was sent yet"

@@ -1,6 +1,7 @@
 """`mailslice queue`: queues as a whole, and the mails that wait in them."""
 
-from datetime import timedelta
+from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +12,12 @@ from mailslice.cli import shapes
 from mailslice.cli.arguments import (
     DryRun,
     Limit,
-    Name,
     OlderThan,
     Queue,
     Reason,
-    Recipient,
-    Sender,
     Yes,
     count,
+    moment,
     option,
 )
 from mailslice.cli.command import command, group
@@ -32,9 +31,18 @@ from mailslice.cli.queue_session import (
     record,
     run,
 )
+from mailslice.cli.selection import (
+    DomainLike,
+    Ids,
+    NameLike,
+    RecipientLike,
+    SenderLike,
+    enqueue_id,
+    selection,
+)
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import QueueName
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import CONTENT_START, RabbitNames
 from mailslice.model.settings import load_settings
 
@@ -47,6 +55,10 @@ if TYPE_CHECKING:
 
 app = group("Queues: create, look, count, delete.")
 _IDS_AT_ONCE = 1000
+_LIST_COLUMNS = (
+    *("queue", "health", "size", "ready", "unacknowledged", "delayed", "parked", "deadLetters"),
+    *("workers", "why", "next"),
+)
 
 
 @command(app, "create")
@@ -65,12 +77,19 @@ def create(out: Output, queue: Queue, reason: Reason = None) -> None:
 
 @command(app, "list")
 def list_(out: Output) -> None:
-    """All mail queues that RabbitMQ has, with their sizes."""
-    from mailslice.admin import queues
+    """All mail queues that RabbitMQ has, the worst first: health, why, and what to do next.
+
+    No view is scanned: 'sizeAt' says when the mails were counted. 'queue size' counts now.
+    """
+    from mailslice.maintenance.overview import as_json, overview
 
     with open_stores() as stores:
         out.rows(
-            (_summary(stores, name) for name in queues.known(stores)),
+            (
+                {**as_json(one), "table": stores.settings.queue.table}
+                for one in overview(stores, system_clock)
+            ),
+            _LIST_COLUMNS,
             empty="there is no mail queue; create one: mailslice queue create QUEUE",
         )
 
@@ -95,10 +114,29 @@ def browse(
     queue: Queue,
     *,
     limit: Limit = None,
-    sender: Sender = None,
-    recipient: Recipient = None,
-    name: Name = None,
+    sender: SenderLike = None,
+    recipient: RecipientLike = None,
+    domain: DomainLike = None,
+    name: NameLike = None,
+    ids: Ids = None,
     older_than: OlderThan = None,
+    after: Annotated[
+        EnqueueId | None,
+        typer.Option(
+            "--after",
+            parser=partial(enqueue_id, option_name="--after"),
+            metavar="ID",
+            help="The mails behind this one: the last of the page before. It may be done by now.",
+        ),
+    ] = None,
+    due_before: Annotated[
+        datetime | None,
+        option(
+            "--due-before TIME",
+            "Delayed mails that are due before a time, or within 2h, 30d.",
+            partial(moment, ahead=True),
+        ),
+    ] = None,
     content: Annotated[
         bool,
         typer.Option(
@@ -109,12 +147,15 @@ def browse(
         ),
     ] = False,
 ) -> None:
-    """The mails of the queue, without their content."""
+    """The mails of the queue, oldest first, without their content."""
+    mail_filter = selection(
+        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
+    )
     with open_queue(queue) as opened:
-        mail_filter = _filter(sender, recipient, name, older_than)
-        rows = shapes.with_next_delivery(
-            opened.stores, queue, opened.queue.browse(mail_filter, limit)
-        )
+        found = opened.queue.browse(mail_filter, None if due_before else limit, after)
+        rows = shapes.with_next_delivery(opened.stores, queue, found)
+        if due_before is not None:
+            rows = islice(shapes.due_before(rows, due_before), limit)
         if content:
             rows = shapes.with_content(opened.stores, rows)
         columns = (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS
@@ -201,27 +242,31 @@ def delete(
     out: Output,
     queue: Queue,
     *,
-    sender: Sender = None,
-    recipient: Recipient = None,
-    name: Name = None,
+    sender: SenderLike = None,
+    recipient: RecipientLike = None,
+    domain: DomainLike = None,
+    name: NameLike = None,
+    ids: Ids = None,
     older_than: OlderThan = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     reason: Reason = None,
 ) -> None:
-    """Delete mails by sender, recipient, name and age.
+    """Delete mails by id, sender, recipient, domain, name and age: those for which all hold.
 
     RabbitMQ's messages of deleted mails are dropped at delivery.
     """
-    if sender is None and recipient is None and name is None:
+    if all(one is None for one in (sender, recipient, domain, name, ids)):
         raise BadInput(
-            f"queue delete {queue}: give at least one of --sender, --recipient, --name "
-            "(--older-than only narrows them; queue clear deletes all)"
+            f"queue delete {queue}: give at least one of --sender, --recipient, --name, "
+            "--domain, --id (--older-than only narrows them; queue clear deletes all)"
         )
     if not dry_run:
         need_yes(yes, "queue delete")
+    mail_filter = selection(
+        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
+    )
     with open_queue(queue) as opened:
-        mail_filter = _filter(sender, recipient, name, older_than)
         _delete(out, opened, mail_filter, yes=yes, dry_run=dry_run, reason=reason)
 
 
@@ -262,16 +307,21 @@ def export(
     ],
     *,
     limit: Limit = None,
-    sender: Sender = None,
-    recipient: Recipient = None,
-    name: Name = None,
+    sender: SenderLike = None,
+    recipient: RecipientLike = None,
+    domain: DomainLike = None,
+    name: NameLike = None,
+    ids: Ids = None,
     older_than: OlderThan = None,
 ) -> None:
     """Write the mails of a queue as .eml files, byte for byte. They stay in the queue."""
     from mailslice.cli.exporting import export_mails
 
+    mail_filter = selection(
+        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
+    )
     with open_queue(queue) as opened:
-        rows = opened.queue.browse(_filter(sender, recipient, name, older_than), limit)
+        rows = opened.queue.browse(mail_filter, limit)
         export_mails(out, opened.queue, rows, folder)
 
 
@@ -292,21 +342,15 @@ def _delete(
         if dry_run:
             out.one({"queue": queue, "deleted": matching, "dryRun": True})
             return
-        confirm(f"Delete {matching} mails of {queue}?", yes)
+        every = "all " if mail_filter is None or mail_filter.matches_all else ""
+        confirm(f"Delete {every}{matching} mails of {queue}?", yes)
     deleted = (
         opened.queue.delete(mail_filter, dry_run=False) if mail_filter else opened.queue.clear()
     )
     action = "queue delete" if mail_filter else "queue clear"
-    record(opened.settings, action, queue, reason, deleted=deleted)
+    about = {"filter": mail_filter.as_json()} if mail_filter else {}
+    record(opened.settings, action, queue, reason, deleted=deleted, **about)
     out.one({"queue": queue, "deleted": deleted})
-
-
-def _filter(
-    sender: str | None, recipient: str | None, name: str | None, older_than: timedelta | None
-) -> "MailFilter":
-    from mailslice.admin.filters import MailFilter
-
-    return MailFilter(sender=sender, recipient=recipient, name=name, older_than=older_than)
 
 
 def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
@@ -351,4 +395,4 @@ def _delayed(opened: OpenQueue) -> int:
 
 
 def _all(opened: OpenQueue) -> "Iterator[ViewRow]":
-    return opened.queue.browse(_filter(None, None, None, None), None)
+    return opened.queue.browse()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import json
-import logging
-import secrets
 import socket
 import sys
 from collections.abc import Coroutine, Iterator
@@ -14,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from mailslice.cli.output import iso, plain
+from mailslice.cli.output import plain
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, MailsliceError, Refused
+from mailslice.model.errors import BadInput, Refused
 from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +104,17 @@ def record(
     settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object
 ) -> None:
     """Keep who did what and why as a JSON file in `decisions/` of the artifacts; else warn."""
-    from mailslice.maintenance.artifacts import artifacts
+    from mailslice.maintenance.decision_files import write_decision
 
-    now = system_clock()
-    about = {"time": iso(now), "who": who(), "action": action, "queue": queue, "reason": reason}
-    text = json.dumps(plain({**about, **facts})).encode() + b"\n"
-    name = f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
-    try:
-        artifacts(settings).write(name, text)
-    except MailsliceError as error:
-        log.warning("%s was done, but not recorded: %s", action, error)
+    write_decision(
+        settings,
+        system_clock(),
+        who=who(),
+        action=action,
+        queue=queue,
+        reason=reason,
+        facts=plain(facts),
+    )
 
 
 def run(work: Coroutine[object, object, T]) -> T:

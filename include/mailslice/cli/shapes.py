@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from mailslice.model.configuration import ViewConfiguration
     from mailslice.model.mail import EnqueueId, QueueName
     from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import DelayState
     from mailslice.stores.rabbitmq.delivery_limits import QueueLimit
 
 _ENVELOPE = ("enqueueId", "name", "sender", "recipients", "state")
-MAIL_COLUMNS = (*_ENVELOPE, "enqueuedTime", "nextDelivery", "slice")
+_TRIES = ("nextDelivery", "attempts", "lastAnswer")
+MAIL_COLUMNS = (*_ENVELOPE, "enqueuedTime", *_TRIES, "slice")
 DEAD_COLUMNS = ("position", "enqueueId", "name", "cause", "reason", "diedAt", "redrives", "deleted")
 
 
@@ -55,13 +57,22 @@ def envelope(enqueue_id: EnqueueId, mail: Mail) -> dict[str, object]:
     return dict(zip(_ENVELOPE, values, strict=True))
 
 
-def view_row(row: ViewRow, next_delivery: datetime | None = None) -> dict[str, object]:
-    """A mail of the view. `nextDelivery`: when a delayed mail is due, else null."""
+def view_row(
+    row: ViewRow, state: DelayState | None = None, attempts: int | None = None
+) -> dict[str, object]:
+    """A mail of the view. `nextDelivery`: when a delayed mail is due, else null.
+
+    `attempts` that were begun, and the answer to the last that failed; null where nobody knows.
+    """
     mail = row.item.mail
+    if attempts is None and state is not None:
+        attempts = state.failures
     return envelope(row.enqueue_id, mail) | {
         "enqueuedTime": row.enqueued_time,
         "lastUpdated": mail.last_updated,
-        "nextDelivery": next_delivery,
+        "nextDelivery": state.due if state is not None else None,
+        "attempts": attempts,
+        "lastAnswer": (state.answer or None) if state is not None else None,
         "slice": row.partition.slice_start,
         "bucket": row.partition.bucket,
         "headerBlobId": row.item.header_blob_id,
@@ -117,13 +128,31 @@ def configuration(value: ViewConfiguration | None) -> Mapping[str, object] | Non
 def with_next_delivery(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow]
 ) -> Iterator[dict[str, object]]:
-    """The rows as JSON objects, with `nextDelivery`, read a hundred at a time; creates no table."""
+    """The rows as JSON objects, with what is known of their delays and attempts, a hundred at a
+    time; creates no table. Attempts that run now are those that a living worker has recorded.
+    """
     from mailslice.stores.cassandra.own import DelayedMails
 
     delayed, stream = DelayedMails.existing(stores.cassandra, stores.settings), iter(rows)
+    running = {
+        mail.enqueue_id: mail.attempt
+        for record in stores.worker_records(queue)
+        if record.is_alive
+        for mail in record.in_flight
+        if mail.begun and not mail.returned
+    }
     while chunk := list(islice(stream, _DUE_TIMES_AT_ONCE)):
-        due = {} if delayed is None else delayed.waiting(queue, [row.enqueue_id for row in chunk])
-        yield from (view_row(row, due.get(row.enqueue_id)) for row in chunk)
+        states = {} if delayed is None else delayed.states(queue, [row.enqueue_id for row in chunk])
+        for row in chunk:
+            yield view_row(row, states.get(row.enqueue_id), running.get(row.enqueue_id))
+
+
+def due_before(rows: Iterable[dict[str, object]], moment: datetime) -> Iterator[dict[str, object]]:
+    """Those of `with_next_delivery` that are delayed, and due before then."""
+    for row in rows:
+        due = row["nextDelivery"]
+        if isinstance(due, datetime) and due < moment:
+            yield row
 
 
 def with_content(stores: Stores, rows: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from mailslice.cli.output import Output
+    from mailslice.maintenance.health import HealthVerdict
     from mailslice.model.mail import QueueName
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import WorkerRecord
@@ -32,6 +33,7 @@ _LARGE_VIEW_INTERVAL = 60.0
 """Seconds between two looks at a view: a small one, one that was too large."""
 _COLUMNS = (
     ("queue", "queue"),
+    ("health", "health"),
     ("size", "size"),
     ("oldest", "oldestSeconds"),
     ("ready", "ready"),
@@ -62,6 +64,7 @@ class Top:
         self._requested = queues
         self._glances: dict[QueueName, tuple[float, Glance | None]] = {}
         self._alarms: tuple[float, list[str]] = (0.0, [])
+        self._verdicts: tuple[float, dict[QueueName, HealthVerdict]] = (0.0, {})
         self.away: TryAgain | None = None
         """Cassandra did not answer at the last look: what it knows is null then."""
 
@@ -77,8 +80,11 @@ class Top:
                 f"RabbitMQ has no mail queue {missing[0]!r}; known are: "
                 f"{', '.join(known) or 'none'}"
             )
-        alarms = self._broker_alarms()
-        return [self._row(queue, moving, alarms) for queue in self._requested or known]
+        alarms, verdicts = self._broker_alarms(), self._health(self._requested or known)
+        return [
+            {**self._row(queue, moving, alarms), **_health_of(verdicts.get(queue))}
+            for queue in self._requested or known
+        ]
 
     def _row(
         self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]
@@ -129,6 +135,18 @@ class Top:
             self._glances[queue] = time.monotonic() + interval, summary
         return summary
 
+    def _health(self, queues: Sequence[QueueName]) -> dict[QueueName, HealthVerdict]:
+        """By the table that `queue list` uses. Now and then, and for queues that are new."""
+        from mailslice.maintenance.overview import overview
+
+        due, verdicts = self._verdicts
+        if time.monotonic() >= due or not verdicts.keys() >= set(queues):
+            verdicts = {
+                one.queue: one.verdict for one in overview(self._stores, system_clock, queues)
+            }
+            self._verdicts = (time.monotonic() + _INTERVAL, verdicts)
+        return verdicts
+
     def _asked(self, question: Callable[[], T]) -> T | None:
         """Cassandra's answer, or None; once it is away it is not asked again in this round."""
         if self.away is None:
@@ -144,6 +162,12 @@ class Top:
             alarms = self._stores.management.alarms()
             self._alarms = (time.monotonic() + _INTERVAL, alarms)
         return alarms
+
+
+def _health_of(verdict: HealthVerdict | None) -> dict[str, Any]:
+    if verdict is None:
+        return dict.fromkeys(("health", "why", "next"))
+    return {"health": verdict.health.value, "why": verdict.why, "next": verdict.next}
 
 
 def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:

@@ -117,6 +117,19 @@ def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
         # Of stuck_mails alone: what it planned, for a run that only notes has found them, too.
         planned = int(report.get("planned") or 0)
         yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")
+    if "lockTimeoutSeconds" in report:
+        yield from _of_postal(report, limits)
+
+
+def _of_postal(report: Report, limits: AlertSettings) -> Iterable[Reading]:
+    """Of stuck_mails_postal, once it has looked at the queue."""
+    subject = "messages of Postal are stuck or gone"
+    yield _more("zombies", int(report.get("found") or 0), limits.zombies, subject)
+    subject = "messages of Postal had lost their content or their row"
+    yield _more("lost", int(report.get("lost") or 0), limits.lost, subject)
+    servers = report.get("unreadable") or {}
+    text = f"servers of Postal that cannot be read: {', '.join(servers)}" if servers else ""
+    yield Reading("unreadable", len(servers), 0, bool(servers), text)
 
 
 def _more(name: str, value: int, limit: int, subject: str) -> Reading:

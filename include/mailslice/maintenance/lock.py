@@ -61,7 +61,7 @@ class Lock:
         """Raises LockLost when the lock may be another's by now. Call it before each change."""
         if self._lost or elapsed_seconds() - self._good > (TTL - MARGIN).total_seconds():
             raise LockLost(
-                f"the lock {self.name} could not be kept: Cassandra did not renew it in "
+                f"the lock {self.name} could not be kept: it was not renewed in "
                 "time; nothing more was changed, run it again"
             )
 

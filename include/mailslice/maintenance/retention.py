@@ -1,4 +1,7 @@
-"""The report step prunes old runs and their Data Docs; ledger rows expire by their own TTL."""
+"""The report step prunes old runs and their Data Docs.
+
+Own rows end by their TTL; in MariaDB the report step deletes those that ended.
+"""
 
 from __future__ import annotations
 

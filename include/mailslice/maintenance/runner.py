@@ -27,7 +27,7 @@ from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import STEPS, RunRequest
 from mailslice.maintenance.steps import partial_report, step_of
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadInput, MailsliceError, Refused
+from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.view.sharing import agree
@@ -288,6 +288,8 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     _ledger(run).write(report)
     retention = run.settings.duty.retention
     prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
+    with suppress(TryAgain):  # the report is written, and the next run prunes, too
+        run.stores.prune_records()
     return report
 
 

@@ -486,7 +486,8 @@ class DutySettings(Group):
     stuck_at_least: Time = timedelta(minutes=10)
     """A mail that a worker holds for less than this is never stuck."""
     stuck_alert_from: int = Field(10, ge=1)
-    """Decisions of one run of stuck_mails from which its report raises an alert."""
+    """Decisions of one run of stuck_mails or stuck_mails_postal from which its report raises an
+    alert."""
     notify: str = "log"
     """Notifiers of failed runs and alerts, with commas between: log, email, webhook."""
     notify_email: Words = ()
@@ -539,6 +540,20 @@ class GcSettings(Group):
     """Share of all blobs that one run may delete, 0 to 1, unless the run says another."""
 
 
+class AdminSettings(Group):
+    """What people do by the command line and the page."""
+
+    reason_required: bool = False
+    """Whether each command that changes something needs --reason; duties do not."""
+
+
+class WebadminSettings(Group):
+    """James' webadmin routes without Airflow: `mailslice webadmin`."""
+
+    token: SecretStr | None = None
+    """What clients send as `Authorization: Bearer TOKEN`; required."""
+
+
 class AlertSettings(Group):
     """From where on a person is told, by the notifiers of MAILSLICE_DUTY_NOTIFY; every report says
     it, too.
@@ -555,11 +570,11 @@ class AlertSettings(Group):
     consumers: int = Field(1, ge=0)
     """Alert when a work queue has fewer consumers than this. 0: never."""
     lost: int = Field(0, ge=0)
-    """Alert when an audit finds more lost mails than this."""
+    """Alert when an audit finds more lost mails than this, or stuck_mails_postal lost messages."""
     bare: int = Field(0, ge=0)
     """Alert when an audit finds more mails without content than this."""
     zombies: int = Field(0, ge=0)
-    """Alert when one run of stuck_mails had to decide about more mails than this."""
+    """Alert when one run of stuck_mails or stuck_mails_postal found more mails than this."""
     repeat: Duration = timedelta(hours=20)
     """An alert that persists is repeated after this long. A daily run repeats it daily."""
 

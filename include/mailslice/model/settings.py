@@ -22,6 +22,7 @@ from pydantic import SecretStr, ValidationError
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
 from mailslice.model.setting_groups import (
+    AdminSettings,
     AirflowSettings,
     AlertSettings,
     BlobIdKind,
@@ -47,6 +48,7 @@ from mailslice.model.setting_groups import (
     SmtpInSettings,
     StartTls,
     StuckMode,
+    WebadminSettings,
     WorkerSettings,
 )
 from mailslice.model.setting_types import Duration, Group, LimitRules, Time, Words
@@ -91,6 +93,8 @@ class Settings(Group):
     postal: PostalSettings = PostalSettings()
     duty: DutySettings = DutySettings()
     alert: AlertSettings = AlertSettings()
+    admin: AdminSettings = AdminSettings()
+    webadmin: WebadminSettings = WebadminSettings()
     gc: GcSettings = GcSettings()
     airflow: AirflowSettings = AirflowSettings()
     log: LogSettings = LogSettings()

@@ -101,6 +101,10 @@ class Stores:
                 "the queues of James need it"
             )
 
+    def prune_records(self) -> int:
+        """Delete own rows whose end is over; how many. Cassandra does so by itself."""
+        return 0 if has_cassandra(self.settings) else self.own_database.prune()
+
     def existing_records(self, shape: TableShape) -> Records | None:
         """One of these tables, for looking: None where it was never needed. Creates nothing."""
         if not has_cassandra(self.settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,6 +37,8 @@ the latest of late inserts.
 
 Candidate = tuple[EnqueueId, EnqueuedMails, Partition, datetime]
 """Enqueue id, where its row is, and its enqueued time."""
+Position = tuple[datetime, datetime, EnqueueId]
+"""Slice start, enqueued time and enqueue id: the order in which mails are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +128,12 @@ class LiveRows:
             if candidate[0] not in earlier_ids
         )
 
-    def glance(self, now: datetime, most: int) -> Glance | None:
-        """Size and oldest mail, when at most `most` rows, dead ones too, need reading for it; else
-        None, which costs no more.
+    def glance(self, now: datetime, most: int, most_partitions: int | None = None) -> Glance | None:
+        """Size and oldest mail, when at most `most` rows, dead ones too, and `most_partitions` need
+        reading for it; else None, which costs no more.
         """
+        if most_partitions is not None and self._spread(now) > most_partitions:
+            return None
         partitions = self.partitions(now)
         streams = (
             stream
@@ -143,6 +148,13 @@ class LiveRows:
             read.append((chunk, packed))
         live = {candidate[0]: candidate[3] for candidate in self._live(read)}
         return Glance(len(live), min(live.values(), default=None))
+
+    def _spread(self, now: datetime) -> float:
+        """Partitions from browseStart to now, without a look at which of them exist."""
+        start = self.tables.browse_starts.get(self.queue)
+        if start is None:
+            return math.inf
+        return ((now - start.value) // self.shape.window + 2) * self.shape.buckets
 
     def slices(self, now: datetime) -> Iterator[SliceCounts]:
         """Counts of each slice that holds a row, oldest first.
@@ -170,10 +182,19 @@ class LiveRows:
                 yield SliceCounts(start, len(live), dead)
 
     def ids(
-        self, now: datetime, buckets: Iterable[int] | None = None, latest: datetime | None = None
+        self,
+        now: datetime,
+        buckets: Iterable[int] | None = None,
+        latest: datetime | None = None,
+        after: Position | None = None,
     ) -> Iterator[Candidate]:
-        """Unmarked rows up to `latest`, by slice, then enqueued time. See `present`."""
-        checked = self._checked(self._ordered(self.partitions(now, buckets)))
+        """Unmarked rows behind `after` and up to `latest`, by slice, then enqueued time. See
+        `present`.
+        """
+        partitions = self.partitions(now, buckets)
+        if after is not None:
+            partitions = [one for one in partitions if one.slice_start >= after[0]]
+        checked = self._checked(self._ordered(partitions))
         for _, chunks in groupby(checked, key=lambda read: read[0].partition.slice_start):
             unmarked = (
                 chunk.candidate(packed, at) for chunk, packed, alive in chunks for at in alive
@@ -181,7 +202,8 @@ class LiveRows:
             live = {
                 candidate[0]: candidate
                 for candidate in unmarked
-                if latest is None or candidate[3] <= latest
+                if (latest is None or candidate[3] <= latest)
+                and (after is None or _position(candidate) > after)
             }
             yield from sorted(live.values(), key=lambda candidate: (candidate[3], candidate[0]))
 
@@ -287,6 +309,11 @@ class LiveRows:
         ):
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
             yield from _timed(table, partition, times)
+
+
+def _position(candidate: Candidate) -> Position:
+    enqueue_id, _, partition, enqueued = candidate
+    return partition.slice_start, enqueued, enqueue_id
 
 
 def _timed(table: EnqueuedMails, partition: Partition, page: TimedIds) -> Iterator[_Read]:

@@ -2,14 +2,20 @@
 
 import hashlib
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from mailslice.maintenance.overview import Most, overview
+from mailslice.model.clock import system_clock
+from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores import open_stores
+from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.acceptance.command import Cli
 
 DATA = Path(__file__).parents[2] / "data"
@@ -69,6 +75,51 @@ def test_list_has_a_line_a_queue(fresh):
         "outgoing": 0,
         "spool": 3,
     }
+
+
+def test_list_says_first_which_queue_is_ill_and_why(fresh):
+    cli = Cli(fresh.env).inside()
+    for queue in ("spool", "outgoing"):
+        cli("queue", "create", queue)
+        add(cli, 2, queue=queue)
+    until(lambda: health(cli, "outgoing") == "NO WORKERS")  # the broker's figures come late
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        connection.channel().queue_purge(RabbitNames(QueueName("spool")).work_queue)
+    until(lambda: health(cli, "spool") == "LOST?")
+    first, second = cli.json("queue", "list")
+    assert (first["queue"], second["queue"]) == ("spool", "outgoing")
+    assert first["why"].startswith("2 mails wait; the broker has 0 of them")
+    assert first["next"] == "mailslice duty run queue_audit --queue spool"
+    assert second["why"] == "2 messages are ready, and nobody consumes them"
+
+
+def test_list_scans_no_large_queue_and_says_how_old_its_figure_is(fresh):
+    cli = Cli(fresh.env).inside()
+    cli("queue", "create", "spool")
+    add(cli, 2)
+    with open_stores(fresh.settings) as stores:
+        (one,) = overview(stores, system_clock, most=Most(rows=1))
+        assert (one.size, one.size_at) == (None, None)
+    cli("duty", "run", "queue_size", "--queue", "spool")
+    add(cli, 1)
+    with open_stores(fresh.settings) as stores:
+        (one,) = overview(stores, system_clock, most=Most(rows=1))
+        assert one.size == 2
+        assert one.size_at == datetime.fromisoformat(one.reports["queue_size"]["measuredAt"])
+        (one,) = overview(stores, system_clock)
+        assert one.size == 3
+
+
+def health(cli, queue):
+    (line,) = (line for line in cli.json("queue", "list") if line["queue"] == queue)
+    return line["health"]
+
+
+def until(holds, seconds=40):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.5)
 
 
 def test_list_of_no_queue_is_empty_and_says_how_to_make_one(fresh):

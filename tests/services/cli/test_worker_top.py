@@ -45,6 +45,9 @@ KEYS = [
     "undoing",
     "leftBehind",
     "problems",
+    "health",
+    "why",
+    "next",
 ]
 SILENCE = "127.0.0.1:1"
 
@@ -148,7 +151,7 @@ def test_an_unknown_queue_is_wrong_use_that_names_the_known_ones(cli):
 def test_without_a_terminal_it_prints_one_table(cli):
     answer = cli("worker", "top")
     text = answer.out.decode()
-    assert text.split()[:3] == ["queue", "size", "oldest"]
+    assert text.split()[:3] == ["queue", "health", "size"]
     assert text.count("other") == 1
 
 

@@ -12,6 +12,7 @@ import pytest
 from mailslice.testing.faults.matrix import Case, LaneResult, World, kills
 from mailslice.testing.faults.operations import OPERATIONS
 from mailslice.testing.faults.points import named
+from tests.services.admin.test_moving import MOVE_POINTS
 from tests.services.faults.lanes import Lane, run_lanes
 from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT
 
@@ -59,7 +60,8 @@ def test_something_was_killed_at_every_point_that_the_code_names(
     killed_at = {
         case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop
     }
-    assert killed_at == named() - set(WHERE_MAILS_WAIT.values())
+    of_postal = {point for point in named() if point.startswith("postal:")}
+    assert killed_at == named() - set(WHERE_MAILS_WAIT.values()) - MOVE_POINTS - of_postal
 
 
 def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, LaneResult]) -> None:
@@ -69,6 +71,14 @@ def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, LaneResu
     assert books.lost(end)  # killed between row and publish
     assert not books.lost(end) & books.accepted
     assert len(books.drained) > len(books.accepted)  # killed between confirm and return
+
+
+def test_a_retry_that_was_killed_anywhere_and_asked_again_delivers_each_mail_once(
+    outcomes: dict[str, LaneResult],
+) -> None:
+    deliveries = outcomes["retry-now"].books.deliveries
+    assert deliveries
+    assert set(deliveries.values()) == {1}
 
 
 def test_blobs_are_left_only_by_what_was_killed(outcomes: dict[str, LaneResult]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from typer.main import get_command
 
-from mailslice.cli.documentation import cli_page
+from mailslice.cli.documentation import cli_page, commands_of
 from mailslice.cli.examples import NOT_RUN, PROMPT, examples_of, sessions
 from mailslice.cli.main import app, run
 from tests.unit.docs.test_commands import wrong
@@ -14,7 +14,7 @@ COMMANDS = [
     f"{group_name} {name}".strip()
     for group_name, group in get_command(app).commands.items()
     if group_name not in TOOLS
-    for name in getattr(group, "commands", [""])
+    for name in ([word for word, _ in commands_of(group)] if hasattr(group, "commands") else [""])
 ]
 
 

@@ -34,7 +34,7 @@ def commands_of(text: str) -> list[str]:
 def wrong(line: str) -> str | None:
     """What the command line does not know of this command."""
     words = re.sub(r'"[^"]*"', "TEXT", line).split()[1:]
-    name = " ".join(words[:2])
+    name = " ".join(words[:3] if " ".join(words[:3]) in SECTIONS else words[:2])
     section = SECTIONS.get(name, SECTIONS.get(words[0]))
     if section is None or (name not in SECTIONS and len(words) > 1 and words[1][0].islower()):
         return f"{line}: no such command"

@@ -40,7 +40,9 @@ def settings(tmp_path, monkeypatch):
     monkeypatch.setattr(mailslice.duties, "__path__", here)
     runs = Runs()
     own = SimpleNamespace(locks=Locks(), runs=runs)
-    stores = SimpleNamespace(own=own, records=own, existing_runs=lambda: runs)
+    stores = SimpleNamespace(
+        own=own, records=own, existing_runs=lambda: runs, prune_records=lambda: 0
+    )
 
     @contextmanager
     def opened(_settings):

@@ -79,6 +79,21 @@ def test_all_is_well_and_every_figure_is_read_all_the_same():
             "3 mails were in flight far too long, more than 0",
         ),
         (
+            "zombies",
+            {"lockTimeoutSeconds": 600.0, "found": 12},
+            "12 messages of Postal are stuck or gone, more than 0",
+        ),
+        (
+            "lost",
+            {"lockTimeoutSeconds": 600.0, "found": 0, "lost": 2},
+            "2 messages of Postal had lost their content or their row, more than 0",
+        ),
+        (
+            "unreadable",
+            {"lockTimeoutSeconds": 600.0, "unreadable": {"3": "no right", "5": "gone"}},
+            "servers of Postal that cannot be read: 3, 5",
+        ),
+        (
             "gate",
             {"status": "refused", "message": "check: gate check of x: not true"},
             "check: gate check of x: not true",

@@ -79,7 +79,9 @@ def duty(monkeypatch, runs):
 
     @contextmanager
     def opened(_settings):
-        yield SimpleNamespace(own=own, records=own, existing_runs=lambda: runs)
+        yield SimpleNamespace(
+            own=own, records=own, existing_runs=lambda: runs, prune_records=lambda: 0
+        )
 
     monkeypatch.setattr(runner, "load", lambda _: found)
     monkeypatch.setattr(runner, "step_of", lambda _, step: found.step(step))

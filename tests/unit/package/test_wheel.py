@@ -22,7 +22,8 @@ from mailslice.model.settings import clone_root
 
 ROOT = clone_root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BROUGHT = {"fastapi", "starlette", "annotated_types", "pydantic_core", "typing_extensions"}
+_OF_AIRFLOW = {"fastapi", "starlette", "jinja2", "sqlalchemy"}
+BROUGHT = {*_OF_AIRFLOW, "annotated_types", "pydantic_core", "typing_extensions"}
 """What Airflow (a plugin is an app of these) and pydantic (types of its interface) depend on."""
 
 
@@ -58,7 +59,7 @@ def test_the_wheel_has_every_module_and_file_of_the_product_and_nothing_of_its_t
     assert {
         name for name in packed if not name.startswith(("mailslice/dags", "mailslice/jobs"))
     } == (wanted)
-    assert {"mailslice/py.typed", "mailslice/airflow/static/page.js"} <= wanted
+    assert {"mailslice/py.typed", "mailslice/cockpit/static/cockpit.js"} <= wanted
 
 
 def test_the_sdist_has_what_the_wheel_has(built):
@@ -74,7 +75,9 @@ def test_name_version_licence_and_extras_are_in_the_metadata(built):
     assert (metadata["Name"], metadata["Version"]) == ("mailslice", mailslice.__version__)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE", "NOTICE"]
-    assert metadata.get_all("Provides-Extra") == ["worker", "duties", "postal", "airflow", "all"]
+    assert metadata.get_all("Provides-Extra") == [
+        *("worker", "duties", "postal", "webadmin", "airflow", "all"),
+    ]
     assert "version" in PROJECT["dynamic"]
 
 

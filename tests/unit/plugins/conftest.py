@@ -19,3 +19,17 @@ def plugin(tmp_path_factory):
     patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "x" * 64)
     yield importlib.import_module("mailslice.airflow.page_plugin")
     patch.undo()
+
+
+@pytest.fixture
+def simple_auth_manager(plugin):
+    """Airflow's own, as its API server has it."""
+    from airflow import settings
+    from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
+    from airflow.models import import_all_models
+    from airflow.models.base import Base
+
+    import_all_models()
+    Base.metadata.create_all(settings.engine)
+    yield create_auth_manager()
+    purge_cached_app()

@@ -109,7 +109,13 @@ def test_every_own_table_is_registered_with_its_columns():
     assert set(TABLES) == {
         *("runs", "locks", "delayed_mails", "queue_samples", "slice_statistics", "decisions"),
         *("dead_letter_notes", "counter_claims", "worker_records", "quarantine", "mail_stages"),
-        *("republished_mails", "destinations", "postal_quarantine", "postal_decisions"),
+        *(
+            "moving_mails",
+            "republished_mails",
+            "destinations",
+            "postal_quarantine",
+            "postal_decisions",
+        ),
     }
     assert TABLES["locks"].declaration() == (
         "(name text, owner text, PRIMARY KEY ((name))) WITH gc_grace_seconds = 86400"

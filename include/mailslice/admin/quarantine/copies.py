@@ -39,8 +39,11 @@ _EARLIER_AGE = timedelta(minutes=10)
 class Copies:
     """The copies of one queue."""
 
-    def __init__(self, stores: Stores, queue: QueueName, clock: Clock) -> None:
+    def __init__(
+        self, stores: Stores, queue: QueueName, clock: Clock, folder: str = "quarantine"
+    ) -> None:
         self._stores = stores
+        self._folder = folder
         self._queue = quote(queue, safe="")
         self._clock = clock
 
@@ -98,7 +101,7 @@ class Copies:
         if not self._own.bucket_exists():
             return 0
         modified = {
-            blob.key: blob.modified for blob in self._own.list(f"quarantine/{self._queue}/")
+            blob.key: blob.modified for blob in self._own.list(f"{self._folder}/{self._queue}/")
         }
         if not modified:
             return 0
@@ -132,7 +135,8 @@ class Copies:
     def _keys(self, mail: QuarantinedMail) -> tuple[BlobId, BlobId]:
         folder = "/".join(
             filter(
-                None, (f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}", mail.copy_id)
+                None,
+                (f"{self._folder}/{self._queue}/{mail.enqueue_id}/{mail.attempt}", mail.copy_id),
             )
         )
         return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")

@@ -26,6 +26,7 @@ from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, 
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import QuarantineTable
 
 OVER = timedelta(minutes=10)
 """A setting aside that is this old and not finished was cut off."""
@@ -50,6 +51,7 @@ class Decided:
     why: str
     who: str
     run: str = ""
+    moved_to: str = ""
 
 
 class Quarantine:
@@ -62,14 +64,23 @@ class Quarantine:
         clock: Clock,
         *,
         sleep: Callable[[float], None] = time.sleep,
+        table: QuarantineTable | None = None,
+        folder: str = "quarantine",
     ) -> None:
+        """`table` and `folder` (of the own bucket): others than those of the quarantine."""
         self._stores = stores
         self._queue = queue
         self._clock = clock
-        self._table = stores.own.quarantine
-        self._copies = Copies(stores, queue, clock)
+        self._table = table or stores.own.quarantine
+        self._copies = Copies(stores, queue, clock, folder)
         self._releases = Releases(
-            stores, queue, clock, content=self.content, forget=self._forget, sleep=sleep
+            stores,
+            queue,
+            clock,
+            content=self.content,
+            forget=self._forget,
+            sleep=sleep,
+            table=self._table,
         )
 
     def keep(
@@ -195,6 +206,14 @@ class Quarantine:
         """
         return self._releases.release(mail)
 
+    def release_within(self, mail: QuarantinedMail, until: float) -> EnqueueId:
+        """As `release`, by a lock of the caller that holds until then (`elapsed_seconds`)."""
+        return self._releases.release_within(mail, until)
+
+    def advance(self, mail: QuarantinedMail, state: State) -> QuarantinedMail | None:
+        """The row in that state, by a conditional write; None: it is not as `mail` any more."""
+        return self._table.move(self._queue, mail, state=state, decided=self._later(mail))
+
     def tidy(self, mail: QuarantinedMail, over: timedelta | None = OVER) -> bool:
         """Finish what a kill cut off, where it needs no decision of a person; whether there was
         something.
@@ -294,6 +313,7 @@ class Quarantine:
             attempt=holder.attempt,
             run=decided.run,
             who=decided.who,
+            moved_to=decided.moved_to,
         )
 
     def _later(self, mail: QuarantinedMail) -> datetime:

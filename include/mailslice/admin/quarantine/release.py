@@ -27,7 +27,7 @@ from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import WorkerRecord
+    from mailslice.stores.cassandra.own import QuarantineTable, WorkerRecord
 
 _LEASE = timedelta(seconds=30)
 _PART = 0.7
@@ -48,6 +48,7 @@ class Releases:
         content: Callable[[QuarantinedMail], bytes],
         forget: Callable[[QuarantinedMail], None],
         sleep: Callable[[float], None],
+        table: QuarantineTable,
     ) -> None:
         self._stores = stores
         self._queue = queue
@@ -55,7 +56,7 @@ class Releases:
         self._content = content
         self._forget = forget
         self._sleep = sleep
-        self._table = stores.own.quarantine
+        self._table = table
         self._me = str(uuid4())
 
     def release(self, mail: QuarantinedMail) -> EnqueueId:
@@ -66,6 +67,12 @@ class Releases:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
             return self._release(now, until)
+
+    def release_within(self, mail: QuarantinedMail, until: float) -> EnqueueId:
+        """As `release`, for whoever has a right to all mails of the queue, up to `until`
+        (`elapsed_seconds`).
+        """
+        return self._release(mail, until)
 
     def finish(self, mail: QuarantinedMail) -> bool:
         """Forget a cut-off release whose new entry was handled; whether that was so."""
@@ -83,14 +90,14 @@ class Releases:
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
             return mail.released_as
-        content = self._content(mail)
+        content, queue = self._content(mail), self._into(mail)
         half = mail.released_as if mail.state is State.RELEASING else None
         if half is not None and self._is_out(mail, half):
             new_id = half
         else:
             mail, new_id = self._claimed(mail)
             crash.point("release:claimed")
-            self._stores.tables.deleted.mark_many(self._queue, mail.voided)
+            self._stores.tables.deleted.mark_many(queue, mail.voided)
             if elapsed_seconds() > until:
                 raise StoreUnavailable(
                     f"the release of {mail.enqueue_id} took too long: nothing was published; ask "
@@ -98,7 +105,7 @@ class Releases:
                 )
             anew = replace(codec.decode(mail.message), enqueue_id=new_id)
             entered = partial(self._entered, mail)
-            enter(self._stores, self._queue, anew, content, self._clock, on_row=entered)
+            enter(self._stores, queue, anew, content, self._clock, on_row=entered)
             crash.point("release:published")
         done = self._moved(mail, state=State.RELEASED)
         crash.point("release:recorded")
@@ -134,22 +141,25 @@ class Releases:
         if mail.released_as is None:
             return False
         if mail.entered == mail.released_as:
-            return is_over(self._stores.tables, self._queue, mail.released_as)
-        return self._stores.tables.deleted.is_marked(self._queue, mail.released_as)
+            return is_over(self._stores.tables, self._into(mail), mail.released_as)
+        return self._stores.tables.deleted.is_marked(self._into(mail), mail.released_as)
+
+    def _into(self, mail: QuarantinedMail) -> QueueName:
+        return QueueName(mail.moved_to) if mail.moved_to else self._queue
 
     def _is_out(self, mail: QuarantinedMail, new_id: EnqueueId) -> bool:
         """Whether the mail of a release that was cut off was handled, or is in a worker's hands."""
         if self._is_through(mail):
             return True
-        workers = self._stores.own.worker_records
-        alive = [record for record in workers.list(self._queue) if record.is_alive]
+        workers, queue = self._stores.own.worker_records, self._into(mail)
+        alive = [record for record in workers.list(queue) if record.is_alive]
         if any(_has(record, new_id) for record in alive):
             return True
         if not alive:
             return False
         # A worker that was handed it a moment ago says so in its next record.
         self._sleep(max(record.every for record in alive).total_seconds() + _TICK)
-        in_flight = any(_has(record, new_id) for record in workers.list(self._queue))
+        in_flight = any(_has(record, new_id) for record in workers.list(queue))
         return in_flight or self._is_through(mail)
 
     @contextmanager

@@ -33,6 +33,7 @@ from mailslice.model.slices import is_live, slice_start, whole_seconds
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
+from mailslice.stores.rabbitmq.traffic import delayed, traffic
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 from mailslice.view.partitions import partitions_to_read
@@ -209,6 +210,7 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
         "unacknowledged": work.unacknowledged if work else None,
         "consumers": work.consumers if work else None,
         "parked": _answered(lambda: management.parked(run.queue)),
+        "delayed": _answered(lambda: delayed(traffic(management), names)),
         "lastSeenEmpty": iso(last.first_pass) if last else None,
         "passes": [iso(empty.first_pass), iso(empty.second_pass)] if empty else None,
         "window": whole_seconds(view.window),

@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - the duty brings the __init__.py
 """When a queued message is stuck, and how far its worker had come: pure rules.
 
 The facts are in Postal's own rows; what they prove is said beside each rule.

@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - the duty brings the __init__.py
 """A look at Postal's whole queue: what is stuck, lost or gone. Reads only.
 
 `postal stuck` lists it, and the duty plans by it.
@@ -37,7 +36,8 @@ from mailslice.stores.postal.schema import SchemaDiffers, check_main, check_mess
 
 T = TypeVar("T")
 Groups = Mapping[tuple[str | None, datetime | None], int]
-States = dict[QueuedMessage, tuple[PostalState, PostalStage | None, PostalMessage | None]]
+Judgement = tuple[PostalState, PostalStage | None, PostalMessage | None, int]
+"""State, stage, the message's row, and the id of its newest delivery record (0: none was read)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class SurveyedRow:
     """A queued message that is not as it should be.
 
     `stage` is None unless it is stuck, `age` without a lock, `message` unless its row was read.
-    `group`: rows with its lock, itself included; 0 without one.
+    `group`: rows with its lock, itself included; 0 without one. `newest_record`: the id of the last
+    delivery record that this is judged by; 0 without one.
     """
 
     row: QueuedMessage
@@ -54,6 +55,7 @@ class SurveyedRow:
     age: timedelta | None
     group: int
     message: PostalMessage | None = None
+    newest_record: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +141,15 @@ class PostalServers:
     ) -> Iterator[SurveyedRow]:
         """PostalState and stage of rows whose locks are old, as Postal's rows say it now."""
         for server, page in _by_server(rows):
-            states: States | None = dict.fromkeys(page, (PostalState.MESSAGE_GONE, None, None))
+            states: dict[QueuedMessage, Judgement] | None
+            states = dict.fromkeys(page, (PostalState.MESSAGE_GONE, None, None, 0))
             if self._exists(server):
                 states = self._ask(server, partial(_states, page))
             if states is None:
-                states = dict.fromkeys(page, (PostalState.UNKNOWN, None, None))
-            for row, (state, stage, message) in states.items():
+                states = dict.fromkeys(page, (PostalState.UNKNOWN, None, None, 0))
+            for row, (state, stage, message, newest) in states.items():
                 age, group = age_of(row, now), groups.get(row.lock, 1)
-                yield SurveyedRow(row, state, stage, age, group, message)
+                yield SurveyedRow(row, state, stage, age, group, message, newest)
 
     def without_message(self, rows: Iterable[QueuedMessage]) -> Iterator[QueuedMessage]:
         """Those rows whose message, or server, is gone for certain."""
@@ -213,29 +216,29 @@ def _by_server(rows: Iterable[QueuedMessage]) -> Iterator[tuple[int, list[Queued
     yield from pages.items()
 
 
-def _states(rows: Collection[QueuedMessage], database: ServerMessages) -> States:
+def _states(
+    rows: Collection[QueuedMessage], database: ServerMessages
+) -> dict[QueuedMessage, Judgement]:
     ids = {row.message for row in rows}
     messages, deliveries = database.by_id(ids), database.deliveries(ids)
-    states: States = {}
+    states: dict[QueuedMessage, Judgement] = {}
     unanswered: list[tuple[QueuedMessage, PostalMessage]] = []
     for row in rows:
         message = messages.get(row.message)
         if message is None:  # NULL names no message, so none is gone
-            states[row] = (
-                (PostalState.MESSAGE_GONE if row.message else PostalState.UNKNOWN),
-                None,
-                None,
-            )
-        elif is_answered(row, deliveries.get(message.id, ())):
-            states[row] = PostalState.STUCK, PostalStage.ANSWERED, message
+            state = PostalState.MESSAGE_GONE if row.message else PostalState.UNKNOWN
+            states[row] = state, None, None, 0
+        elif is_answered(row, records := deliveries.get(message.id, [])):
+            states[row] = PostalState.STUCK, PostalStage.ANSWERED, message, records[-1].id
         else:
             unanswered.append((row, message))
     marked = database.has_own_header(message for _, message in unanswered)
     for row, message in unanswered:
+        records = deliveries.get(message.id, [])
+        newest = records[-1].id if records else 0
         if message.id not in marked:
-            states[row] = PostalState.CONTENT_LOST, None, message
+            states[row] = PostalState.CONTENT_LOST, None, message, newest
         else:
-            records = deliveries.get(message.id, ())
             stage = stage_of(row, message, records, has_own_header=marked[message.id])
-            states[row] = PostalState.STUCK, stage, message
+            states[row] = PostalState.STUCK, stage, message, newest
     return states

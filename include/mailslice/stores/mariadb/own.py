@@ -18,6 +18,7 @@ from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.settings import Settings
 from mailslice.stores.mariadb.client import MariaDb, MariaDbTransaction, Row, quoted
 from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight
+from mailslice.stores.mariadb.rights import missing_on_database
 from mailslice.stores.own import SHAPES, OwnRecords
 from mailslice.stores.own.records import TableShape, Values
 
@@ -35,6 +36,9 @@ _END = "UTC_TIMESTAMP(6) + INTERVAL %s SECOND"
 _LONGEST = timedelta(days=365 * 5)
 """What lasts longer is for ever, as in Cassandra."""
 _TRIES = 5
+PRUNED_AT_ONCE = 1000
+"""Rows of one statement, so that none takes long."""
+_PRUNINGS = 20
 
 
 class OwnDatabase:
@@ -61,7 +65,7 @@ class OwnDatabase:
 
     def created(self) -> OwnRecords:
         """All tables, created when missing. Raises BadSetting where that is not allowed."""
-        self._require_own()
+        self.require_own()
         try:
             self._create()
         except NoRight as error:
@@ -72,6 +76,13 @@ class OwnDatabase:
                 "MAILSLICE_OWN_URL"
             ) from None
         return OwnRecords(lambda shape: MariaDbRecords(self, shape))
+
+    def prune(self) -> int:
+        """Delete rows whose end is over, 20,000 of a table at most; how many.
+
+        Rows without an end, such as those of the quarantine, stay.
+        """
+        return sum(_pruned(MariaDbRecords(self, shape)) for shape in SHAPES)
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
         """The rows of a reading statement."""
@@ -95,7 +106,7 @@ class OwnDatabase:
         with self._lock:
             return self._db.execute(sql, params)
 
-    def _require_own(self) -> None:
+    def require_own(self) -> None:
         """Raises BadSetting where the database is one of Postal's."""
         found = self.rows(
             "SELECT table_name FROM information_schema.tables "
@@ -109,10 +120,19 @@ class OwnDatabase:
                 "MAILSLICE_OWN_URL"
             )
 
+    def exists(self) -> bool:
+        """Whether the database is there, as far as the user may know."""
+        databases = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
+        return bool(self.rows(databases, (self.url.database,)))
+
+    def missing_rights(self) -> list[str] | None:
+        """Rights that making and using the tables needs; None where a role may give them."""
+        with self._lock:
+            return missing_on_database(self._db, self.url.database)
+
     def _create(self) -> None:
         name = self.url.database
-        databases = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
-        if not self.rows(databases, (name,)):
+        if not self.exists():
             self.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(name)}")
         existing: dict[str, set[str]] = {}
         for table, column in self.rows(
@@ -205,8 +225,11 @@ class MariaDbRecords:
         )
 
     def prune(self) -> int:
-        """Delete rows whose end is over, 1,000 at most; how many."""
-        return self._database.execute(f"DELETE FROM {self._name} WHERE NOT {_ALIVE} LIMIT 1000")
+        """Delete rows whose end is over, PRUNED_AT_ONCE at most; how many."""
+        return self._database.execute(
+            f"DELETE FROM {self._name} WHERE expires_at <= UTC_TIMESTAMP(6) "
+            f"ORDER BY expires_at LIMIT {PRUNED_AT_ONCE}"
+        )
 
     def _insert(self, values: Values, ttl: timedelta | None) -> tuple[str, list[Any]]:
         end, seconds = _end(ttl)
@@ -243,6 +266,16 @@ def own_url(settings: Settings) -> tuple[MariaDbUrl, str]:
         )
     url = MariaDbUrl.parse(settings.postal.url.get_secret_value())
     return url.with_database(DATABASE), "MAILSLICE_POSTAL_URL"
+
+
+def _pruned(table: MariaDbRecords) -> int:
+    total = 0
+    for _ in range(_PRUNINGS):
+        count = table.prune()
+        total += count
+        if count < PRUNED_AT_ONCE:
+            break
+    return total
 
 
 def _create_table(database: str, shape: TableShape) -> str:

@@ -35,7 +35,8 @@ class PostalEntry:
 
     `locked_at` is as Postal's database has it, naive UTC with microseconds. `row` is JSON of the
     row that Postal's queue had. `log_id` names the decision in Postal's deliveries. `copy_id` names
-    the copy of the content, `size` and `sha256` are of it. `version` is of this write alone.
+    the copy of the content, `size` and `sha256` are of it. `released_after`: id of the newest
+    delivery record when its way back began. `version` is of this write alone.
     """
 
     server: int
@@ -58,12 +59,13 @@ class PostalEntry:
     run: str = ""
     who: str = "unknown"
     reason: str = ""
+    released_after: int = 0
     version: str = ""
 
 
 _ROWS = RowCodec(PostalEntry)
 _TYPES = {
-    **dict.fromkeys(("server", "message", "queued_message"), "int"),
+    **dict.fromkeys(("server", "message", "queued_message", "released_after"), "int"),
     **dict.fromkeys(("noted_at", "closed_at"), "timestamp"),
     "size": "bigint",
 }

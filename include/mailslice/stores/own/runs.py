@@ -71,6 +71,11 @@ class Runs:
         ]
         return sorted(rows, key=lambda row: (row.started, row.run), reverse=True)[:limit]
 
+    def of(self, duty: str, queue: QueueName, limit: int) -> Sequence[RunRow]:
+        """The newest runs of one duty and queue, newest first: one partition is read."""
+        key = {"duty": duty, "queuename": queue}
+        return [_ROWS.of_mapping(row) for row in self._records.rows(key, limit)]
+
     def newest(self, each: int) -> Iterator[Sequence[RunRow]]:
         """The newest rows of every duty and queue, at most so many of each, newest first."""
         for of in self._records.partitions():

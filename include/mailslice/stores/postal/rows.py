@@ -81,6 +81,21 @@ class PostalQueue:
                 rows[row.id] = row
         return rows
 
+    def of_messages(self, server: int, messages: Iterable[int]) -> dict[int, QueuedMessage]:
+        """A row of each of these messages of one server that has one."""
+        rows = {}
+        sql = f"{self._rows} WHERE message_id IN %s AND server_id = %s"
+        for page in pages(messages):
+            for values in self._db.rows(sql, (page, server)):
+                row = _queued_message(values)
+                rows[row.message] = row
+        return rows
+
+    def has_other(self, row: QueuedMessage) -> bool:
+        """Whether the message of `row` has one more row in the queue."""
+        sql = f"{self._rows} WHERE message_id = %s AND server_id = %s AND id <> %s LIMIT 1"
+        return bool(self._db.rows(sql, (row.message, row.server, row.id)))
+
     def servers(self) -> Iterator[int]:
         """Ids of all mail servers, those too that are deleted softly."""
         last = -(2**31)

@@ -51,3 +51,10 @@ def publish_confirmed(
 def ready_messages(channel: BlockingChannel, queue: str) -> int:
     """How many messages of a RabbitMQ queue are ready, now. Raises ChannelClosedByBroker (404)."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+
+def has_consumers(settings: RabbitSettings, queue: str) -> bool:
+    """Whether somebody consumes a RabbitMQ queue, now. Raises ChannelClosedByBroker (404)."""
+    with blocking_connection(settings) as connection:
+        declared = connection.channel().queue_declare(queue, passive=True)
+        return int(declared.method.consumer_count) > 0

@@ -27,6 +27,7 @@ from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.process.handler_pool import following
 from mailslice.worker.queue_worker import QueueWorker
+from mailslice.worker.retrying import retry_now
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import policy_of
 from mailslice.worker.smtp_server.server import serve
@@ -41,7 +42,8 @@ _ROOM = 250
 and keeps in hand, with their doubles behind them.
 """
 _SOON = timedelta(seconds=1)
-_OWN_MAILS = MailFilter(sender="sender@example.org")
+_SENDER = "sender@example.org"
+_OWN_MAILS = MailFilter(sender=_SENDER)
 
 
 class Seeds(Enum):
@@ -123,7 +125,7 @@ class Operation:
 def new_mail() -> tuple[Mail, bytes]:
     """A mail and its content, which tells which mail it is of."""
     name = f"m-{uuid4()}"
-    return Mail(name, _OWN_MAILS.sender, RECIPIENTS), content_of(name)
+    return Mail(name, _SENDER, RECIPIENTS), content_of(name)
 
 
 def content_of(name: str) -> bytes:
@@ -350,6 +352,12 @@ async def _flush(session: Session) -> None:
     session.say("flushed")
 
 
+async def _retry_now(session: Session) -> None:
+    session.arm()
+    await _insisting(partial(retry_now, session.worker, _OWN_MAILS, lease=_SOON))
+    session.say("retried-now")
+
+
 async def _delete(session: Session, mails: MailFilter | None = None) -> None:
     session.arm()
     await _in_thread(partial(session.view.delete, mails) if mails else session.view.clear)
@@ -397,6 +405,7 @@ OPERATIONS = {
     "surface-deleted": Operation(_delay_expired, Seeds.DUE_DELETED),
     "round": Operation(_delay_expired, Seeds.LATER),
     "flush": Operation(_flush, Seeds.FAR, each=2),
+    "retry-now": Operation(_retry_now, Seeds.FAR, each=2),
     "delete": Operation(partial(_delete, mails=_OWN_MAILS), Seeds.WAITING, each=3),
     "clear": Operation(_delete, Seeds.WAITING, each=3),
 }

@@ -26,7 +26,7 @@ from mailslice.worker.dequeue.lease import Lease
 from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
-from mailslice.worker.events import message_id_of
+from mailslice.worker.events import message_id_of, redacted
 from mailslice.worker.io.content_loader import Reservation
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import own_headers
@@ -240,11 +240,16 @@ class Delivery:
             after=delay,
             headers=self._retry_headers(counted=counts, throttled=throttled),
             fewer_recipients=to_serve != self._message_recipients,
+            answer=self._answer() if counts else "",
         )
         self._emit_retry(to_serve, delay)
         if delay is None:
             await self.lease.end()
         return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
+
+    def _answer(self) -> str:
+        """What the handler says of an attempt that failed, without addresses."""
+        return redacted(self._explanation.get("answer") or self._explanation.get("why") or "")
 
     async def reject(self, reason: str) -> Disposition:
         """To the dead letter queue, with the remaining recipients.

@@ -37,6 +37,7 @@ async def publish_retry(
     after: timedelta | None,
     headers: dict[str, object],
     fewer_recipients: bool,
+    answer: str = "",
 ) -> None:
     """Publishes the message for the recipients of `item`, at once or `after` a delay.
 
@@ -70,7 +71,9 @@ async def publish_retry(
         await context.publish(copy)
     else:
         due = context.clock() + after
-        await delays.schedule(item.enqueue_id, copy, due, has_message=not lease.is_out)
+        await delays.schedule(
+            item.enqueue_id, copy, due, has_message=not lease.is_out, answer=answer
+        )
 
 
 def _may_be_cleaned(context: QueueContext, partition: Partition) -> bool:

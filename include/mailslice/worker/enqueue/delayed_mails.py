@@ -117,7 +117,14 @@ class DelayedRows:
         """At the write time of the row that was read, plus 1 us: a newer delay must survive."""
         table, queue = await self._opened(), self._context.queue
         await self._context.bridge.rows(
-            table.close_future(queue, row.enqueue_id, uuid4(), row.written_us)
+            table.close_future(
+                queue,
+                row.enqueue_id,
+                uuid4(),
+                row.written_us,
+                failures=row.failures,
+                answer=row.answer,
+            )
         )
         crash.point("delay:row-closed")
 
@@ -173,12 +180,14 @@ class Delays:
         *,
         leased: bool = False,
         has_message: bool = True,
+        answer: str = "",
     ) -> None:
         """Writes the row, then publishes the copy. The copy of an older row is dropped later.
 
         The caller does not acknowledge its message, or report an enqueue, before this returns.
         `leased`: a handler has the mail (`lease`). `has_message` False: the caller has none any
         more, and the older row's copy alone represents the mail. Then a copy precedes the row.
+        `answer`: of the attempt that failed; that of an earlier one stays where it is empty.
         """
         now = self._context.clock()
         await self.declare(level_for(due - now))
@@ -204,6 +213,7 @@ class Delays:
             enqueued=copy.timestamp,
             throttled=bool(copy.headers.get(HEADER_THROTTLED)),
             leased=leased,
+            answer=answer or (before.answer if before else ""),
         )
         await self.rows.save(row)
         if has_message or due < first:
@@ -301,6 +311,32 @@ class Delays:
             waiting = (row for row in batch if not (row.published or row.leased))
             flushed += sum(await asyncio.gather(*map(self._flush_one, waiting)))
         return flushed
+
+    async def bring_forward(self, row: DelayedMail) -> bool:
+        """Makes a delayed mail due now; False: it is due soon by itself, or was delayed anew.
+
+        The hop consumers publish it, by the copy whose token is the row's: this may be repeated
+        after a kill anywhere, and publishes nothing itself (ADR 87). A row that is due soon is
+        left: a worker may have read it already, and publish by it.
+        """
+        now, token, copy = self._context.clock(), uuid4(), _copy_of(row)
+        if not self.is_far(row):
+            return False
+        later = now + timedelta(seconds=self._context.tuning.copy_before_row)
+        await self._publish_copy(copy, token, later)
+        crash.point("retry:copied")
+        current = await self.rows.load(row.enqueue_id)
+        if current is None or current.token != row.token or not self.is_far(current):
+            return False  # the copy is dropped: its token is not the row's
+        await self.rows.save(replace(current, due=now, token=token))
+        await self._publish_copy(copy, token, now)
+        crash.point("retry:brought-forward")
+        return True
+
+    def is_far(self, row: DelayedMail) -> bool:
+        """Whether it waits for long enough to be brought forward."""
+        soon = self._context.clock() + timedelta(seconds=self._context.tuning.due_soon)
+        return not (row.published or row.leased) and row.due is not None and row.due > soon
 
     async def _flush_one(self, row: DelayedMail) -> bool:
         marked = await self._context.is_marked(row.enqueue_id)

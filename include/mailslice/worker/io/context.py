@@ -38,6 +38,10 @@ class Tuning:
     copy_before_row: float = 60.0
     """Least delay of a copy that is published before its row: the row must exist when it expires.
     """
+    due_soon: float = 60.0
+    """A delayed mail that is due within this time is not brought forward: more than a worker takes
+    from reading its row to publishing it, with what clocks differ by.
+    """
     waiting_bytes: int = 2 * 1024 * 1024
     """Memory for copies that wait in the worker for the rest of their delay."""
     row_reads: tuple[float, ...] = (0.0, 1.5)

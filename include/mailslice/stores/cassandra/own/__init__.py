@@ -5,11 +5,11 @@ from __future__ import annotations
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own.claims import CounterClaim, CounterClaims
 from mailslice.stores.cassandra.own.decisions import DecisionRow, Decisions
-from mailslice.stores.cassandra.own.delays import DelayedMail, DelayedMails
+from mailslice.stores.cassandra.own.delays import DelayedMail, DelayedMails, DelayState
 from mailslice.stores.cassandra.own.destinations import Destinations
 from mailslice.stores.cassandra.own.letters import DeadLetterNote, DeadLetterNotes
 from mailslice.stores.cassandra.own.mail_stages import MailStages
-from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, QuarantineTable
+from mailslice.stores.cassandra.own.quarantine import MovingMails, QuarantinedMail, QuarantineTable
 from mailslice.stores.cassandra.own.records import records_of
 from mailslice.stores.cassandra.own.republished import PublishState, Republished, RepublishedMails
 from mailslice.stores.cassandra.own.samples import QueueSample, QueueSamples
@@ -35,4 +35,5 @@ class OwnTables(OwnRecords):
         self.republished_mails = RepublishedMails(session, keyspace)
         self.worker_records = WorkerRecords(session, keyspace)
         self.quarantine = QuarantineTable(session, keyspace)
+        self.moving_mails = MovingMails(session, keyspace)
         self.decisions = Decisions(session, keyspace)

@@ -50,10 +50,17 @@ class Decisions(OwnTable):
     _insert = Statement(insert(("queuename", "day", *_ROWS.columns), "USING TTL ?"))
     _list = Statement(select(_ROWS.columns, "queuename = ? AND day = ?"))
 
+    _days = Statement("SELECT DISTINCT queuename, day FROM {table}")
+
     def save(self, queue: QueueName, row: DecisionRow, ttl: timedelta) -> None:
         """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
         values = [queue, _day(row.decided), *_ROWS.values(row), ttl_seconds(ttl)]
         self._session.execute(self._insert, values)
+
+    def queues(self) -> Iterator[QueueName]:
+        """The queue of each day that has decisions: a scan of all partition keys."""
+        for name, _ in self._session.stream(self._days, []):
+            yield QueueName(name)
 
     def list(self, queue: QueueName, since: datetime, until: datetime) -> Iterator[DecisionRow]:
         """The decisions from `since` to `until`, newest first."""

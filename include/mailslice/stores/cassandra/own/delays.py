@@ -38,7 +38,8 @@ class DelayedMail:
     `written_us` is the write time that was read. `failures`, `redrives` and `enqueued` are as in
     its message (headers and timestamp), for who publishes it without a copy at hand. `throttled`:
     it waits for a destination that takes no more. `leased`: it is in a handler, and delivered
-    again when that has died.
+    again when that has died. `answer`: what the last attempt was answered, redacted. A row that is
+    closed keeps `failures` and `answer`.
     """
 
     enqueue_id: EnqueueId
@@ -53,6 +54,19 @@ class DelayedMail:
     enqueued: datetime | None = None
     throttled: bool = False
     leased: bool = False
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DelayState:
+    """What is known of the attempts at a mail that was delayed once.
+
+    `due` is None when it waits for no time any more.
+    """
+
+    due: datetime | None
+    failures: int
+    answer: str
 
 
 _OMIT = ("enqueue_id", "partition", "written_us")
@@ -75,14 +89,17 @@ class DelayedMails(OwnTable):
     SCHEMA = """
         queuename text, shard int, enqueueid uuid, due timestamp, copy_token uuid,
         published boolean, slicestart timestamp, bucketid int, message blob, failures int,
-        redrives int, enqueued timestamp, throttled boolean, leased boolean,
+        redrives int, enqueued timestamp, throttled boolean, leased boolean, answer text,
         PRIMARY KEY ((queuename, shard), enqueueid)
     """
 
     _read = Statement(select(_READ, _KEY))
     _all = Statement(select(_READ, _PARTITION))
     _by_ids = Statement(
-        select(("enqueueid", "due", "published", "throttled"), f"{_PARTITION} AND enqueueid IN ?")
+        select(
+            ("enqueueid", "due", "published", "throttled", "failures", "answer"),
+            f"{_PARTITION} AND enqueueid IN ?",
+        )
     )
     _write = Statement(insert(_COLUMNS, "USING TIMESTAMP ?"))
     _close = Statement(insert(_COLUMNS, f"USING TTL {_CLOSED_TTL_SECONDS} AND TIMESTAMP ?"))
@@ -118,14 +135,23 @@ class DelayedMails(OwnTable):
         return self._session.submit(self._write, [*_key(queue, mail.enqueue_id), *values])
 
     def close_future(
-        self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0
+        self,
+        queue: QueueName,
+        enqueue_id: EnqueueId,
+        token: UUID,
+        after_us: int = 0,
+        *,
+        failures: int = 0,
+        answer: str = "",
     ) -> ResponseFuture:
         """Record that the mail was published; the message goes, the row stays for 30 days.
 
         `after_us` is the write time of the row that was read. Written at `after_us` + 1 and not
         now: the mail may have been handled and delayed anew since, and that row must win.
         """
-        return self._session.submit(self._close, _closing(queue, enqueue_id, token, after_us))
+        attempts = {"failures": failures, "answer": answer or None}
+        values = _closing(queue, enqueue_id, token, after_us, **attempts)
+        return self._session.submit(self._close, values)
 
     def close(
         self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0
@@ -148,15 +174,19 @@ class DelayedMails(OwnTable):
 
     def waiting(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, datetime]:
         """Enqueue id -> due, of those of `ids` that wait in a delay level; 100 a request."""
-        return {enqueue_id: due for enqueue_id, due, _ in self._waiting(queue, ids)}
+        return {one: state.due for one, state, _ in self._waiting(queue, ids) if state.due}
 
     def throttled(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, bool]:
         """Of those of `ids` that wait in a delay level, whether it is for their destination."""
-        return {enqueue_id: throttled for enqueue_id, _, throttled in self._waiting(queue, ids)}
+        return {one: throttled for one, state, throttled in self._waiting(queue, ids) if state.due}
+
+    def states(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DelayState]:
+        """Of those of `ids` that were delayed within 30 days: attempts, and when they are due."""
+        return {one: state for one, state, _ in self._waiting(queue, ids)}
 
     def _waiting(
         self, queue: QueueName, ids: Iterable[EnqueueId]
-    ) -> Iterator[tuple[EnqueueId, datetime, bool]]:
+    ) -> Iterator[tuple[EnqueueId, DelayState, bool]]:
         by_shard: dict[int, list[EnqueueId]] = {}
         for enqueue_id in ids:
             by_shard.setdefault(_shard(enqueue_id), []).append(enqueue_id)
@@ -166,9 +196,10 @@ class DelayedMails(OwnTable):
             for batch in batches(of_shard, IDS_A_REQUEST)
         )
         for _, rows in self._session.map(self._by_ids, params, in_flight=8):
-            for enqueue_id, due, published, throttled in rows:
-                if due is not None and not published:
-                    yield EnqueueId(enqueue_id), instant(due), bool(throttled)
+            for enqueue_id, due, published, throttled, failures, answer in rows:
+                until = None if due is None or published else instant(due)
+                state = DelayState(until, failures or 0, answer or "")
+                yield EnqueueId(enqueue_id), state, bool(throttled)
 
 
 def _shard(enqueue_id: EnqueueId) -> int:
@@ -179,9 +210,11 @@ def _key(queue: QueueName, enqueue_id: EnqueueId) -> list[Any]:
     return [queue, _shard(enqueue_id), enqueue_id]
 
 
-def _closing(queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int) -> list[Any]:
-    """Of the values, token and `published` alone are not null."""
-    known = {"copy_token": token, "published": True}
+def _closing(
+    queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int, **attempts: object
+) -> list[Any]:
+    """Of the values, token, `published` and the attempts alone are not null."""
+    known = {"copy_token": token, "published": True, **attempts}
     return [*_key(queue, enqueue_id), *(known.get(name) for name in _VALUES), after_us + 1]
 
 

@@ -32,6 +32,8 @@ class State(StrEnum):
     """The content is here while the mail is given to another holder, under its own enqueue id."""
     KEPT = "kept"
     """It waits for a person."""
+    TAKEN = "taken"
+    """Its deleted mark is written, by who moves it to another queue."""
     RELEASING = "releasing"
     """It is being enqueued anew, as `released_as`."""
     RELEASED = "released"
@@ -57,6 +59,7 @@ class QuarantinedMail:
     the row of that new entry is in the view: if it has neither row nor deleted mark later, it was
     delivered or deleted, and then cleaned away. `copy_id`: which copy of the content is this row's:
     the deployment's id and an id of its own. Earlier versions wrote the latter alone, or nothing.
+    `moved_to` is the queue into which it goes when it leaves, empty for its own.
     """
 
     enqueue_id: EnqueueId
@@ -82,6 +85,7 @@ class QuarantinedMail:
     finished: datetime | None = None
     entered: EnqueueId | None = None
     copy_id: str = ""
+    moved_to: str = ""
 
 
 _ROWS = RowCodec(
@@ -107,7 +111,7 @@ class QuarantineTable(OwnTable):
         worker text, since timestamp, age_ms bigint, why text, decided timestamp, run text,
         who text, message blob, headerblobid text, bodyblobid text, content text, bytes bigint,
         released_as uuid, voided frozen<list<uuid>>, finished timestamp, entered uuid, copy_id text,
-        PRIMARY KEY (queuename, enqueueid, attempt)
+        moved_to text, PRIMARY KEY (queuename, enqueueid, attempt)
     """
 
     _insert = Statement(insert((*_KEY_COLUMNS, *_VALUE_COLUMNS), "IF NOT EXISTS"), idempotent=False)
@@ -167,6 +171,42 @@ class QuarantineTable(OwnTable):
         """Delete the row if state, decided and copy_id are as in `mail`; False: they are not."""
         condition = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
         return self._apply(self._delete, [*_key(queue, mail), *condition])
+
+
+class MovingMails(QuarantineTable):
+    """moving_mails: as quarantine, for mails on their way to another queue. They may be many, and
+    their rows go when they are there: so a queue has many partitions.
+    """
+
+    TABLE = "moving_mails"
+    PARTITIONS = 64
+
+    def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
+        return super().add(self._of(queue, mail.enqueue_id), mail)
+
+    def list(self, queue: QueueName, *, serial: bool = False) -> Iterator[QuarantinedMail]:
+        for number in range(self.PARTITIONS):
+            yield from super().list(_part(queue, number), serial=serial)
+
+    def get(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
+        return super().get(self._of(queue, enqueue_id), enqueue_id, attempt)
+
+    def put(
+        self, queue: QueueName, before: QuarantinedMail, after: QuarantinedMail
+    ) -> QuarantinedMail | None:
+        return super().put(self._of(queue, before.enqueue_id), before, after)
+
+    def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
+        return super().remove(self._of(queue, mail.enqueue_id), mail)
+
+    def _of(self, queue: QueueName, enqueue_id: EnqueueId) -> QueueName:
+        """The partition; what the base class passes on is one already: no queue has a slash."""
+        return queue if "/" in queue else _part(queue, enqueue_id.int % self.PARTITIONS)
+
+
+def _part(queue: QueueName, number: int) -> QueueName:
+    """The key of one of a queue's partitions."""
+    return QueueName(f"{queue}/{number}")
 
 
 def _key(queue: QueueName, mail: QuarantinedMail) -> list[Any]:

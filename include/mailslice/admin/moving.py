@@ -1,0 +1,302 @@
+"""Mails on their way from one queue to another: a new entry there, once, with blobs of its own.
+
+Each mail is set aside first, as in quarantine, in a table and a folder of its own: row and content;
+the decision; the deleted mark in its queue; that it is written; the new entry. What a kill leaves
+before the mark is withdrawn: the mail is its queue's. What it leaves after it is finished. A mail
+that was killed between the decision and the record of its mark, and has a mark, is in doubt: it may
+have been delivered since (ADR 87).
+James deletes the blobs of a marked mail when it drops its message: the new entry refers to others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.model import crash
+from mailslice.model.batches import batches
+from mailslice.model.clock import Clock, elapsed_seconds
+from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow
+from mailslice.model.names import RabbitNames
+from mailslice.model.stages import MailStage, Stage
+from mailslice.stores.cassandra.own import QuarantinedMail
+from mailslice.stores.cassandra.own.quarantine import Content, State
+from mailslice.stores.rabbitmq.publishing import has_consumers
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+T = TypeVar("T")
+U = TypeVar("U")
+FOLDER_OF_MOVES = "moving"
+_AT_ONCE = 1000
+"""Mails between two waits for the workers' records."""
+_BETWEEN_RENEWALS = 100
+_THREADS = 8
+_LEASE = timedelta(seconds=30)
+_PART = 0.7
+"""Of the lease, after which nothing new is begun under it."""
+_PATIENCE = timedelta(minutes=1)
+"""For handlers that have a mail when it is marked."""
+_TICK = 1.0
+_MARKED = (State.TAKEN, State.RELEASING, State.RELEASED)
+
+
+@dataclass(slots=True)
+class MoveOutcome:
+    """What became of the mails. `moved` has the new enqueue ids by the old.
+
+    `gone`: completed or deleted meanwhile. `in_handler`: a worker has them, so they were left.
+    `lost`: without content; they stay. `pending`: taken out of the queue, and not in the other one
+    yet, because a handler still has them: move again to finish. `doubtful`: an earlier move was cut
+    off at them, and they may have been delivered since; their content is kept.
+    """
+
+    moved: dict[EnqueueId, EnqueueId] = field(default_factory=dict)
+    gone: int = 0
+    in_handler: int = 0
+    lost: int = 0
+    pending: int = 0
+    doubtful: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Hands:
+    """What the workers of a queue say: ids that they have now, and that they completed."""
+
+    in_flight: frozenset[EnqueueId]
+    done: frozenset[EnqueueId]
+
+
+class Moves:
+    """Moves out of one queue."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        queue: QueueName,
+        clock: Clock,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        lease: timedelta = _LEASE,
+        patience: timedelta = _PATIENCE,
+    ) -> None:
+        self._stores = stores
+        self._queue = queue
+        self._clock = clock
+        self._sleep = sleep
+        self._lease = lease
+        self._patience = patience
+        self._me = str(uuid4())
+        self._until = 0.0
+        self._quarantine = Quarantine(
+            stores, queue, clock, table=stores.own.moving_mails, folder=FOLDER_OF_MOVES, sleep=sleep
+        )
+
+    def move(
+        self,
+        rows: Iterable[ViewRow],
+        into: QueueName,
+        *,
+        why: str,
+        who: str,
+        accept_duplicates: bool = False,
+        outcome: MoveOutcome | None = None,
+    ) -> MoveOutcome:
+        """Move these mails, and first finish what earlier moves of this queue left. Mails in doubt
+        are moved with `accept_duplicates` alone. `outcome` is filled as it goes.
+
+        Raises Refused while another moves mails of the queue, StoreUnavailable: move again.
+        """
+        outcome = outcome or MoveOutcome()
+        decided = Decided("move", why, who, moved_to=into)
+        with self._locked(), ThreadPoolExecutor(_THREADS) as threads:
+            self._finish_earlier(outcome, threads, accept_duplicates=accept_duplicates)
+            for batch in batches(rows, _AT_ONCE):
+                taken: list[QuarantinedMail] = []
+                for part in batches(batch, _BETWEEN_RENEWALS):
+                    self._renew()
+                    taken += self._take_all(part, decided, outcome, threads)
+                self._bring(taken, outcome, threads)
+        return outcome
+
+    def _finish_earlier(
+        self, outcome: MoveOutcome, threads: ThreadPoolExecutor, *, accept_duplicates: bool
+    ) -> None:
+        left = list(self._quarantine.mails(serial=True))
+        undecided = [mail for mail in left if mail.state is State.KEPT]
+        marked = self._marked(undecided)
+        done = self._hands().done if undecided else frozenset()
+        marks: list[QuarantinedMail | None] = []
+        for mail in left:
+            if mail.state in _MARKED:
+                marks.append(mail)
+            elif mail.enqueue_id not in marked or mail.enqueue_id in done:
+                self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
+            elif accept_duplicates:
+                marks.append(self._quarantine.advance(mail, State.TAKEN))
+            else:
+                outcome.doubtful += 1
+        for batch in batches((mail for mail in marks if mail is not None), _AT_ONCE):
+            self._bring(batch, outcome, threads)
+        self._quarantine.sweep()
+
+    def _take_all(
+        self,
+        rows: Sequence[ViewRow],
+        decided: Decided,
+        outcome: MoveOutcome,
+        threads: ThreadPoolExecutor,
+    ) -> list[QuarantinedMail]:
+        """Those of the mails that are out of their queue now."""
+        free = self._free(rows, outcome)
+        kept = _each(threads, lambda row: self._keep(row, decided), free)
+        self._require_lock()
+        taken = [mail for mail in _each(threads, self._take, kept) if mail is not None]
+        lost = sum(mail.content is not Content.KEPT for mail in kept)
+        outcome.lost += lost
+        outcome.gone += len(kept) - lost - len(taken)
+        return taken
+
+    def _take(self, mail: QuarantinedMail) -> QuarantinedMail | None:
+        """Out of its queue; None: it has no content, or is done or deleted."""
+        decided = None
+        if mail.content is Content.KEPT and mail.state is State.CLOSING:
+            decided = self._quarantine.advance(mail, State.KEPT)
+            crash.point("move:decided")
+        if decided is None or self._marked([mail]):
+            self._quarantine.withdraw(decided or mail)
+            return None
+        self._stores.tables.deleted.mark_many(self._queue, [mail.enqueue_id])
+        crash.point("move:marked")
+        taken = self._quarantine.advance(decided, State.TAKEN)
+        crash.point("move:taken")
+        return taken
+
+    def _marked(self, mails: Sequence[QuarantinedMail]) -> set[EnqueueId]:
+        return self._stores.tables.deleted.marked(self._queue, [one.enqueue_id for one in mails])
+
+    def _free(self, rows: Sequence[ViewRow], outcome: MoveOutcome) -> list[ViewRow]:
+        """The rows of mails that no worker has, with the recipients that no attempt has begun."""
+        hands = self._hands()
+        stages = self._stages(row.enqueue_id for row in rows)
+        free = []
+        for row in rows:
+            record = stages.get(row.enqueue_id)
+            if row.enqueue_id in hands.in_flight or (record and record.those(Stage.SENDING)):
+                outcome.in_handler += 1
+            elif record and record.closed:
+                outcome.gone += 1
+            elif record and record.remaining:
+                mail = replace(row.item.mail, recipients=record.remaining)
+                free.append(replace(row, item=replace(row.item, mail=mail)))
+            else:
+                free.append(row)
+        return free
+
+    def _keep(self, row: ViewRow, decided: Decided) -> QuarantinedMail:
+        age = max(timedelta(0), self._clock() - row.enqueued_time)
+        holder = Holder("", "waiting", row.enqueued_time, age)
+        return self._quarantine.keep(row.item, holder, decided)
+
+    def _bring(
+        self, mails: Sequence[QuarantinedMail], outcome: MoveOutcome, threads: ThreadPoolExecutor
+    ) -> None:
+        """Marked mails into their queue, once it is known that no worker completed them."""
+        new = [mail for mail in mails if mail.state is State.TAKEN]
+        in_flight, done = self._settled({mail.enqueue_id for mail in new})
+        outcome.pending += len(in_flight)
+        for mail in new:
+            if mail.enqueue_id in done:
+                self._quarantine.withdraw(mail)
+                outcome.gone += 1
+        ready = [one for one in mails if one.enqueue_id not in in_flight | done]
+        for part in batches(ready, _BETWEEN_RENEWALS):
+            self._renew()
+            for mail, new_id in zip(part, _each(threads, self._release, part), strict=True):
+                outcome.moved[mail.enqueue_id] = new_id
+
+    def _release(self, mail: QuarantinedMail) -> EnqueueId:
+        return self._quarantine.release_within(mail, self._until)
+
+    def _settled(self, ids: set[EnqueueId]) -> tuple[frozenset[EnqueueId], frozenset[EnqueueId]]:
+        """Of marked mails those that a handler still has, and those that are delivered.
+
+        A worker that was given a mail before its mark says so in the record after next.
+        """
+        none: frozenset[EnqueueId] = frozenset()
+        work_queue = RabbitNames(self._queue).work_queue
+        records = self._stores.own.worker_records.list(self._queue)
+        every = self._stores.settings.worker.record_every
+        alive = any(record.is_alive for record in records)
+        if not ids or not (alive or has_consumers(self._stores.settings.rabbitmq, work_queue)):
+            return none, none
+        self._sleep(2 * max([every, *(record.every for record in records)]).total_seconds() + _TICK)
+        end = elapsed_seconds() + self._patience.total_seconds()
+        while (in_flight := (hands := self._hands()).in_flight & ids) and elapsed_seconds() < end:
+            self._sleep(_TICK)
+            self._renew()
+        by_stages = {one for one, stage in self._stages(ids).items() if stage.closed}
+        return in_flight, (hands.done & ids) | by_stages
+
+    def _hands(self) -> _Hands:
+        records = self._stores.own.worker_records.list(self._queue)
+        in_flight = (
+            mail.enqueue_id
+            for record in records
+            if record.is_alive
+            for mail in record.in_flight
+            if not mail.returned
+        )
+        done = (enqueue_id for record in records for enqueue_id in record.done)
+        return _Hands(frozenset(in_flight), frozenset(done))
+
+    def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
+        return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._renew()
+        try:
+            yield
+        finally:
+            self._stores.own.locks.release(self._lock, self._me)
+
+    def _renew(self) -> None:
+        """Waits for another mover, who may have been killed. Raises Refused where it goes on."""
+        end = elapsed_seconds() + 2 * self._lease.total_seconds()
+        while True:
+            asked = elapsed_seconds()
+            if self._stores.own.locks.acquire(self._lock, self._me, self._lease) == self._me:
+                self._until = asked + self._lease.total_seconds() * _PART
+                return
+            if asked > end:
+                raise Refused(f"somebody else moves mails of {self._queue}: try again later")
+            self._sleep(_TICK)
+
+    def _require_lock(self) -> None:
+        """The right to go on. Raises StoreUnavailable where it may be lost."""
+        if elapsed_seconds() > self._until:
+            raise StoreUnavailable(f"the move out of {self._queue} took too long: move again")
+        self._renew()
+
+    @property
+    def _lock(self) -> str:
+        return f"move/{self._queue}"
+
+
+def _each(threads: ThreadPoolExecutor, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
+    """The results in order. All of them end before the first error is raised."""
+    futures = [threads.submit(work, item) for item in items]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [future.result() for future in futures]

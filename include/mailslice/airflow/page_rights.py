@@ -1,0 +1,54 @@
+"""The cockpit's rights in terms of Airflow's auth managers.
+
+| right | Airflow's rule | roles of the simple auth manager |
+|---|---|---|
+| look | read the DAG queue_cleanup | viewer |
+| preview | trigger the DAG queue_cleanup | user |
+| act | that, and change pools | op |
+| content | act, and the role is named admin | admin |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from fastapi import HTTPException, Request
+
+from mailslice.cockpit.rights import Guards, Right
+
+ADMIN = "admin"
+
+
+def guards_of(dag: str) -> Guards:
+    """A dependency for each right, asked of the DAG of that id."""
+    may_trigger = requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag)
+    return {
+        Right.LOOK: requires_access_dag("GET", param_dag_id=dag),
+        Right.PREVIEW: may_trigger,
+        Right.ACT: may_act,
+        Right.CONTENT: may_see_content,
+    }
+
+
+def may_act(user: GetUserDep) -> None:
+    """Who may change pools operates this Airflow. Raises HTTPException 403."""
+    if not get_auth_manager().is_authorized_pool(method="PUT", user=user):
+        raise HTTPException(403, "this needs the role op")
+
+
+def may_see_content(request: Request, user: GetUserDep) -> None:
+    """No rule of Airflow's is for admins alone, so the role's name decides."""
+    request.state.who = user.get_name()
+    may_act(user)
+    if ADMIN not in {role.lower() for role in roles(user)}:
+        raise HTTPException(403, "the content of mails is for the role admin")
+
+
+def roles(user: Any) -> list[str]:
+    """Names of a user's roles: `role` of the simple auth manager, `roles` of FAB."""
+    one, several = getattr(user, "role", None), getattr(user, "roles", None)
+    named: list[Any] = [*([one] if one else []), *(several or [])]
+    return [str(getattr(role, "name", role)) for role in named]

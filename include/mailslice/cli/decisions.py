@@ -1,0 +1,130 @@
+"""`mailslice decisions`: who did what to which mails, and why."""
+
+import heapq
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mailslice.cli.arguments import moment, option, queue_option
+from mailslice.cli.command import command, group
+from mailslice.cli.output import Output
+from mailslice.cli.queue_session import open_stores
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import QueueName
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import DecisionRow
+
+app = group("Decisions: who did what to which mails, and why.")
+_COLUMNS = ("time", "queue", "action", "who", "reason", "mails", "enqueueId", "name")
+_LAST = timedelta(days=7)
+_COUNTED = (
+    *("retried", "moved", "undeleted", "released", "discarded", "deleted", "flushed"),
+    *("enqueued", "handled", "mails"),
+)
+"""How many mails a decision was about: the first of these facts that it has."""
+_ABOUT = frozenset({"time", "who", "action", "queue", "reason"})
+
+
+@command(app, "list")
+def list_(
+    out: Output,
+    *,
+    queue: Annotated[
+        QueueName | None, queue_option("Of this queue only; of all, and of none, when not given.")
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        option("--since TIME", "From then on: a time, or 2h, 30d ago. Default: 7d.", moment),
+    ] = None,
+    until: Annotated[
+        datetime | None, option("--until TIME", "Up to then: a time, or 2h, 30d ago.", moment)
+    ] = None,
+) -> None:
+    """Decisions of people, duties and workers about mails, newest first.
+
+    Deletions, clears, moves, retries, releases and so on; what is known of each is in 'facts'.
+    """
+    now = system_clock()
+    first, last = since or now - _LAST, until or now
+    if first > last:
+        raise BadInput(f"decisions list: --since {first:%Y-%m-%dT%H:%M:%SZ} is after --until")
+    with open_stores() as stores:
+        found = heapq.merge(
+            _of_people(stores, queue, first, last),
+            _of_duties(stores, queue, first, last),
+            key=lambda one: one[0],
+            reverse=True,
+        )
+        out.rows((line for _, line in found), _COLUMNS, empty="no decision in that time")
+
+
+Line = tuple[datetime, dict[str, object]]
+
+
+def _of_people(
+    stores: "Stores", queue: str | None, since: datetime, until: datetime
+) -> Iterator[Line]:
+    from mailslice.maintenance.artifacts import artifacts
+    from mailslice.maintenance.decision_files import written_decisions
+
+    for at, decision in written_decisions(artifacts(stores.settings), since, until):
+        if queue is None or decision.get("queue") == queue:
+            yield at, _line_of(at, decision)
+
+
+def _line_of(at: datetime, decision: Mapping[str, Any]) -> dict[str, object]:
+    counts = (decision[name] for name in _COUNTED if isinstance(decision.get(name), int))
+    return {
+        "time": at,
+        "queue": decision.get("queue"),
+        "action": decision.get("action"),
+        "who": decision.get("who"),
+        "reason": decision.get("reason"),
+        "mails": next(counts, None),
+        "enqueueId": decision.get("enqueueId"),
+        "name": decision.get("name"),
+        "run": decision.get("run"),
+        "by": "a person",
+        "facts": {name: value for name, value in decision.items() if name not in _ABOUT},
+    }
+
+
+def _of_duties(
+    stores: "Stores", queue: QueueName | None, since: datetime, until: datetime
+) -> Iterator[Line]:
+    """Rows of the table of decisions: one mail each; none where there is no table."""
+    from mailslice.stores.cassandra.own import Decisions
+
+    table = Decisions.existing(stores.cassandra, stores.settings)
+    if table is None:
+        return
+    queues = sorted(set(table.queues())) if queue is None else [queue]
+    rows = [
+        ((row.decided, _row_of(name, row)) for row in table.list(name, since, until))
+        for name in queues
+    ]
+    yield from heapq.merge(*rows, key=lambda one: one[0], reverse=True)
+
+
+def _row_of(queue: str, row: "DecisionRow") -> dict[str, object]:
+    return {
+        "time": row.decided,
+        "queue": queue,
+        "action": row.action,
+        "who": row.who,
+        "reason": row.why,
+        "mails": 1,
+        "enqueueId": row.enqueue_id,
+        "name": row.name,
+        "run": row.run or None,
+        "by": row.verdict,
+        "facts": {
+            "stage": row.stage,
+            "worker": row.worker,
+            "age": row.age,
+            "attempt": row.attempt,
+        },
+    }

@@ -1,0 +1,164 @@
+"""What `mailslice config check` says of a Postal: whether every mode has what it needs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.model.clock import Clock
+from mailslice.model.errors import MailsliceError
+from mailslice.model.settings import PostalMode
+from mailslice.stores import has_cassandra
+from mailslice.stores.mariadb.failures import NoRight
+from mailslice.stores.postal.rights import (
+    PostalRight,
+    has_right,
+    rights_of_main,
+    rights_of_server,
+)
+from mailslice.stores.postal.rows import PostalQueue
+from mailslice.stores.postal.schema import check_main, check_messages
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+    from mailslice.stores.mariadb.client import MariaDb
+
+EVERY, CHANGING = "every mode", "close and retry"
+_MOST_SKEW = 10.0
+"""Seconds."""
+_STALE_DAYS = (
+    "postal.queued_message_lock_stale_days is in Postal's own file and cannot be read here. Postal "
+    "3.2 and later delete what is locked for so many days (1): set 3650 before close or retry"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PostalCheck:
+    """`ok` None: it cannot be known from here. `needed`: by which modes."""
+
+    check: str
+    ok: bool | None
+    needed: str
+    detail: str
+
+
+def postal_checks(stores: Stores, clock: Clock) -> dict[str, object]:
+    """Every check, and whether the mode of the settings has what it needs.
+
+    Raises BadSetting for a wrong password, StoreUnavailable for a MariaDB that is away.
+    """
+    mode = stores.settings.postal.mode
+    found = list(_checks(stores, clock))
+    needed = {EVERY} if mode is PostalMode.SHADOW else {EVERY, CHANGING}
+    return {
+        "server": stores.postal.main.address,
+        "mode": mode.value,
+        "ok": not any(one.ok is False and one.needed in needed for one in found),
+        "checks": [
+            {"check": one.check, "ok": one.ok, "needed": one.needed, "detail": one.detail}
+            for one in found
+        ],
+    }
+
+
+def _checks(stores: Stores, clock: Clock) -> Iterator[PostalCheck]:
+    postal = stores.postal
+    main = postal.main
+    yield from _connection("main database", main)
+    if not postal.same_server:
+        yield from _connection("message databases", postal.messages)
+    yield _clock(main, clock)
+    yield _schema("schema", partial(check_main, main))
+    yield from _rights("rights", main, list(rights_of_main(main.url.database)))
+    yield from _servers(stores)
+    yield _own(stores)
+    yield _artifacts(stores)
+    yield PostalCheck("stale locks", None, CHANGING, _STALE_DAYS)
+
+
+def _connection(what: str, db: MariaDb) -> Iterator[PostalCheck]:
+    ((version, log, log_format),) = db.rows("SELECT VERSION(), @@log_bin, @@binlog_format")
+    yield PostalCheck(what, True, EVERY, f"MariaDB {version} at {db.address}, user {db.url.user}")
+    ((_, cipher),) = db.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+    words = f"encrypted, {cipher}" if cipher else "not encrypted: MAILSLICE_POSTAL_TLS_ENABLED"
+    yield PostalCheck(f"{what}: TLS", True, EVERY, words)
+    if log and str(log_format).upper() == "STATEMENT":
+        words = "binlog_format STATEMENT refuses READ COMMITTED. Remedy: MIXED or ROW"
+        yield PostalCheck(f"{what}: binlog", False, CHANGING, words)
+
+
+def _clock(main: MariaDb, clock: Clock) -> PostalCheck:
+    skew = (PostalQueue(main).now() - clock().replace(tzinfo=None)).total_seconds()
+    words = f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+    return PostalCheck("clock", abs(skew) <= _MOST_SKEW, EVERY, f"the database's is {words}")
+
+
+def _schema(check: str, ask: Callable[[], None]) -> PostalCheck:
+    try:
+        ask()
+    except NoRight:
+        return PostalCheck(check, None, EVERY, "it may not be read: see rights")
+    except MailsliceError as error:
+        return PostalCheck(check, False, EVERY, str(error))
+    return PostalCheck(check, True, EVERY, "that of Postal 2.0 to 3.3")
+
+
+def _rights(check: str, db: MariaDb, rights: list[PostalRight]) -> Iterator[PostalCheck]:
+    """One for looking, one for changing; each names the grants that are missing."""
+    for needed, changes in ((EVERY, False), (CHANGING, True)):
+        asked = [right for right in rights if right.changes is changes]
+        missing = [right.grant for right in asked if not has_right(db, right)]
+        words = f"GRANT {'; GRANT '.join(missing)}" if missing else "all of docs/postal.md"
+        yield PostalCheck(f"{check} for {needed}", not missing, needed, words)
+
+
+def _servers(stores: Stores) -> Iterator[PostalCheck]:
+    postal = stores.postal
+    try:
+        servers = list(PostalQueue(postal.main).servers())
+    except MailsliceError as error:
+        yield PostalCheck("servers", False, EVERY, str(error))
+        return
+    yield PostalCheck("servers", True, EVERY, f"{len(servers)} mail servers")
+    for server in servers:
+        db, database = postal.messages, postal.database_of(server)
+        schema = _schema(f"server {server}: schema", partial(check_messages, db, database))
+        if schema.ok is not False:
+            checks = [*_rights(f"server {server}: rights", db, list(rights_of_server(database)))]
+            yield from (one for one in checks if not one.ok)
+            if schema.ok and all(one.ok for one in checks):
+                yield PostalCheck(f"server {server}", True, EVERY, f"{database}: all is there")
+        if not schema.ok:
+            yield schema
+
+
+def _own(stores: Stores) -> PostalCheck:
+    if has_cassandra(stores.settings):
+        return PostalCheck("own tables", True, EVERY, "in Cassandra")
+    own = stores.own_database
+    own.require_own()
+    missing = own.missing_rights()
+    where = f"database {own.url.database} at {own.url.address}"
+    if missing is None:
+        words = f"{where}: rights by a role cannot be looked at"
+        return PostalCheck("own tables", None, EVERY, words)
+    if missing:
+        words = f"{where}: GRANT {', '.join(missing)} ON `{own.url.database}`.*"
+        return PostalCheck("own tables", False, EVERY, words)
+    words = where if own.exists() else f"{where}: the first run makes it"
+    return PostalCheck("own tables", True, EVERY, words)
+
+
+def _artifacts(stores: Stores) -> PostalCheck:
+    """A file is written and removed again."""
+    folder, name = artifacts(stores.settings), f"config-check-{secrets.token_hex(4)}"
+    try:
+        folder.write(name, b"")
+        folder.remove(name)
+    except MailsliceError as error:
+        return PostalCheck("artifacts", False, EVERY, str(error))
+    return PostalCheck("artifacts", True, EVERY, f"{folder.location} can be written")

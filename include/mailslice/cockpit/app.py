@@ -1,0 +1,282 @@
+"""The routes of the cockpit. Each depends on a right; ROUTES is the table of both.
+
+Addresses are relative and one level deep, so that the pages work below any path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.middleware.base import RequestResponseEndpoint
+
+from mailslice.cockpit import views
+from mailslice.cockpit.data_docs import data_docs
+from mailslice.cockpit.facts import Facts
+from mailslice.cockpit.rendering import Renderer
+from mailslice.cockpit.rights import Guards, Right
+from mailslice.cockpit.views import TABS, MailsFilter
+from mailslice.maintenance.overview import QueueOverview
+from mailslice.maintenance.registry import load, names
+from mailslice.model.errors import BadInput, MailsliceError, TryAgain
+
+STATIC = Path(__file__).parent / "static"
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
+)
+# Data Docs are HTML that a gate wrote: styles and pictures of their own, but no script ever runs in
+# them.
+DOCS_POLICY = (
+    "sandbox allow-same-origin; default-src 'none'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; frame-ancestors 'self'"
+)
+ROUTES = {
+    "/": (Right.LOOK, "index"),
+    "/queue": (Right.LOOK, "queue"),
+    "/mail": (Right.LOOK, "mail"),
+    "/content": (Right.CONTENT, "content"),
+    "/count": (Right.LOOK, "count"),
+    "/spark": (Right.LOOK, "spark"),
+    "/maintenance": (Right.LOOK, "maintenance"),
+    "/form": (Right.PREVIEW, "form"),
+    "/docs/{path:path}": (Right.LOOK, "docs"),
+    "/static/{name}": (Right.LOOK, "static"),
+    "/api/queues": (Right.LOOK, "queues"),
+    "/api/dags": (Right.LOOK, "dags"),
+}
+"""The right that each route asks for, and the method of Pages that answers."""
+_MOST_COUNTED = 100_000
+"""Rows that `count now` reads at most: a second or two."""
+Text = Annotated[str, Query(max_length=320)]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What Airflow says of a DAG."""
+
+    summary: str | None
+    paused: bool
+    next: datetime | None
+
+
+Schedules = Callable[[], Mapping[str, Schedule]]
+"""By the id of the DAG."""
+
+
+def cockpit(
+    facts: Facts,
+    guards: Guards,
+    *,
+    dag_of: Callable[[str], str] = str,
+    schedules: Schedules = dict,
+) -> FastAPI:
+    """The app. `dag_of`: duty -> id of its DAG. Who acts is `request.state.who`, by the guards."""
+    app = FastAPI(title="mailslice", docs_url=None, redoc_url=None, openapi_url=None)
+    pages = Pages(facts, dag_of, schedules)
+    for path, (right, method) in ROUTES.items():
+        app.add_api_route(
+            path,
+            getattr(pages, method),
+            dependencies=[Depends(guards[right])],
+            response_class=HTMLResponse,
+        )
+    app.add_exception_handler(MailsliceError, _explain)
+    _guard_writes(app)
+    return app
+
+
+class Pages:
+    """What each route answers."""
+
+    def __init__(self, facts: Facts, dag_of: Callable[[str], str], schedules: Schedules) -> None:
+        self._facts = facts
+        self._dag_of = dag_of
+        self._schedules = schedules
+        self._render = Renderer(dag_of, lambda: facts.now)
+
+    def index(self, dag: Text = "", run: Text = "") -> HTMLResponse:
+        """Every queue; with `dag` and `run` the reports of one Airflow run."""
+        if run:
+            return self._report(dag, run)
+        snapshot = self._facts.snapshot()
+        alerts = views.alerts(snapshot.queues, views.since_yesterday(self._facts.now))
+        return self._render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
+
+    def queue(  # noqa: PLR0917 - the fields of the form
+        self,
+        name: Text,
+        tab: Text = "mails",
+        sender: Text = "",
+        recipient: Text = "",
+        domain: Text = "",
+        mail: Text = "",
+        older_than: Text = "",
+        after: Text = "",
+    ) -> HTMLResponse:
+        """One queue: its figures, and one of TABS."""
+        one = self._require(name)
+        if tab not in TABS:
+            raise HTTPException(404, f"tab {tab!r}; allowed: {', '.join(TABS)}")
+        fields = {
+            "sender": sender,
+            "recipient": recipient,
+            "domain": domain,
+            "mail": mail,
+            "older_than": older_than,
+        }
+        wanted = MailsFilter(**{field: text or None for field, text in fields.items()})
+        return self._render(
+            "queue.html",
+            view="queue",
+            one=one,
+            tab=tab,
+            tabs=TABS,
+            problem=self._facts.snapshot().problem,
+            refresh=0 if tab == "mails" else 10,
+            fields=fields,
+            **_tab(self._facts, one, tab, wanted, after),
+        )
+
+    def mail(self, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002 - the name in the address
+        """One mail: envelope, attributes, whether its content is there."""
+        one = self._require(queue)
+        found = views.mail(self._facts, one.queue, id)
+        return self._render("mail.html", view="mail", queue=one.queue, id=id, mail=found, refresh=0)
+
+    def content(self, request: Request, queue: Text, id: Text) -> Response:  # noqa: A002
+        """The bytes of one mail, as a download. Each look is recorded first."""
+        one = self._require(queue)
+        pieces = views.content(self._facts, one.queue, id)
+        if pieces is None:
+            raise HTTPException(404, f"{queue} has no live mail {id}")
+        who = getattr(request.state, "who", "unknown")
+        views.record_look(self._facts, who, one.queue, id)
+        headers = {"Content-Disposition": f'attachment; filename="{views.enqueue_id(id)}.eml"'}
+        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+
+    def count(self, name: Text) -> JSONResponse:
+        """The exact size, now; null where more than 100,000 rows would have to be read."""
+        one = self._require(name)
+        size = views.count(self._facts, one.queue, _MOST_COUNTED)
+        return JSONResponse({"queue": name, "size": size})
+
+    def spark(self, name: Text) -> HTMLResponse:
+        """The line of the last day's sizes."""
+        points = self._facts.trend(self._require(name).queue)
+        return self._render("spark.html", **views.spark(points))
+
+    def maintenance(self) -> HTMLResponse:
+        """Every duty: schedule, last run, what it did."""
+        problem, runs = None, []
+        try:
+            with self._facts.stores() as stores:
+                runs = views.all_runs(stores)
+        except TryAgain as error:
+            problem = str(error)
+        return self._render(
+            "maintenance.html",
+            view="maintenance",
+            duties=views.duties(self._dag_of, self._schedules(), runs),
+            runs=runs[: views.NEWEST],
+            problem=problem,
+        )
+
+    def form(self, duty: Text) -> HTMLResponse:
+        """The params of a duty as a form. Starting it is Airflow's business."""
+        if duty not in names():
+            raise HTTPException(404, f"duty {duty!r}; known: {', '.join(names())}")
+        return self._render("form.html", **views.form(load(duty)))
+
+    def queues(self) -> JSONResponse:
+        """As `mailslice queue list --json`, with the time of the figures."""
+        return JSONResponse(views.as_json(self._facts.snapshot()))
+
+    def dags(self) -> JSONResponse:
+        """The id of the DAG of each duty. Asks no store."""
+        return JSONResponse({duty: self._dag_of(duty) for duty in names()})
+
+    def static(self, name: str) -> Response:
+        """Styles and scripts."""
+        kind = KINDS.get(Path(name).suffix)
+        if kind is None or name not in {file.name for file in STATIC.iterdir()}:
+            raise HTTPException(404, f"{name} is no file of this page")
+        headers = {"Cache-Control": "no-cache"}
+        return Response((STATIC / name).read_bytes(), media_type=kind, headers=headers)
+
+    def docs(self, path: str) -> Response:
+        """A file of Data Docs."""
+        found = data_docs(self._facts.settings, path)
+        if found is None:
+            raise HTTPException(404, "no such page of Data Docs")
+        headers = {"Content-Security-Policy": DOCS_POLICY}
+        return Response(found[0], media_type=found[1], headers=headers)
+
+    def _report(self, dag: str, run: str) -> HTMLResponse:
+        duty = next((name for name in names() if self._dag_of(name) == dag), None)
+        runs = []
+        if duty is not None:
+            with self._facts.stores() as stores:
+                runs = views.runs_of(stores, duty, run)
+        return self._render("report.html", view="report", ours=duty is not None, runs=runs)
+
+    def _require(self, name: str) -> QueueOverview:
+        one = self._facts.queue(name)
+        if one is None:
+            raise HTTPException(404, f"RabbitMQ has no mail queue {name!r}")
+        return one
+
+
+def _explain(_request: Request, error: Exception) -> JSONResponse:
+    """The error as an answer; 503 when a later attempt may succeed."""
+    return JSONResponse({"detail": str(error)}, 503 if isinstance(error, TryAgain) else 400)
+
+
+def _tab(
+    facts: Facts, one: QueueOverview, tab: str, wanted: MailsFilter, after: str
+) -> dict[str, Any]:
+    if tab == "mails":
+        page, problem = views.MailsPage(), None
+        try:
+            page = views.mails(facts, one.queue, wanted, after or None)
+        except BadInput as error:
+            problem = str(error)
+        return {"page": page, "filters": wanted, "error": problem}
+    if tab == "domains":
+        return views.domains(one)
+    if tab == "slices":
+        return views.slices(one)
+    with facts.stores() as stores:
+        of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
+        return of_stores[tab](stores, one.queue)
+
+
+def _guard_writes(app: FastAPI) -> None:
+    @app.middleware("http")
+    async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        """Headers of every answer; a request that would write is refused unless it comes from this
+        site, as JSON.
+        """
+        if request.method not in ("GET", "HEAD") and not (
+            _same_site(request)
+            and request.headers.get("content-type", "").split(";")[0] == "application/json"
+        ):
+            text = "writes need an Origin of this site and the content type application/json"
+            return JSONResponse({"detail": text}, 403)
+        answer = await call_next(request)
+        answer.headers.setdefault("Content-Security-Policy", PAGE_POLICY)
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.headers["Referrer-Policy"] = "same-origin"
+        answer.headers.setdefault("Cache-Control", "no-store")
+        return answer
+
+
+def _same_site(request: Request) -> bool:
+    origin = request.headers.get("origin", "")
+    return origin.partition("://")[2] == request.headers.get("host", "")

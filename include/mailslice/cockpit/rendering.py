@@ -1,0 +1,93 @@
+"""Templates, and how values look in them. Text of strangers is tamed, then escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from mailslice.codec.shown import shown
+from mailslice.maintenance.health import Health
+
+_HEAT = 9
+_HEALTH_CLASSES = {
+    Health.OK: "good",
+    Health.HELD: "",
+    Health.UNKNOWN: "",
+    Health.LATE: "warn",
+    Health.NO_WORKERS: "warn",
+}
+_STATUS_CLASSES = {
+    "done": "good",
+    "nothing to do": "good",
+    "failed": "bad",
+    "refused": "bad",
+    "running": "warn",
+}
+_TABS = {Health.LATE: "domains", Health.NO_WORKERS: "workers", Health.STUCK: "workers"}
+"""Where the next step of a health word is; elsewhere the history, which has the run buttons."""
+
+
+class Renderer:
+    """Renders the templates of the cockpit."""
+
+    def __init__(self, dag_of: Callable[[str], str], now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=select_autoescape(default=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {
+            "tame": tame,
+            "ago": ago,
+            "span": span,
+            "moment": moment,
+            "heat": heat,
+            "dag": dag_of,
+            "health_class": lambda health: _HEALTH_CLASSES.get(health, "bad"),
+            "status_class": lambda status: _STATUS_CLASSES.get(status, ""),
+            "next_tab": lambda health: _TABS.get(health, "history"),
+        }
+
+    def __call__(self, template: str, **values: Any) -> HTMLResponse:
+        """The page."""
+        values = {"now": self._now(), "view": "", **values}
+        return HTMLResponse(self._environment.get_template(template).render(values))
+
+
+def tame(text: object, most: int) -> str:
+    """At most so many characters, hidden ones made visible: control, bidi, zero width."""
+    whole = str(text)
+    cut = shown(whole[:most])
+    return f"{cut}…" if len(whole) > most else cut
+
+
+def span(age: timedelta) -> str:
+    """About how long, in the largest unit that fits twice."""
+    seconds = max(0.0, age.total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """How long ago."""
+    return span(now - at)
+
+
+def moment(at: datetime) -> str:
+    """A time to read, in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def heat(count: int, most: int) -> int:
+    """0 for none, else 1 to 9 by the share of the most."""
+    return 0 if not count else max(1, round(count / max(most, 1) * _HEAT))

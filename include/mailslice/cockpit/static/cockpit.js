@@ -1,0 +1,196 @@
+// What the pages do in the browser: refresh, follow runs, start them by Airflow's own API as the user, draw.
+// Text from outside is only ever set as text. Addresses are relative: the page lives below Airflow's own path.
+
+const AIRFLOW = "../";
+const $ = (id) => document.getElementById(id);
+
+function make(tag, kind, ...children) {
+  const node = document.createElement(tag);
+  if (kind) node.className = kind;
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
+function problem(text) {
+  $("problem").hidden = !text;
+  $("problem").textContent = text ?? "";
+}
+
+async function get(address, options) {
+  const answer = await fetch(address, { credentials: "same-origin", ...options });
+  const text = await answer.text();
+  let body = null;
+  try { body = JSON.parse(text); } catch { /* a page */ }
+  if (answer.ok) return body ?? text;
+  if (answer.status === 401) throw new Error("You are not logged in to Airflow any more: log in and load the page again.");
+  if (answer.status === 403) throw new Error("Your Airflow user has no right to do this.");
+  throw new Error(typeof body?.detail === "string" ? body.detail : body?.detail?.reason ?? `Airflow answered ${answer.status}.`);
+}
+
+/* Links to Airflow's own pages: inside Airflow's frame its own document must follow them. */
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-airflow]");
+  if (!link || window.parent === window) return;
+  event.preventDefault();
+  const outer = window.parent.document.createElement("a");
+  outer.href = link.href;
+  window.parent.document.body.append(outer);
+  outer.click();
+  outer.remove();
+});
+
+function airflowLink(path, text) {
+  const link = make("a", "", text);
+  link.href = AIRFLOW + path;
+  link.dataset.airflow = path;
+  return link;
+}
+
+/* Live refresh: the same address again; a page that is not seen, or is being filled in, stays. */
+async function refresh() {
+  const main = $("main");
+  const every = Number(main.dataset.refresh) * 1000;
+  if (every && $("live").checked && !document.hidden && !document.querySelector("dialog[open]")) {
+    try {
+      const text = await get(location.href);
+      const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
+      const typed = $("search")?.value;
+      if (fresh) {
+        for (const old of main.querySelectorAll(".spark svg")) {
+          const queue = old.closest("[data-queue]")?.dataset.queue;
+          const cell = [...fresh.querySelectorAll("[data-queue]")].find((row) => row.dataset.queue === queue)?.querySelector(".spark");
+          if (cell) { cell.replaceChildren(old); cell.removeAttribute("hx-get"); }
+        }
+        main.replaceChildren(...fresh.childNodes);
+        window.htmx?.process(main);
+        if (typed) { $("search").value = typed; search(); }
+        draw();
+        problem(null);
+      }
+    } catch (error) { problem(error.message); }
+  }
+  setTimeout(refresh, every || 10000);
+}
+
+function search() {
+  const wanted = $("search").value.toLowerCase();
+  for (const row of document.querySelectorAll("tr[data-queue]")) row.hidden = !row.dataset.queue.toLowerCase().includes(wanted);
+}
+document.addEventListener("input", (event) => { if (event.target.id === "search") search(); });
+
+/* Charts */
+function draw() {
+  for (const box of document.querySelectorAll("[data-chart]:not([data-drawn])")) {
+    box.dataset.drawn = "yes";
+    const { x, live, dead } = JSON.parse(box.dataset.chart);
+    if (!x.length || !window.uPlot) continue;
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line") } };
+    const bars = window.uPlot.paths.bars({ size: [0.8, 40] });
+    new window.uPlot({
+      width: box.clientWidth || 600, height: 240, axes: [axis, axis], tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      series: [{}, { label: "dead", stroke: colour("--faint"), fill: colour("--line"), paths: bars }, { label: "live", stroke: colour("--accent"), fill: colour("--accent"), paths: bars }],
+    }, [x, dead, live], box);
+  }
+}
+
+/* The exact size, on request: bounded by the server. */
+async function count(button) {
+  button.disabled = true;
+  try {
+    const { size } = await get(`count?name=${encodeURIComponent(button.dataset.count)}`);
+    if (size === null) problem("More than 100,000 rows would have to be read: run queue_size, or mailslice queue size.");
+    else $("size").textContent = size.toLocaleString("en");
+  } catch (error) { problem(error.message); }
+  button.disabled = false;
+}
+
+/* Runs */
+async function begin(duty, conf) {
+  const dag = (await get("api/dags"))[duty];
+  const about = await get(`${AIRFLOW}api/v2/dags/${encodeURIComponent(dag)}`);
+  const started = await get(`${AIRFLOW}api/v2/dags/${encodeURIComponent(dag)}/dagRuns`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ logical_date: null, conf }) });
+  follow(dag, started.dag_run_id, about.is_paused);
+}
+
+function follow(dag, run, paused) {
+  const state = make("span", "pill warn", "queued");
+  const line = make("p", "", `${dag}: `, state, " ", airflowLink(`dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`, "open its page"), paused ? " · the DAG is paused: unpause it there, else the run waits" : "");
+  $("following").replaceChildren(line);
+  const look = async () => {
+    try {
+      const found = await get(`${AIRFLOW}api/v2/dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`);
+      state.textContent = found.state;
+      if (found.state === "success" || found.state === "failed") { state.className = `pill ${found.state === "success" ? "good" : "bad"}`; return; }
+    } catch (error) { problem(error.message); return; }
+    setTimeout(look, 2000);
+  };
+  setTimeout(look, 1000);
+}
+
+async function ask(duty, queue) {
+  const dialog = make("dialog", "");
+  try {
+    const text = await get(`form?duty=${encodeURIComponent(duty)}`);
+    dialog.append(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+  } catch (error) { problem(error.message); return; }
+  const queues = dialog.querySelector("[name=queues]");
+  if (queues && queue) queues.value = queue;
+  document.body.append(dialog);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.showModal();
+}
+
+function values(form) {
+  const conf = {};
+  for (const field of form.querySelectorAll("[name]")) {
+    const text = field.value.trim();
+    if (field.dataset.kind === "boolean") conf[field.name] = field.checked;
+    else if (text && field.dataset.kind === "number") conf[field.name] = Number(text);
+    else if (text && field.dataset.kind === "list") conf[field.name] = text.split(",").map((word) => word.trim()).filter(Boolean);
+    else if (text) conf[field.name] = text;
+  }
+  return conf;
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.dataset.ask) { await ask(button.dataset.ask, button.dataset.queue); return; }
+  if ("close" in button.dataset) { button.closest("dialog").close(); return; }
+  if (button.dataset.count) { await count(button); return; }
+  if (!button.dataset.run) return;
+  button.disabled = true;
+  try { await begin(button.dataset.run, { queues: [button.dataset.queue] }); } catch (error) { problem(error.message); }
+  button.disabled = false;
+});
+document.addEventListener("submit", async (event) => {
+  const form = event.target.closest("form[data-start]");
+  if (!form) return;
+  event.preventDefault();
+  const said = form.querySelector(".problem");
+  try {
+    await begin(form.dataset.start, values(form));
+    form.closest("dialog").close();
+  } catch (error) {
+    said.hidden = false;
+    said.textContent = error.message;
+  }
+});
+document.addEventListener("htmx:responseError", (event) => problem(`The page answered ${event.detail.xhr.status}.`));
+document.addEventListener("htmx:afterSwap", draw);
+
+/* Light and dark as Airflow has it, else as the system. */
+function theme() {
+  try {
+    const outer = window.parent.document.documentElement;
+    const dark = outer.classList.contains("dark") || outer.dataset.theme === "dark";
+    const light = outer.classList.contains("light") || outer.dataset.theme === "light";
+    if (window.parent !== window && (dark || light)) document.documentElement.dataset.theme = dark ? "dark" : "light";
+  } catch { /* not inside Airflow's own page */ }
+}
+theme();
+try { if (window.parent !== window) new MutationObserver(theme).observe(window.parent.document.documentElement, { attributes: true }); } catch { /* as above */ }
+addEventListener("load", draw);
+setTimeout(refresh, 10000);

@@ -1,0 +1,370 @@
+"""What each page shows, as plain values for its template. Nothing here loads a mail's content."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from mailslice.cockpit.data_docs import docs_path
+from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
+from mailslice.cockpit.fields import fields
+from mailslice.codec.wildcards import Wildcard, is_pattern
+from mailslice.maintenance.artifacts import artifacts, iso, plain
+from mailslice.maintenance.overview import QueueOverview
+from mailslice.maintenance.overview import as_json as overview_json
+from mailslice.maintenance.postal_health import as_json as postal_json
+from mailslice.maintenance.registry import DutyEntry, load, names
+from mailslice.model.durations import parse_duration
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow
+
+if TYPE_CHECKING:
+    from mailslice.admin.filters import MailFilter
+    from mailslice.stores import Stores
+
+TABS = {
+    "mails": "Mails",
+    "domains": "Domains",
+    "slices": "Slices",
+    "stuck": "Set aside",
+    "workers": "Workers",
+    "history": "History",
+}
+PAGE = 100
+"""Mails of one page."""
+_SECONDS = 2.0
+"""How long one page may look for mails that match; it then says that it did not see all."""
+NEWEST = 20
+"""Runs of one list."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailsFilter:
+    """What the form of the mails' list says."""
+
+    sender: str | None = None
+    recipient: str | None = None
+    domain: str | None = None
+    mail: str | None = None
+    older_than: str | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is asked for."""
+        return self != MailsFilter()
+
+    def parsed(self) -> MailFilter:
+        """Raises BadInput naming the field."""
+        from mailslice.admin.filters import MailFilter
+
+        age = parse_duration(self.older_than, "older than") if self.older_than else None
+        return MailFilter(
+            sender=_pattern(self.sender),
+            recipient=_pattern(self.recipient),
+            domain=_pattern(self.domain),
+            name=_pattern(self.mail, ignore_case=False),
+            older_than=age,
+        )
+
+
+def _pattern(text: str | None, *, ignore_case: bool = True) -> str | Wildcard | None:
+    """A Wildcard where the text has * or ?."""
+    if text is None or not is_pattern(text):
+        return text
+    return Wildcard(text, ignore_case=ignore_case)
+
+
+@dataclass(frozen=True, slots=True)
+class MailsPage:
+    """Envelopes. `cut`: why these may not be all; `after`: the id from which the next page goes."""
+
+    rows: Sequence[Mapping[str, Any]] = ()
+    cut: str | None = None
+    after: EnqueueId | None = None
+
+
+def mails(
+    facts: Facts, queue: QueueName, wanted: MailsFilter, after: str | None = None
+) -> MailsPage:
+    """The oldest that match, behind the mail `after`. Stops after a page, or two seconds."""
+    from mailslice.admin.mail_queue import MailQueue
+
+    mail_filter, now, end = wanted.parsed(), facts.now, time.monotonic() + _SECONDS
+    position = enqueue_id(after) if after else None
+    with facts.stores() as stores:
+        found: list[ViewRow] = []
+        cut, seen = None, None
+        for row in MailQueue(stores, queue, lambda: now).browse(after=position):
+            if len(found) == PAGE:
+                cut = f"these are {PAGE} of them"
+                break
+            if time.monotonic() > end:
+                at = f"{row.enqueued_time:%Y-%m-%d %H:%M} UTC"
+                cut = f"looked for {_SECONDS:.0f} s, up to mails of {at}"
+                break
+            seen = row.enqueue_id
+            if mail_filter.matches(row, now):
+                found.append(row)
+        return MailsPage(_lines(stores, queue, found), cut, seen if cut else None)
+
+
+def mail(facts: Facts, queue: QueueName, id_: str) -> dict[str, Any] | None:
+    """One live mail with `content`: present, or lost; None where it is not live."""
+    from mailslice.admin.mail_queue import MailQueue
+
+    with facts.stores() as stores:
+        rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=enqueue_id(id_))
+        if not rows:
+            return None
+        item, (line,) = rows[0].item, _lines(stores, queue, rows)
+        blobs = (item.header_blob_id, item.body_blob_id)
+        is_there = all(map(stores.blobs.exists, blobs))
+        attributes = item.mail.attributes.items()
+        return {
+            **line,
+            "content": "present" if is_there else "content lost",
+            "blobs": blobs,
+            "slice": rows[0].partition.slice_start,
+            "bucket": rows[0].partition.bucket,
+            "error": item.mail.error_message,
+            "remoteHost": item.mail.remote_host,
+            "remoteAddr": item.mail.remote_addr,
+            "attributes": {name: value.decode("utf-8", "replace") for name, value in attributes},
+        }
+
+
+def _lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> list[dict[str, Any]]:
+    """Envelopes, and when delayed mails are due. Creates no table."""
+    from mailslice.stores.cassandra.own import DelayedMails
+
+    delayed = DelayedMails.existing(stores.cassandra, stores.settings)
+    due = delayed.waiting(queue, [row.enqueue_id for row in rows]) if delayed and rows else {}
+    return [
+        {
+            "id": row.enqueue_id,
+            "name": row.item.mail.name,
+            "sender": row.item.mail.sender,
+            "recipients": row.item.mail.recipients,
+            "state": row.item.mail.state,
+            "enqueued": row.enqueued_time,
+            "due": due.get(row.enqueue_id),
+        }
+        for row in rows
+    ]
+
+
+def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
+    """The bytes of a live mail in pieces; None where it is not live."""
+    from mailslice.admin.mail_queue import MailQueue
+
+    with facts.stores() as stores:
+        mail_queue = MailQueue(stores, queue, lambda: facts.now)
+        rows = mail_queue.find(enqueue_id=enqueue_id(id_))
+        return mail_queue.pieces(rows[0]) if rows else None
+
+
+def enqueue_id(text: str) -> EnqueueId:
+    """Raises BadInput for what is no UUID."""
+    try:
+        return EnqueueId(UUID(text))
+    except ValueError:
+        raise BadInput(f"enqueue id {text!r} is not allowed: give a UUID") from None
+
+
+def domains(one: QueueOverview) -> dict[str, Any]:
+    """Domains by age, of the newest measurement."""
+    report = one.reports.get("queue_size", {})
+    shape = report.get("shape")
+    counts = [count for row in (shape or {}).get("domains", ()) for count in row["counts"]]
+    return {
+        "shape": shape,
+        "measured_at": _moment(report.get("measuredAt")),
+        "live": report.get("live"),
+        "most": max(counts, default=0),
+    }
+
+
+def slices(one: QueueOverview) -> dict[str, Any]:
+    """Slices on a time axis, of the newest measurement."""
+    report = one.reports.get("queue_size", {})
+    rows = [{**row, "start": _moment(row["start"])} for row in report.get("slices", ())]
+    chart = {
+        "x": [round(row["start"].timestamp()) for row in rows],
+        "live": [row["live"] for row in rows],
+        "dead": [row["dead"] for row in rows],
+        "window": report.get("window"),
+    }
+    measured = _moment(report.get("measuredAt"))
+    return {"slices": rows[::-1][: NEWEST * 5], "chart": chart, "measured_at": measured}
+
+
+def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
+    """Workers of the last day, those with the most mails first, and what they hold."""
+    found = []
+    for record in stores.worker_records(queue):
+        held = [
+            {
+                "id": mail.enqueue_id,
+                "name": mail.name,
+                "stage": mail.stage or "waits for a handler",
+                "held": record.age(mail),
+                "attempt": mail.attempt,
+            }
+            for mail in sorted(record.in_flight, key=record.age, reverse=True)
+        ]
+        found.append(
+            {
+                "worker": record.worker,
+                "host": record.host,
+                "pid": record.pid,
+                "alive": record.is_alive,
+                "silence": record.silence,
+                "mails": held,
+                "longest": held[0]["held"] if held else None,
+                "completed": record.completed,
+                "settled": record.settled,
+            }
+        )
+    return {"workers": sorted(found, key=lambda one: (-len(one["mails"]), one["worker"]))}
+
+
+def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
+    """Mails in quarantine, the oldest first. Creates no table."""
+    from mailslice.admin.quarantine import Quarantine
+    from mailslice.model.clock import system_clock
+    from mailslice.stores.cassandra.own import QuarantineTable
+
+    if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
+        return {"stuck": []}
+    waiting = Quarantine(stores, queue, system_clock).waiting()
+    return {"stuck": sorted(waiting, key=lambda mail: (mail.since, mail.enqueue_id))}
+
+
+def history(stores: Stores, queue: QueueName) -> dict[str, Any]:
+    """The newest runs of all duties on this queue."""
+    runs = stores.existing_runs()
+    rows = [row for duty in names() for row in runs.of(duty, queue, NEWEST)] if runs else []
+    newest = sorted(rows, key=lambda row: row.started, reverse=True)[:NEWEST]
+    return {"runs": [run_line(json.loads(row.report)) for row in newest]}
+
+
+def all_runs(stores: Stores) -> list[dict[str, Any]]:
+    """The newest run of every duty and queue, newest first."""
+    runs = stores.existing_runs()
+    rows = [row for newest in runs.newest(1) for row in newest] if runs else []
+    rows.sort(key=lambda row: row.started, reverse=True)
+    return [run_line(json.loads(row.report)) for row in rows]
+
+
+def runs_of(stores: Stores, duty: str, dag_run: str) -> list[dict[str, Any]]:
+    """The reports of one Airflow run, one a queue."""
+    runs = stores.existing_runs()
+    rows = runs.list(duty, None, NEWEST * 10) if runs else []
+    return [run_line(json.loads(row.report)) for row in rows if row.dag_run == dag_run]
+
+
+def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A report as lists of runs show it. `lasted` is a timedelta, `docs` a path below docs/."""
+    started, finished = _moment(report.get("started")), _moment(report.get("finished"))
+    return {
+        **{
+            name: report.get(name)
+            for name in ("run", "dagRun", "duty", "queue", "status", "message", "applied", "who")
+        },
+        "reason": report.get("reason"),
+        "started": started,
+        "lasted": finished - started if started and finished else None,
+        "docs": docs_path(report.get("dataDocs")),
+    }
+
+
+def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, Any]]:
+    """What the newest reports of all queues say, since yesterday, the newest first."""
+    found = [
+        {"queue": one.queue, "text": alert["text"], "since": _moment(alert["since"])}
+        for one in queues
+        for report in one.reports.values()
+        if (_moment(report.get("finished")) or since) >= since
+        for alert in report.get("alerts") or ()
+    ]
+    return sorted(found, key=lambda alert: alert["since"], reverse=True)
+
+
+def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
+    """The points of a line in a box of 96 by 20."""
+    if len(points) < 2:
+        return {"line": ""}
+    first, last = points[0].at, points[-1].at
+    span = max((last - first).total_seconds(), 1.0)
+    most = max(1, *(point.size for point in points))
+    line = " ".join(
+        f"{(point.at - first).total_seconds() / span * 96:.1f},{20 - point.size / most * 19:.1f}"
+        for point in points
+    )
+    return {"line": line, "first": points[0].size, "last": points[-1].size, "most": most}
+
+
+def form(entry: DutyEntry) -> dict[str, Any]:
+    """The params of a duty, as the form asks for them."""
+    return {"duty": entry.name, "summary": entry.summary, "fields": fields(entry)}
+
+
+def duties(
+    dag_of: Callable[[str], str], schedules: Mapping[str, Any], runs: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Every duty with its schedule and its newest run."""
+    found = []
+    for name in names():
+        schedule = schedules.get(dag_of(name))
+        found.append(
+            {
+                "name": name,
+                "dag": dag_of(name),
+                "summary": load(name).summary,
+                "schedule": None if schedule is None else schedule.summary or "by hand",
+                "paused": schedule is not None and schedule.paused,
+                "next": schedule and schedule.next,
+                "last": next((run for run in runs if run["duty"] == name), None),
+            }
+        )
+    return found
+
+
+def count(facts: Facts, queue: QueueName, most: int) -> int | None:
+    """The exact size; None where more than `most` rows would have to be read."""
+    from mailslice.admin.mail_queue import MailQueue
+
+    with facts.stores() as stores:
+        glance = MailQueue(stores, queue, lambda: facts.now).glance(most)
+    return None if glance is None else glance.size
+
+
+def as_json(snapshot: Snapshot) -> dict[str, Any]:
+    """The overview, for scripts."""
+    queues = [overview_json(one) for one in snapshot.queues]
+    postal = snapshot.postal and postal_json(snapshot.postal)
+    found = {"at": snapshot.at, "problem": snapshot.problem, "queues": queues, "postal": postal}
+    return dict(json.loads(json.dumps(found, default=plain)))
+
+
+def record_look(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
+    """Keep who looked at the content of which mail, before it is shown."""
+    now = facts.now
+    about = {"time": iso(now), "who": who, "action": "mail content", "queue": queue, "mail": id_}
+    name = f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
+    artifacts(facts.settings).write(name, json.dumps(about).encode() + b"\n")
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def since_yesterday(now: datetime) -> datetime:
+    """A day ago."""
+    return now - timedelta(days=1)

@@ -1,0 +1,193 @@
+"""The duty: find Postal's stuck messages; close them, complete them, or give their locks back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mailslice.checks.expectations import Expectation, Frame
+from mailslice.duties.stuck_mails_postal.evidence import closed_messages
+from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE, figures
+from mailslice.duties.stuck_mails_postal.params import Params
+from mailslice.duties.stuck_mails_postal.planned import PlannedRow, PostalAction, PostalPlan
+from mailslice.duties.stuck_mails_postal.quarantined import in_quarantine
+from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
+from mailslice.duties.stuck_mails_postal.survey import PostalSurvey, survey
+from mailslice.duties.stuck_mails_postal.work import StuckMessages
+from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.metrics import exposition
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.run import Run
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import MailsliceError
+from mailslice.model.settings import PostalMode
+
+_SECOND = timedelta(seconds=1)
+_MAX_ROWS = 200
+"""Rows in a report."""
+
+
+class StuckMailsPostal(Duty[PostalPlan]):
+    """Works beside live workers of Postal: one short transaction a message."""
+
+    plan_type = PostalPlan
+    plan_max_age = timedelta(hours=1)
+    items = "stuck messages"
+    kinds = tuple(action.value for action in PostalAction)
+    bulky = frozenset({"decisions", "rows"})
+    unfinished = "the next run finishes it"
+
+    def plan(self, run: Run) -> PostalPlan:
+        """Reads Postal's queue by key, and of old locks their messages and delivery records."""
+        params, now = run.params(Params), run.clock()
+        mode = params.mode_or(run.settings.postal.mode)
+        seen = survey(run.stores.postal, params.lock_timeout)
+        rows = [PlannedRow.of(one) for one in seen.rows]
+        run.report(
+            mode=mode.value,
+            found=len(rows),
+            queued=seen.queued,
+            byState=dict(Counter(row.state.value for row in rows)),
+            byStage=dict(Counter(row.stage.value for row in rows if row.stage)),
+            lockTimeoutSeconds=seen.lock_timeout / _SECOND,
+            p99Seconds=None if seen.p99 is None else seen.p99 / _SECOND,
+            oldestSeconds=max((row.age_seconds or 0.0 for row in rows), default=0.0),
+            unreadable={str(server): why for server, why in seen.unreadable.items()},
+            rows=[row.as_json() for row in rows[:_MAX_ROWS]],
+            message=_message(seen, rows),
+        )
+        return PostalPlan(
+            run=run.request.run,
+            made_at=now,
+            mode=mode,
+            lock_timeout=seen.lock_timeout,
+            p99=seen.p99,
+            surveyed_at=seen.now.replace(tzinfo=UTC),
+            limit=params.limit,
+            restarted=params.restarted,
+            accept_duplicates=params.accept_duplicates,
+            rows=run.write_rows("rows", rows, PlannedRow),
+        )
+
+    def check(self, run: Run, plan: PostalPlan) -> Iterable[Frame]:
+        """Judges every row of the plan's file."""
+        rows = run.read_rows(plan.rows, PlannedRow)
+        if rows:
+            yield _planned_rows(plan, rows)
+
+    def apply(self, run: Run, plan: PostalPlan, progress: Progress) -> None:
+        """A MariaDB that is away ends it: the next run finishes what was begun."""
+        StuckMessages(run, plan, progress).perform_all()
+
+    def verify(self, run: Run, plan: PostalPlan, result: Result) -> Iterable[Frame]:
+        del plan
+        entries = list(_entries(run))
+        run.report(quarantined=len(in_quarantine(entries)))
+        if result.applied:
+            reported = result.fields.get("decisions", ())
+            rows = [int(one["queuedMessage"]) for one in reported]
+            yield closed_messages(run, rows, entries)
+
+    def describe(self, steps: Summaries) -> str:
+        words = [f"{count} {kind}" for kind, count in steps.result.kinds.items() if count]
+        if not words:
+            return ""
+        return f"{steps.plan['message']}: {', '.join([*words, *steps.result.rest()])}"
+
+    def nothing(self, steps: Summaries) -> str:
+        figures = str(steps.plan["message"])
+        if steps.plan.get("mode") == PostalMode.SHADOW and steps.plan.get("found"):
+            return f"shadow mode, nothing was changed: {figures}"
+        return "; ".join([figures, *steps.result.rest()])
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """Shadow mode and a dry run find, and leave nothing to anybody."""
+        fields: dict[str, Any] = {
+            "quarantined": (steps.verified or {}).get("quarantined"),
+            "rows": steps.plan.get("rows", []),
+            "decisions": list(steps.result.fields.get("decisions", ()))[:_MAX_ROWS],
+        }
+        if steps.plan.get("mode") == PostalMode.SHADOW or steps.applied is None:
+            fields |= {} if steps.result.touched else {"remaining": 0, "left": 0}
+        return fields
+
+    def conclude(self, run: Run, steps: Summaries) -> None:
+        unusual, found = run.settings.duty.stuck_alert_from, int(steps.plan.get("planned", 0))
+        run.report(
+            alert=f"unusual: {found} messages are stuck in one run, {unusual} are "
+            "(MAILSLICE_DUTY_STUCK_ALERT_FROM): look at Postal's workers"
+            if found >= unusual
+            else None
+        )
+        fields = {**steps.fields(self.bulky), **self.report_fields(steps)}
+        with suppress(MailsliceError, OSError):
+            run.folder.artifacts.write(METRICS_FILE, exposition(figures(fields)))
+
+    def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
+        """With the alert, and the servers that were left out."""
+        status, message = super().outcome(run, steps)
+        unreadable: dict[str, str] = steps.plan.get("unreadable") or {}
+        left_out = f"servers that cannot be read: {', '.join(unreadable)}" if unreadable else None
+        return status, "; ".join([message, *filter(None, (run.fields["alert"], left_out))])
+
+
+DUTY = StuckMailsPostal()
+
+
+def _entries(run: Run) -> Iterable[Any]:
+    return run.stores.records.postal_quarantine.list()
+
+
+def _message(seen: PostalSurvey, rows: Sequence[PlannedRow]) -> str:
+    whole = timedelta(seconds=round(seen.lock_timeout / _SECOND))
+    measured = "no sending was measured" if seen.p99 is None else f"p99 is {seen.p99 / _SECOND:g} s"
+    timeout = f"the lock time-out of {format_duration(whole)}"
+    return f"{seen.queued} in Postal's queue, {len(rows)} beyond {timeout} ({measured})"
+
+
+def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
+    """Ages are of the lock; of a row without one, since it was made."""
+    sizes = Counter(row.lock for row in rows if row.is_locked)
+    mode = PostalMode.CLOSE if plan.mode is PostalMode.SHADOW else plan.mode
+    table = [
+        {
+            "queued_message": row.queued_message,
+            "over_the_limit_seconds": (
+                _age(row, plan.surveyed_at) - plan.limit_of(sizes.get(row.lock, 1))
+            )
+            / _SECOND,
+            "unlocked_and_not_gone": int(
+                not row.is_locked and row.state is not PostalState.MESSAGE_GONE
+            ),
+            "stage_of_nothing": int((row.stage is None) == (row.state is PostalState.STUCK)),
+            "sent_and_put_back": int(
+                plan.action(row, mode) is PostalAction.RETRIED
+                and not plan.accept_duplicates
+                and row.stage not in {PostalStage.BEFORE_SENDING, PostalStage.DEFERRED}
+            ),
+        }
+        for row in rows
+    ]
+    expect = [
+        Expectation.unique("queued_message", "Every row of Postal's queue is planned once."),
+        Expectation.between(
+            "over_the_limit_seconds", 0, None, "Every lock is older than its group may last."
+        ),
+        Expectation.equal(
+            "unlocked_and_not_gone", 0, "Rows without a lock are planned when their mail is gone."
+        ),
+        Expectation.equal("stage_of_nothing", 0, "Stuck messages have a stage, others have none."),
+        Expectation.equal(
+            "sent_and_put_back", 0, "No message that may have been sent goes back by itself."
+        ),
+    ]
+    return Frame("rows", table, expect)
+
+
+def _age(row: PlannedRow, now: datetime) -> timedelta:
+    since = row.locked_at or row.created_at
+    return now - since if since else timedelta.max

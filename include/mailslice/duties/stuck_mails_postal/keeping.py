@@ -1,0 +1,170 @@
+"""The quarantine of Postal's messages: entries in an own table, and the copies that they name.
+
+An entry names its copy before the copy is there, and outlives it: a copy that no entry names is
+none of ours, and is never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from uuid import uuid4
+
+from pydantic import TypeAdapter
+
+from mailslice.duties.stuck_mails_postal.rules import PostalStage
+from mailslice.maintenance.artifacts import Artifacts
+from mailslice.stores.own.postal_quarantine import (
+    EntryState,
+    PostalEntry,
+    PostalQuarantineTable,
+)
+from mailslice.stores.postal.messages import PostalMessage
+from mailslice.stores.postal.rows import QueuedMessage
+
+COPIES_FOLDER = "postal/quarantine"
+_ROW = TypeAdapter(QueuedMessage)
+_BEING_CLOSED = (EntryState.NOTED, EntryState.CLOSING)
+
+
+def new_log_id() -> str:
+    """The name of a decision, which Postal shows as its Support Ref."""
+    return f"mailslice-{uuid4().hex}"
+
+
+def queue_row(entry: PostalEntry) -> QueuedMessage:
+    """The row that Postal's queue had, as it was read."""
+    return _ROW.validate_json(entry.row)
+
+
+def entry_of(
+    row: QueuedMessage,
+    stage: PostalStage,
+    message: PostalMessage,
+    *,
+    noted_at: datetime,
+    run: str,
+    who: str,
+    reason: str,
+) -> PostalEntry:
+    """A new entry, which names a copy that is not there yet."""
+    return PostalEntry(
+        server=row.server,
+        message=row.message,
+        queued_message=row.id,
+        state=EntryState.NOTED,
+        copy_id=uuid4().hex,
+        locked_by=row.locked_by or "",
+        locked_at="" if row.locked_at is None else row.locked_at.isoformat(timespec="microseconds"),
+        stage=stage.value,
+        row=_ROW.dump_json(row).decode(),
+        log_id=new_log_id(),
+        noted_at=noted_at,
+        rcpt_to=message.rcpt_to,
+        mail_from=message.mail_from,
+        domain=row.domain,
+        run=run,
+        who=who,
+        reason=reason,
+    )
+
+
+class PostalCopies:
+    """Contents of messages in quarantine, below the artifacts location."""
+
+    def __init__(self, artifacts: Artifacts) -> None:
+        self._artifacts = artifacts
+
+    def save(self, copy_id: str, content: bytes) -> None:
+        """Write it whole and durable, over an earlier one of this id."""
+        self._artifacts.write(self.file(copy_id), content)
+
+    def load(self, copy_id: str) -> bytes | None:
+        """The content; None without a copy."""
+        return self._artifacts.read(self.file(copy_id))
+
+    def remove(self, copy_id: str) -> None:
+        """Remove it; a missing one is removed already."""
+        self._artifacts.remove(self.file(copy_id))
+
+    def remove_parts(self, copy_id: str) -> None:
+        """Remove it with what a kill left of writing it."""
+        for file in self._artifacts.files(COPIES_FOLDER):
+            if copy_id in file:
+                self._artifacts.remove(file)
+
+    @staticmethod
+    def file(copy_id: str) -> str:
+        """Its path below the artifacts location."""
+        return f"{COPIES_FOLDER}/{copy_id}.eml"
+
+
+class PostalQuarantine:
+    """Entry and copy together. Each step is a conditional write: None says that it was refused."""
+
+    def __init__(self, table: PostalQuarantineTable, artifacts: Artifacts) -> None:
+        self._table = table
+        self.copies = PostalCopies(artifacts)
+
+    def list(self) -> Iterator[PostalEntry]:
+        """All entries."""
+        return self._table.list()
+
+    def closing_of(self, row: QueuedMessage) -> PostalEntry | None:
+        """The entry of a closing of this very row that was cut off after its copy was whole."""
+        entry = self._table.get(row.server, row.message)
+        if entry is None or entry.state is not EntryState.CLOSING:
+            return None
+        return entry if queue_row(entry).lock == row.lock else None
+
+    def note(self, entry: PostalEntry) -> PostalEntry | None:
+        """The entry, in state NOTED; or the one of an earlier run that is closing the same row.
+
+        An entry that is KEPT, or on its way back, is replaced: its message is in Postal's queue
+        again.
+        """
+        existing = self._table.add(entry)
+        if existing.log_id == entry.log_id:
+            return existing
+        if existing.state in _BEING_CLOSED:
+            is_same = (existing.queued_message, existing.locked_by, existing.locked_at) == (
+                entry.queued_message,
+                entry.locked_by,
+                entry.locked_at,
+            )
+            return existing if is_same else None
+        if existing.state is EntryState.KEPT:
+            # The new copy takes the place of the old one, so no kill leaves one without an entry.
+            return self._table.replace(existing, replace(entry, copy_id=existing.copy_id))
+        # Whoever releases or discards it may still be about to remove the old copy.
+        self.copies.remove(existing.copy_id)
+        return self._table.replace(existing, entry)
+
+    def copy(self, entry: PostalEntry, content: bytes) -> PostalEntry | None:
+        """The entry in state CLOSING: its copy is whole and durable."""
+        self.copies.save(entry.copy_id, content)
+        return self._table.replace(
+            entry,
+            replace(
+                entry,
+                state=EntryState.CLOSING,
+                size=len(content),
+                sha256=hashlib.sha256(content).hexdigest(),
+            ),
+        )
+
+    def keep(self, entry: PostalEntry, closed_at: datetime) -> PostalEntry | None:
+        """The entry in state KEPT: Postal's queue has the message no more."""
+        return self._table.replace(
+            entry, replace(entry, state=EntryState.KEPT, closed_at=closed_at)
+        )
+
+    def remove(self, entry: PostalEntry) -> bool:
+        """Remove the copy, then the entry: the message is Postal's. False: somebody changed it."""
+        if entry.state is EntryState.NOTED:
+            self.copies.remove_parts(entry.copy_id)
+        else:
+            self.copies.remove(entry.copy_id)
+        return self._table.remove(entry)

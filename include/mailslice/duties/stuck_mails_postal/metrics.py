@@ -1,0 +1,48 @@
+"""Figures of a run for Prometheus: in the text file of the run, and by the exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
+from mailslice.maintenance.metrics import Figure
+
+METRICS_FILE = "metrics/mailslice-postal.prom"
+"""Below the artifacts location."""
+OUTCOMES = ("closed", "retried", "completed", "lost", "failed", "skipped", "left")
+_GAUGES = {
+    "queued": ("queued_messages", "Rows of Postal's queue"),
+    "oldestSeconds": ("oldest_lock_seconds", "Age of the oldest lock that is too old; 0: none"),
+    "lockTimeoutSeconds": ("lock_timeout_seconds", "From which age on a lock is too old"),
+    "p99Seconds": ("sending_p99_seconds", "99th percentile of what sending took"),
+    "quarantined": ("quarantined_messages", "Messages that wait for a person"),
+}
+
+
+def figures(report: Mapping[str, Any]) -> Iterator[Figure]:
+    """What one run found and did; nothing where it ended before it had looked.
+
+    What is not known has no figure: absent means unknown, never zero.
+    """
+    if "lockTimeoutSeconds" not in report:
+        return
+    for field, (name, text) in _GAUGES.items():
+        if (value := report.get(field)) is not None:
+            yield Figure(f"mailslice_postal_{name}", text, {}, float(value))
+    unreadable = "Mail servers whose database could not be read"
+    count = len(report.get("unreadable") or ())
+    yield Figure("mailslice_postal_unreadable_servers", unreadable, {}, count)
+    states, stages = report.get("byState") or {}, report.get("byStage") or {}
+    text = "Messages of old locks, and those that are gone, as the last run found them"
+    for state in PostalState:
+        labels = {"state": state.value}
+        yield Figure("mailslice_postal_found_messages", text, labels, states.get(state.value, 0))
+    text = "Stuck messages by how far their worker had come"
+    for stage in PostalStage:
+        labels = {"stage": stage.value}
+        yield Figure("mailslice_postal_stuck_messages", text, labels, stages.get(stage.value, 0))
+    text = "What the last run did with messages; all 0 in mode shadow"
+    for outcome in OUTCOMES:
+        value = report.get(outcome) or 0
+        yield Figure("mailslice_postal_run_messages", text, {"outcome": outcome}, value)

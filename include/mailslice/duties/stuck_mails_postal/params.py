@@ -1,0 +1,60 @@
+"""What a run of stuck_mails_postal can be told."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pydantic import Field, field_validator
+
+from mailslice.maintenance.params import DutyParams
+from mailslice.maintenance.slice_range import in_utc
+from mailslice.model.settings import Duration, PostalMode
+
+
+class Params(DutyParams):
+    """Params of stuck_mails_postal."""
+
+    mode: PostalMode | None = Field(
+        None,
+        description="shadow: write down what would be done; close: quarantine, and Held in Postal; "
+        "retry: back to the queue where nothing was sent and the holder is dead. "
+        "MAILSLICE_POSTAL_MODE when not given",
+    )
+    lock_timeout: Duration | None = Field(
+        None,
+        description="a message locked for longer is stuck. MAILSLICE_POSTAL_LOCK_TIMEOUT when not "
+        "given, else 10 times the p99 of what sending takes, at least 10m",
+    )
+    limit: int = Field(
+        1000,
+        ge=1,
+        le=1_000_000,
+        description="most messages that one run acts on, oldest locks first; the rest is the next "
+        "run's",
+    )
+    restarted: datetime | None = Field(
+        None,
+        description="mode retry: since when every worker of Postal runs, ISO 8601; holders of "
+        "earlier locks are dead",
+    )
+    accept_duplicates: bool = Field(
+        False,
+        description="mode retry: also put back what may have been sent, or is held by a worker "
+        "that may live",
+    )
+
+    @field_validator("restarted")
+    @classmethod
+    def _utc(cls, value: datetime | None) -> datetime | None:
+        return in_utc(value)
+
+    @field_validator("lock_timeout")
+    @classmethod
+    def _some_time(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value <= timedelta():
+            raise ValueError("allowed: a duration of more than 0s, such as 10m")
+        return value
+
+    def mode_or(self, default: PostalMode) -> PostalMode:
+        """The run's mode, else the settings'."""
+        return default if self.mode is None else self.mode

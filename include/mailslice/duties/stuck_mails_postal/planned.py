@@ -1,0 +1,160 @@
+"""The plan: stuck, lost and gone messages of Postal's queue, and what each mode does with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from pydantic import AwareDatetime
+
+from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
+from mailslice.duties.stuck_mails_postal.survey import SurveyedRow
+from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.plan import Plan
+from mailslice.maintenance.row_file import RowFile
+from mailslice.model.settings import PostalMode
+from mailslice.stores.postal.rows import QueuedMessage
+
+
+class PostalAction(StrEnum):
+    """What is done with a message: the report field that counts it."""
+
+    CLOSED = "closed"
+    RETRIED = "retried"
+    COMPLETED = "completed"
+    LOST = "lost"
+
+
+LOCK_CHANGED = "lock changed"
+BATCH_IN_PROGRESS = "batch in progress"
+HOLDER_MAY_LIVE = "holder may live"
+SERVER_UNREADABLE = "server unreadable"
+
+
+def action_for(
+    state: PostalState,
+    stage: PostalStage | None,
+    mode: PostalMode,
+    *,
+    holder_is_dead: bool,
+    accept: bool,
+) -> PostalAction | str:
+    """What close or retry does with a message; or, as text, why it is left alone.
+
+    `accept`: a person accepts duplicates.
+    """
+    if state is PostalState.UNKNOWN:
+        return SERVER_UNREADABLE
+    if state is not PostalState.STUCK:
+        return PostalAction.LOST
+    if stage is PostalStage.ANSWERED:
+        return PostalAction.COMPLETED
+    if mode is not PostalMode.RETRY:
+        return PostalAction.CLOSED
+    if stage is PostalStage.MAYBE_SENT:
+        return PostalAction.RETRIED if accept else PostalAction.CLOSED
+    return PostalAction.RETRIED if holder_is_dead or accept else HOLDER_MAY_LIVE
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """A row of Postal's queue. Times are UTC by Postal's databases; `age_seconds` is the lock's."""
+
+    queued_message: int
+    server: int
+    message: int
+    locked_by: str | None
+    locked_at: datetime | None
+    created_at: datetime | None
+    attempts: int
+    state: PostalState
+    stage: PostalStage | None
+    age_seconds: float | None
+
+    @classmethod
+    def of(cls, surveyed: SurveyedRow) -> PlannedRow:
+        """As the survey saw it."""
+        row, age = surveyed.row, surveyed.age
+        return cls(
+            row.id,
+            row.server,
+            row.message,
+            row.locked_by,
+            _aware(row.locked_at),
+            _aware(row.created_at),
+            row.attempts,
+            surveyed.state,
+            surveyed.stage,
+            None if age is None else age.total_seconds(),
+        )
+
+    @property
+    def lock(self) -> tuple[str | None, datetime | None]:
+        """What the rows of one batch have in common."""
+        return self.locked_by, self.locked_at
+
+    @property
+    def is_locked(self) -> bool:
+        return self.locked_at is not None
+
+    def is_still(self, row: QueuedMessage | None) -> bool:
+        """Whether Postal's row has the lock, or none, that it had when it was planned."""
+        return row is not None and (
+            (row.server, row.message, row.locked_by, _aware(row.locked_at))
+            == (self.server, self.message, *self.lock)
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """As reports list it: no address is in it."""
+        return {
+            "queuedMessage": self.queued_message,
+            "server": self.server,
+            "message": self.message,
+            "lockedBy": self.locked_by,
+            "lockedAt": iso(self.locked_at),
+            "age": self.age_seconds,
+            "state": self.state.value,
+            "stage": self.stage and self.stage.value,
+        }
+
+
+class PostalPlan(Plan):
+    """What one run may do. `surveyed_at` is by the clock of Postal's main database."""
+
+    mode: PostalMode
+    lock_timeout: timedelta
+    p99: timedelta | None
+    surveyed_at: AwareDatetime
+    limit: int
+    restarted: AwareDatetime | None
+    accept_duplicates: bool
+    rows: RowFile
+    """PlannedRow, the oldest lock first, those without a lock last. Apply comes to `limit`."""
+
+    @property
+    def planned(self) -> int:
+        """Rows of the queue, those beyond the limit too."""
+        return self.rows.rows
+
+    @property
+    def has_work(self) -> bool:
+        """Every run that may change something finishes what killed runs left."""
+        return self.mode is not PostalMode.SHADOW
+
+    def limit_of(self, size: int) -> timedelta:
+        """How long a lock may last that so many rows have in common."""
+        return self.lock_timeout + (size - 1) * (self.p99 or timedelta())
+
+    def action(self, row: PlannedRow | SurveyedRow, mode: PostalMode) -> PostalAction | str:
+        """As `action_for`, with what this run knows of the holders."""
+        at = row.locked_at if isinstance(row, PlannedRow) else _aware(row.row.locked_at)
+        is_dead = self.restarted is not None and at is not None and at < self.restarted
+        return action_for(
+            row.state, row.stage, mode, holder_is_dead=is_dead, accept=self.accept_duplicates
+        )
+
+
+def _aware(read: datetime | None) -> datetime | None:
+    return None if read is None else read.replace(tzinfo=UTC)

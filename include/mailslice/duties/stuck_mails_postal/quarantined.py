@@ -1,0 +1,138 @@
+"""What became of messages in quarantine, by what Postal's own rows say now."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
+from mailslice.stores.postal.databases import PostalDatabases
+from mailslice.stores.postal.messages import PostalDelivery, PostalMessage, ServerMessages
+from mailslice.stores.postal.rows import PostalQueue, QueuedMessage
+
+_OF_WORKERS = frozenset({"Sent", "HardFail", "Held", "Processed", "SoftFail", "Error"})
+"""Records that only a worker of Postal writes."""
+
+
+class QuarantineState(StrEnum):
+    """As `postal quarantine list` says it."""
+
+    KEPT = "kept"
+    FINISHED = "finished"
+    """Postal wrote a record after ours: its worker lived after all, or somebody released it."""
+    REQUEUED = "requeued"
+    """Postal's queue has it: somebody pressed a button there."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedMessage:
+    """An entry, and what Postal says of its message.
+
+    `message` is None where Postal has it no more, or cannot be asked (UNKNOWN: `why`). `newest` is
+    the id of its newest delivery record, `newest_of_worker` that of the newest one that a worker
+    wrote. `is_held`: Postal holds it by our record, the newest one.
+    `queued`: the id of a row of Postal's queue that it has.
+    """
+
+    entry: PostalEntry
+    state: QuarantineState
+    message: PostalMessage | None = None
+    has_content: bool = False
+    queued: int | None = None
+    newest: int = 0
+    newest_of_worker: int = 0
+    is_held: bool = False
+    why: str = ""
+
+
+def in_quarantine(entries: Iterable[PostalEntry]) -> list[PostalEntry]:
+    """Without those that a run has only noted: nothing is set aside yet."""
+    return [entry for entry in entries if entry.state is not EntryState.NOTED]
+
+
+def look_up(postal: PostalDatabases, entries: Collection[PostalEntry]) -> list[QuarantinedMessage]:
+    """In the order of the entries. A server that cannot be asked makes its messages UNKNOWN.
+
+    Raises StoreUnavailable where the main database does not answer.
+    """
+    by_server: defaultdict[int, list[PostalEntry]] = defaultdict(list)
+    for entry in entries:
+        by_server[entry.server].append(entry)
+    found: dict[tuple[int, int], QuarantinedMessage] = {}
+    for server, of_server in by_server.items():
+        try:
+            looked_up = _of_server(postal, server, of_server)
+        except BadInput:
+            raise
+        except MailsliceError as error:
+            if isinstance(error, StoreUnavailable):
+                postal.main.rows("SELECT 1")  # raises where it is the main MariaDB
+            why = str(error)
+            looked_up = [
+                QuarantinedMessage(entry, QuarantineState.UNKNOWN, why=why) for entry in of_server
+            ]
+        found |= {(one.entry.server, one.entry.message): one for one in looked_up}
+    return [found[entry.server, entry.message] for entry in entries]
+
+
+def _of_server(
+    postal: PostalDatabases, server: int, entries: Sequence[PostalEntry]
+) -> list[QuarantinedMessage]:
+    queue, ids = PostalQueue(postal.main), [entry.message for entry in entries]
+    queued = queue.of_messages(server, ids)
+    if not queue.existing_servers([server]):
+        return [_judged(entry, None, (), queued, {}) for entry in entries]
+    messages = ServerMessages(postal.messages, postal.database_of(server))
+    rows, records = messages.by_id(ids), messages.deliveries(ids)
+    contents = messages.has_own_header(rows.values())
+    return [
+        _judged(entry, rows.get(entry.message), records.get(entry.message, ()), queued, contents)
+        for entry in entries
+    ]
+
+
+def _judged(
+    entry: PostalEntry,
+    message: PostalMessage | None,
+    records: Sequence[PostalDelivery],
+    queued: Mapping[int, QueuedMessage],
+    contents: Mapping[int, bool],
+) -> QuarantinedMessage:
+    after = records_after(entry, records)
+    state = QuarantineState.KEPT
+    if entry.message in queued:
+        state = QuarantineState.REQUEUED
+    elif any(record.status in _OF_WORKERS for record in after):
+        state = QuarantineState.FINISHED
+    return QuarantinedMessage(
+        entry,
+        state,
+        message,
+        has_content=entry.message in contents,
+        queued=queued[entry.message].id if entry.message in queued else None,
+        newest=records[-1].id if records else 0,
+        newest_of_worker=max((one.id for one in records if one.status in _OF_WORKERS), default=0),
+        is_held=bool(records) and records[-1].log_id == entry.log_id,
+    )
+
+
+def records_after(entry: PostalEntry, records: Sequence[PostalDelivery]) -> list[PostalDelivery]:
+    """Delivery records that are newer than the one by which the message was closed.
+
+    None of them where that one is missing: then nobody can tell.
+    """
+    own = [record.id for record in records if record.log_id == entry.log_id]
+    return [record for record in records if own and record.id > own[-1]]
+
+
+def came_back(found: QuarantinedMessage) -> bool:
+    """Whether a way back that was cut off had put the row into the queue.
+
+    The row is there, or a worker has written about the message since the way back began.
+    """
+    after = found.newest_of_worker > found.entry.released_after
+    return found.state is QuarantineState.REQUEUED or after

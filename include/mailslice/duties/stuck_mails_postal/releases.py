@@ -1,0 +1,184 @@
+"""The ways out of quarantine: back to Postal's queue, or away for good. The duty's lock is held.
+
+Each begins by a state of the entry that says where the message goes, so that whoever comes after a
+kill finishes it, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from mailslice.codec.shown import shown
+from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, new_log_id, queue_row
+from mailslice.duties.stuck_mails_postal.quarantined import (
+    QuarantinedMessage,
+    QuarantineState,
+    came_back,
+    look_up,
+)
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.lock import Lock, locked
+from mailslice.model import crash
+from mailslice.model.clock import Clock
+from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.stores import Stores
+from mailslice.stores.own.postal_decisions import PostalDecision
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
+from mailslice.stores.postal.changes import PostalChanges, PostalRecord
+
+DUTY = "stuck_mails_postal"
+"""Its lock is taken: of a run and a person one works at a time."""
+
+
+class NotReleased(MailsliceError):
+    """A message stays in quarantine; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """Who acts, and why. `accept_duplicates`: also what Postal has finished after all."""
+
+    who: str
+    reason: str = ""
+    accept_duplicates: bool = False
+
+
+class PostalReleases:
+    """Releases and discards entries. Built by `open_releases`, which holds the lock."""
+
+    def __init__(self, stores: Stores, clock: Clock, request: ReleaseRequest, lock: Lock) -> None:
+        self._stores, self._clock, self._request = stores, clock, request
+        self._require_lock: Callable[[], None] = lock.check
+        self._table = stores.records.postal_quarantine
+        self._quarantine = PostalQuarantine(self._table, artifacts(stores.settings))
+        self._changes = PostalChanges(stores.postal)
+
+    def release(self, entry: PostalEntry) -> int | None:
+        """Put the message back into Postal's queue; the id of its row.
+
+        None: a release that was cut off had put it there, and a worker is done with it. Raises
+        NotReleased.
+        """
+        entry = self._current(entry)
+        if entry.state is EntryState.DISCARDING:
+            raise NotReleased("it is being discarded")
+        found = self._looked_up(entry)
+        if entry.state is EntryState.RELEASING and came_back(found):
+            self._decide(entry, "released")
+            self._remove(entry)
+            return found.queued
+        self._require_releasable(found)
+        self._require_lock()
+        going = self._table.replace(
+            entry, replace(entry, state=EntryState.RELEASING, released_after=found.newest)
+        )
+        if going is None:
+            raise NotReleased("somebody else works on it")
+        crash.point("postal:release-noted")
+        self._require_lock()
+        number = self._changes.requeue(queue_row(going))
+        if number is None:
+            self._table.replace(going, replace(going, state=EntryState.KEPT))
+            raise NotReleased("requeued: Postal's queue has it again")
+        crash.point("postal:release-queued")
+        self._decide(going, "released")
+        self._remove(going)
+        return number
+
+    def discard(self, entry: PostalEntry) -> None:
+        """Cancel the hold where Postal holds it by our record; remove entry and copy."""
+        entry = self._current(entry)
+        if entry.state is EntryState.RELEASING:
+            raise NotReleased("it is being released; release it again to finish that")
+        found = self._looked_up(entry)
+        self._require_lock()
+        going = self._table.replace(entry, replace(entry, state=EntryState.DISCARDING))
+        if going is None:
+            raise NotReleased("somebody else works on it")
+        if found.is_held and found.message is not None:
+            details = f"Discarded from mailslice's quarantine by {self._request.who}."
+            why = f" {shown(self._request.reason)}" if self._request.reason else ""
+            record = PostalRecord.hold_cancelled(details + why, new_log_id())
+            self._require_lock()
+            self._asked(
+                lambda: self._changes.cancel_hold(entry.server, entry.message, record, found.newest)
+            )
+        self._decide(going, "discarded")
+        self._remove(going)
+
+    def _current(self, entry: PostalEntry) -> PostalEntry:
+        current = self._table.get(entry.server, entry.message)
+        if current is None:
+            raise NotReleased("it has left the quarantine")
+        if current.state in {EntryState.NOTED, EntryState.CLOSING}:
+            raise NotReleased("a run that was cut off is closing it; the next run finishes that")
+        return current
+
+    def _looked_up(self, entry: PostalEntry) -> QuarantinedMessage:
+        (found,) = look_up(self._stores.postal, [entry])
+        if found.state is QuarantineState.UNKNOWN:
+            raise NotReleased(f"Postal cannot be asked: {found.why}")
+        return found
+
+    def _require_releasable(self, found: QuarantinedMessage) -> None:
+        if found.state is QuarantineState.REQUEUED:
+            raise NotReleased("requeued: Postal's queue has it already")
+        if found.state is QuarantineState.FINISHED and not self._request.accept_duplicates:
+            raise NotReleased(
+                "finished: a worker of Postal wrote about it after it was closed; "
+                "--accept-duplicates releases it all the same"
+            )
+        if found.message is None:
+            raise NotReleased("message gone: Postal has it no more; 'export' gives its content")
+        if not found.has_content:
+            raise NotReleased("content lost: Postal dropped it; 'export' gives it as a file")
+
+    def _asked(self, ask: Callable[[], bool]) -> None:
+        """An error of a server's database leaves the entry, which says what is to be done."""
+        try:
+            ask()
+        except TryAgain:
+            raise
+        except MailsliceError as error:
+            raise NotReleased(f"Postal cannot be asked: {error}") from error
+
+    def _remove(self, entry: PostalEntry) -> None:
+        self._require_lock()
+        self._quarantine.remove(entry)
+
+    def _decide(self, entry: PostalEntry, action: str) -> None:
+        now, row = self._clock(), queue_row(entry)
+        since = row.locked_at
+        age = timedelta() if since is None else _naive(now) - since
+        decision = PostalDecision(
+            server=entry.server,
+            message=entry.message,
+            queued_message=entry.queued_message,
+            holder=entry.locked_by,
+            age=max(age, timedelta()),
+            stage=entry.stage,
+            verdict="in quarantine",
+            action=action,
+            why=self._request.reason,
+            decided=now,
+            log_id=entry.log_id,
+            who=self._request.who,
+            run=entry.run,
+        )
+        self._stores.records.postal_decisions.save(decision, self._stores.settings.duty.retention)
+
+
+@contextmanager
+def open_releases(
+    stores: Stores, clock: Clock, request: ReleaseRequest
+) -> Iterator[PostalReleases]:
+    """Waits for a run of the duty that works, at most 90 s. Raises LockHeld."""
+    with locked(stores.records.locks, DUTY, f"quarantine-{request.who}") as lock:
+        yield PostalReleases(stores, clock, request, lock)
+
+
+def _naive(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=None)

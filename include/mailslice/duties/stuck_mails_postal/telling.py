@@ -1,0 +1,97 @@
+"""What Postal's operators, and our own records, are told of a decision."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from mailslice.codec.shown import shown
+from mailslice.duties.stuck_mails_postal.planned import PostalAction
+from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
+from mailslice.maintenance.run import Run
+from mailslice.model.durations import format_duration
+from mailslice.stores.own.postal_decisions import PostalDecision
+from mailslice.stores.own.postal_quarantine import PostalEntry
+from mailslice.stores.postal.rows import QueuedMessage
+
+log = logging.getLogger(__name__)
+
+LEFT_ALONE = "left alone"
+_HOLDER = 60
+_SENT = {
+    PostalStage.BEFORE_SENDING: "It may have been sent only if that worker lives.",
+    PostalStage.MAYBE_SENT: "It may have been sent.",
+    PostalStage.DEFERRED: "Its last try was deferred; it may have been sent.",
+}
+
+
+def held_details(entry: PostalEntry) -> str:
+    """Why a message is held. The end may be cut off: what matters comes first."""
+    why = f" {entry.reason}" if entry.reason else ""
+    return (
+        f"{_SENT.get(PostalStage(entry.stage), '')} Its worker died or hangs: locked since "
+        f"{entry.locked_at.replace('T', ' ')} UTC by {shown(entry.locked_by)[:_HOLDER]}. "
+        f"Set aside by mailslice ({entry.who}), a person decides.{why}"
+    )
+
+
+def error_details(row: QueuedMessage, stage: PostalStage | None, who: str, reason: str) -> str:
+    """Why a lock was given up."""
+    sent = "It may have been sent." if stage is PostalStage.MAYBE_SENT else "It was not sent."
+    why = f" {reason}" if reason else ""
+    return (
+        f"Its worker is gone: locked since {row.locked_at} UTC by "
+        f"{shown(row.locked_by or '')[:_HOLDER]}. {sent} It will be retried automatically "
+        f"(mailslice, {who}).{why}"
+    )
+
+
+class PostalDecisionLog:
+    """Rows about what is done with messages, and lines of the log. Neither has an address."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._table = run.stores.records.postal_decisions
+
+    def save(
+        self,
+        row: QueuedMessage,
+        *,
+        action: PostalAction | str,
+        state: PostalState,
+        stage: PostalStage | None,
+        age: timedelta | None,
+        why: str,
+        log_id: str,
+        decided: datetime,
+    ) -> None:
+        """Written twice with the same `decided`, `log_id` and `action`, it is one row."""
+        request = self._run.request
+        decision = PostalDecision(
+            server=row.server,
+            message=row.message,
+            queued_message=row.id,
+            holder=row.locked_by or "",
+            age=age or timedelta(),
+            stage="" if stage is None else stage.value,
+            verdict=state.value,
+            action=str(action),
+            why=why,
+            decided=decided,
+            log_id=log_id,
+            who=request.who,
+            run=request.run,
+        )
+        self._table.save(decision, self._run.settings.duty.retention)
+        log.info(
+            "%s: message %d of server %d (queue row %d, %s, stage %s, %s): %s [%s]",
+            *(decision.action, row.message, row.server, row.id),
+            *(decision.verdict, decision.stage or "none", format_age(age), why, log_id),
+        )
+
+
+def format_age(age: timedelta | None) -> str:
+    """How long it is locked, without fractions of a second."""
+    if age is None:
+        return "not locked"
+    return f"locked for {format_duration(timedelta(seconds=age // timedelta(seconds=1)))}"

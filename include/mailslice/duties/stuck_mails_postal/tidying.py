@@ -1,0 +1,155 @@
+"""Finishes closings that a kill, or an answer that was lost, cut off.
+
+Postal's own rows say what became of a message, whatever our last write was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection
+from datetime import timedelta
+from enum import StrEnum
+
+from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, queue_row
+from mailslice.duties.stuck_mails_postal.planned import PostalAction
+from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState, is_answered
+from mailslice.duties.stuck_mails_postal.telling import PostalDecisionLog, held_details
+from mailslice.maintenance.run import Run
+from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
+from mailslice.stores.postal.changes import MessageChanged, PostalChanges, PostalRecord
+from mailslice.stores.postal.messages import PostalDelivery, ServerMessages
+from mailslice.stores.postal.rows import PostalQueue
+
+log = logging.getLogger(__name__)
+
+
+class ClosingOutcome(StrEnum):
+    """What became of a closing."""
+
+    KEPT = "closed"
+    WITHDRAWN = "withdrawn"
+    QUEUED = "still in Postal's queue as it was"
+
+
+class ClosingTidier:
+    """Looks at entries that say NOTED or CLOSING. The duty's lock is held."""
+
+    def __init__(self, run: Run, quarantine: PostalQuarantine, changes: PostalChanges) -> None:
+        self._run, self._quarantine, self._changes = run, quarantine, changes
+        self._postal = run.stores.postal
+        self._queue = PostalQueue(self._postal.main)
+        self._decisions = PostalDecisionLog(run)
+
+    def finish_all(self, planned: Collection[int]) -> dict[str, int]:
+        """What was finished, by outcome. Rows of the queue that are `planned` are left to the plan.
+
+        An entry whose server cannot be asked stays as it is.
+        """
+        finished: Counter[str] = Counter()
+        for entry in self._quarantine.list():
+            if entry.state is EntryState.NOTED:
+                # Nothing but the copy was begun.
+                self._run.require_lock()
+                self._quarantine.remove(entry)
+                finished[ClosingOutcome.WITHDRAWN] += 1
+            elif entry.state is EntryState.CLOSING and (outcome := self._finished(entry, planned)):
+                finished[outcome] += 1
+        return dict(finished)
+
+    def settle(self, entry: PostalEntry) -> ClosingOutcome:
+        """By a look at Postal. QUEUED: nothing was changed, and the entry stays."""
+        row = queue_row(entry)
+        if self._changes.is_there(row):
+            return ClosingOutcome.QUEUED
+        records = self._records(entry)
+        if all(record.log_id != entry.log_id for record in records or ()):
+            # Postal has it: a worker gave the lock back or took it anew, or a record since the lock
+            # says how it ended. SoftFail says no end: without its row nobody would try again.
+            if self._queue.by_id([row.id]) or is_answered(row, records or ()):
+                self._quarantine.remove(entry)
+                return ClosingOutcome.WITHDRAWN
+            if records is not None:
+                self._record(entry)
+        self.keep(entry)
+        return ClosingOutcome.KEPT
+
+    def withdraw(self, entry: PostalEntry) -> bool:
+        """Remove entry and copy of a message that Postal's queue has; False: it is the last copy.
+
+        Raises where Postal cannot say whether it has the content: the entry stays.
+        """
+        if not self._has_content(entry):
+            log.warning(
+                "message %d of server %d: Postal lost its content, and the copy stays",
+                *(entry.message, entry.server),
+            )
+            return False
+        return self._quarantine.remove(entry)
+
+    def keep(self, entry: PostalEntry) -> None:
+        """Postal's queue has it no more: the entry says so, and the decision is written."""
+        now = self._run.clock()
+        if self._quarantine.keep(entry, now) is None:
+            log.warning(
+                "message %d of server %d: its entry in quarantine was changed by somebody else",
+                *(entry.message, entry.server),
+            )
+        row = queue_row(entry)
+        since = row.locked_at
+        age = None if since is None else entry.noted_at.replace(tzinfo=None) - since
+        self._decisions.save(
+            row,
+            action=PostalAction.CLOSED,
+            state=PostalState.STUCK,
+            stage=PostalStage(entry.stage),
+            age=None if age is None else max(age, timedelta()),
+            why=entry.reason or "its worker died or hangs",
+            log_id=entry.log_id,
+            decided=entry.noted_at,
+        )
+
+    def _finished(self, entry: PostalEntry, planned: Collection[int]) -> ClosingOutcome | None:
+        self._run.require_lock()
+        try:
+            outcome = self.settle(entry)
+        except BadInput:
+            raise
+        except MailsliceError as error:
+            if isinstance(error, StoreUnavailable):
+                self._postal.main.rows("SELECT 1")  # raises where it is the main MariaDB
+            log.warning(
+                "message %d of server %d stays half closed: %s",
+                *(entry.message, entry.server, error),
+            )
+            return None
+        if outcome is not ClosingOutcome.QUEUED:
+            return outcome
+        if entry.queued_message in planned:
+            return None
+        return ClosingOutcome.WITHDRAWN if self.withdraw(entry) else None
+
+    def _has_content(self, entry: PostalEntry) -> bool:
+        database = self._postal.database_of(entry.server)
+        messages = ServerMessages(self._postal.messages, database)
+        rows = messages.by_id([entry.message])
+        return entry.message in messages.has_own_header(rows.values())
+
+    def _records(self, entry: PostalEntry) -> list[PostalDelivery] | None:
+        """The delivery records; None where the server, or the message, is gone for certain."""
+        if not self._queue.existing_servers([entry.server]):
+            return None
+        database = self._postal.database_of(entry.server)
+        messages = ServerMessages(self._postal.messages, database)
+        if not messages.existing([entry.message]):
+            return None
+        return messages.deliveries([entry.message]).get(entry.message, [])
+
+    def _record(self, entry: PostalEntry) -> None:
+        try:
+            self._changes.record(
+                entry.server, entry.message, PostalRecord.held(held_details(entry), entry.log_id)
+            )
+        except MessageChanged:  # it is gone since
+            log.warning("message %d of server %d is gone", entry.message, entry.server)

@@ -1,0 +1,334 @@
+"""One apply: finishes what killed runs left, then looks at each planned row again and acts."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, entry_of, new_log_id
+from mailslice.duties.stuck_mails_postal.planned import (
+    BATCH_IN_PROGRESS,
+    LOCK_CHANGED,
+    SERVER_UNREADABLE,
+    PlannedRow,
+    PostalAction,
+    PostalPlan,
+)
+from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
+from mailslice.duties.stuck_mails_postal.survey import PostalServers, SurveyedRow
+from mailslice.duties.stuck_mails_postal.telling import (
+    LEFT_ALONE,
+    PostalDecisionLog,
+    error_details,
+    held_details,
+)
+from mailslice.duties.stuck_mails_postal.tidying import ClosingOutcome, ClosingTidier
+from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.run import Run
+from mailslice.model import crash
+from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
+from mailslice.stores.mariadb.failures import Contended
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
+from mailslice.stores.postal.changes import (
+    MessageChanged,
+    PostalChanges,
+    PostalRecord,
+    RecordMissing,
+    RecordRefused,
+    RowChanged,
+)
+from mailslice.stores.postal.messages import PostalMessage, ServerMessages
+from mailslice.stores.postal.rows import PostalQueue, QueuedMessage
+
+log = logging.getLogger(__name__)
+
+CHUNK = 50
+"""Planned rows between two looks at their batches."""
+LOOKS = 3
+"""How often one message is looked at, where Postal wrote something about it meanwhile."""
+Lock = tuple[Any, ...]
+
+
+class RowLeftAlone(MailsliceError):
+    """A row stays as it is; the text is the key of `skippedBy`."""
+
+
+class NextRun(MailsliceError):
+    """A row could not be acted on now, and nothing is wrong with it."""
+
+
+class StuckMessages:
+    """The rows of one plan. `decisions`: as the report shows them."""
+
+    def __init__(self, run: Run, plan: PostalPlan, progress: Progress) -> None:
+        self._run, self._plan, self._progress = run, plan, progress
+        self._postal = run.stores.postal
+        self._queue = PostalQueue(self._postal.main)
+        self._changes = PostalChanges(self._postal)
+        self._quarantine = PostalQuarantine(
+            run.stores.records.postal_quarantine, run.folder.artifacts
+        )
+        self._tidying = ClosingTidier(run, self._quarantine, self._changes)
+        self._decisions = PostalDecisionLog(run)
+        self._rows = run.read_rows(plan.rows, PlannedRow)
+        self._servers = PostalServers(self._postal)
+        self._batches: defaultdict[Lock, list[PlannedRow]] = defaultdict(list)
+        for row in self._rows:
+            if row.is_locked:
+                self._batches[row.lock].append(row)
+        self._own: set[int] = set()
+        """Rows that this run took out of their batch."""
+        self._moving: set[Lock] = set()
+        """Batches whose rows somebody else worked on since the plan."""
+        self.decisions: list[dict[str, Any]] = []
+        run.report(decisions=self.decisions)  # the list grows
+
+    def perform_all(self) -> None:
+        """Until the limit, or the time is over."""
+        due = self._rows[: self._plan.limit]
+        finished = self._tidying.finish_all({row.queued_message for row in due})
+        self._run.report(finishedOfEarlierRuns=finished)
+        closed = self._closed_by_earlier_try() if self._progress.earlier else set()
+        self._own |= closed
+        self._perform_due(due, closed)
+        # A row that was planned may have been left alone, or answered: then nothing needs the copy
+        # that a killed run made of it.
+        for outcome, count in self._tidying.finish_all(()).items():
+            finished[outcome] = finished.get(outcome, 0) + count
+        self._report_unreadable()
+
+    def _perform_due(self, due: list[PlannedRow], closed: set[int]) -> None:
+        """`closed`: rows that an earlier try of this plan closed."""
+        for chunk in _chunks(due):
+            current = self._look_at_batches(chunk)
+            for planned in chunk:
+                if self._run.out_of_time():
+                    return
+                if planned.queued_message in closed:
+                    self._done(PostalAction.CLOSED, planned)
+                else:
+                    self._perform(planned, current.get(planned.queued_message))
+
+    def _closed_by_earlier_try(self) -> set[int]:
+        """Rows that a killed try of this very plan closed: the quarantine says so."""
+        return {
+            entry.queued_message
+            for entry in self._quarantine.list()
+            if entry.run == self._plan.run and entry.state is EntryState.KEPT
+        }
+
+    def _look_at_batches(self, chunk: list[PlannedRow]) -> dict[int, QueuedMessage]:
+        """The rows as they are now, and which batches somebody else works on."""
+        unreadable = self._servers.unreadable
+        self._servers = PostalServers(self._postal)  # what it remembers of servers is young
+        self._servers.unreadable.update(unreadable)
+        locks = {row.lock for row in chunk if row.is_locked}
+        members = {lock: self._batches[lock] for lock in locks}
+        rows = [*chunk, *(row for batch in members.values() for row in batch)]
+        current = self._queue.by_id(dict.fromkeys(row.queued_message for row in rows))
+        for lock, batch in members.items():
+            others = (row for row in batch if row.queued_message not in self._own)
+            if any(not row.is_still(current.get(row.queued_message)) for row in others):
+                self._moving.add(lock)
+        return current
+
+    def _perform(self, planned: PlannedRow, row: QueuedMessage | None) -> None:
+        """One row. A row that cannot be acted on stops no other."""
+        try:
+            self._done(self._act(planned, self._unchanged(planned, row)), planned)
+        except RowLeftAlone as left:
+            self._progress.skip(str(left))
+        except (NextRun, Contended) as error:
+            log.warning("queue row %d is left to the next run: %s", planned.queued_message, error)
+        except (TryAgain, Refused):
+            raise
+        except MailsliceError as error:
+            self._progress.fail(f"queue row {planned.queued_message}", str(error))
+
+    def _unchanged(self, planned: PlannedRow, row: QueuedMessage | None) -> QueuedMessage:
+        """The row. Raises RowLeftAlone where it, or its batch, is not as it was planned."""
+        if row is None or not planned.is_still(row):
+            raise RowLeftAlone(LOCK_CHANGED)
+        if planned.lock in self._moving:
+            raise RowLeftAlone(BATCH_IN_PROGRESS)
+        if planned.state is PostalState.UNKNOWN or row.server in self._servers.unreadable:
+            raise RowLeftAlone(SERVER_UNREADABLE)
+        return row
+
+    def _done(self, action: PostalAction, planned: PlannedRow) -> None:
+        self._own.add(planned.queued_message)
+        self.decisions.append({**planned.as_json(), "action": action.value})
+        self._progress.done(action.value)
+
+    def _act(self, planned: PlannedRow, row: QueuedMessage) -> PostalAction:
+        """Look, decide, change; again where Postal wrote about the message meanwhile."""
+        for _ in range(LOOKS):
+            surveyed = self._look(planned, row)
+            action = self._plan.action(surveyed, self._plan.mode)
+            if action is PostalAction.RETRIED and self._would_double(row):
+                action = PostalAction.CLOSED
+            if not isinstance(action, PostalAction):
+                raise RowLeftAlone(action)
+            self._run.require_lock()
+            try:
+                return self._performed(action, surveyed)
+            except MessageChanged as error:
+                log.info("queue row %d: %s: looked at again", row.id, error)
+            except RowChanged:
+                if planned.is_locked:
+                    self._moving.add(planned.lock)
+                raise RowLeftAlone(LOCK_CHANGED) from None
+            except RecordRefused as error:
+                self._servers.unreadable[row.server] = str(error)
+                raise RowLeftAlone(SERVER_UNREADABLE) from error
+        raise NextRun("Postal goes on writing about its message")
+
+    def _performed(self, action: PostalAction, surveyed: SurveyedRow) -> PostalAction:
+        """What was done: a message whose content is lost is closed where a last copy is left."""
+        entry = self._last_copy(surveyed)
+        if entry is not None:
+            self._take(entry, surveyed)
+            return PostalAction.CLOSED
+        if action is PostalAction.CLOSED:
+            self._close(surveyed)
+        else:
+            self._change(action, surveyed)
+        return action
+
+    def _would_double(self, row: QueuedMessage) -> bool:
+        """Whether the queue has the message twice: two workers would send both rows."""
+        return not self._plan.accept_duplicates and self._queue.has_other(row)
+
+    def _look(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
+        """PostalState and stage as Postal's rows say it now."""
+        if planned.is_locked:
+            groups = {row.lock: len(self._batches[planned.lock])}
+            (surveyed,) = self._servers.judged([row], self._queue.now(), groups)
+            return surveyed
+        if [*self._servers.without_message([row])]:
+            return SurveyedRow(row, PostalState.MESSAGE_GONE, None, None, 0)
+        if row.server in self._servers.unreadable:
+            return SurveyedRow(row, PostalState.UNKNOWN, None, None, 0)
+        raise RowLeftAlone(LOCK_CHANGED)  # its message is there again, and no lock is old
+
+    def _change(self, action: PostalAction, surveyed: SurveyedRow) -> None:
+        """What keeps no copy. The decision is written first: no change goes without its row."""
+        row, stage, log_id = surveyed.row, surveyed.stage, new_log_id()
+        request, reason = self._run.request, self._run.duty_params.reason or ""
+        why = {
+            PostalAction.COMPLETED: "Postal's record since the lock says how it ended",
+            PostalAction.LOST: f"{surveyed.state.value}",
+            PostalAction.RETRIED: "its worker is gone; the lock is given back",
+        }[action]
+        decided = self._run.clock()
+
+        def save(done: PostalAction | str, because: str) -> None:
+            self._decisions.save(
+                row,
+                action=done,
+                state=surveyed.state,
+                stage=stage,
+                age=surveyed.age,
+                why=f"{because}; {reason}" if reason else because,
+                log_id=log_id,
+                decided=decided,
+            )
+
+        save(action, why)
+        try:
+            if action is PostalAction.RETRIED:
+                details = error_details(row, stage, request.who, reason)
+                record = (
+                    None if stage is PostalStage.DEFERRED else PostalRecord.error(details, log_id)
+                )
+                self._changes.retry(row, record, surveyed.newest_record)
+            elif surveyed.state is PostalState.CONTENT_LOST:
+                self._changes.fail(row, PostalRecord.removed(log_id), surveyed.newest_record)
+            else:
+                self._changes.remove(row)
+        except (RowChanged, MessageChanged, RecordRefused, Contended) as error:
+            save(LEFT_ALONE, str(error))
+            raise
+
+    def _close(self, surveyed: SurveyedRow) -> None:
+        """Copy first, and durable; then the transaction; then the entry says that it is done."""
+        row, message, stage = surveyed.row, surveyed.message, surveyed.stage
+        assert message is not None and stage is not None  # noqa: S101, PT018 - it is stuck
+        content = self._content(row, message)
+        entry = self._entry(row, stage, message, content)
+        crash.point("postal:kept")
+        self._run.require_lock()
+        self._take(entry, surveyed)
+
+    def _last_copy(self, surveyed: SurveyedRow) -> PostalEntry | None:
+        """The copy that a killed run made of this row, where Postal has lost the content since."""
+        if surveyed.state is not PostalState.CONTENT_LOST:
+            return None
+        return self._quarantine.closing_of(surveyed.row)
+
+    def _take(self, entry: PostalEntry, surveyed: SurveyedRow) -> None:
+        """Out of Postal's queue. Where that is refused the entry goes, but for the last copy."""
+        record = PostalRecord.held(held_details(entry), entry.log_id)
+        try:
+            self._changes.close(surveyed.row, record, surveyed.newest_record)
+        except (StoreUnavailable, RecordMissing) as error:
+            # Nobody knows yet what was committed. Without an answer the next run looks.
+            outcome = self._tidying.settle(entry)
+            if outcome is ClosingOutcome.WITHDRAWN:
+                raise RowChanged(str(error)) from error
+            if outcome is ClosingOutcome.QUEUED:
+                self._tidying.withdraw(entry)
+                raise RecordRefused(str(error)) from error
+        except MailsliceError:
+            self._tidying.withdraw(entry)
+            raise
+        else:
+            self._tidying.keep(entry)
+
+    def _entry(
+        self, row: QueuedMessage, stage: PostalStage, message: PostalMessage, content: bytes
+    ) -> PostalEntry:
+        request = self._run.request
+        entry = self._quarantine.note(
+            entry_of(
+                row,
+                stage,
+                message,
+                noted_at=self._run.clock(),
+                run=request.run,
+                who=request.who,
+                reason=self._run.duty_params.reason or "",
+            )
+        )
+        closing = None if entry is None else self._quarantine.copy(entry, content)
+        if closing is None:
+            raise NextRun("somebody else works on its entry in quarantine")
+        return closing
+
+    def _content(self, row: QueuedMessage, message: PostalMessage) -> bytes:
+        """Raises MessageChanged when it went since the look."""
+        database = self._postal.database_of(row.server)
+        try:
+            content = ServerMessages(self._postal.messages, database).content(message)
+        except StoreUnavailable as error:
+            if self._postal.same_server:
+                raise
+            raise RecordRefused(str(error)) from error
+        except MailsliceError as error:
+            raise RecordRefused(str(error)) from error
+        if content is None:
+            raise MessageChanged(f"message {message.id} of server {row.server} lost its content")
+        return content
+
+    def _report_unreadable(self) -> None:
+        for server, why in sorted(self._servers.unreadable.items()):
+            log.warning("server %d was left out: %s", server, why)
+
+
+def _chunks(rows: list[PlannedRow]) -> Iterator[list[PlannedRow]]:
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, CHUNK)):
+        yield chunk

@@ -1,0 +1,68 @@
+"""Decisions of people: who did what to which mails, when and why; a JSON file each.
+
+`decisions/DAY/TIME-RANDOM.json` below the artifacts, days and times in UTC
+(`write_decision`). What duties and workers decide about single mails is in the table
+`decisions` (`stores.cassandra.own.decisions`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from mailslice.maintenance.artifacts import Artifacts, artifacts, iso, plain
+from mailslice.model.errors import MailsliceError
+from mailslice.model.settings import Settings
+
+log = logging.getLogger(__name__)
+DECISIONS_FOLDER = "decisions"
+_DAY = "%Y-%m-%d"
+
+
+def write_decision(
+    settings: Settings,
+    now: datetime,
+    *,
+    who: str,
+    action: str,
+    queue: str | None,
+    reason: str | None,
+    facts: Mapping[str, object],
+) -> None:
+    """Keep who did what and why; a warning where that cannot be written: the deed is done."""
+    about = {"time": iso(now), "who": who, "action": action, "queue": queue, "reason": reason}
+    text = json.dumps({**about, **facts}, default=plain).encode() + b"\n"
+    name = f"{DECISIONS_FOLDER}/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
+    try:
+        artifacts(settings).write(name, text)
+    except MailsliceError as error:
+        log.warning("%s was done, but not recorded: %s", action, error)
+
+
+def written_decisions(
+    artifacts: Artifacts, since: datetime, until: datetime
+) -> Iterator[tuple[datetime, Mapping[str, Any]]]:
+    """Each decision with its time, newest first. Raises StoreUnavailable.
+
+    A file that is none is left out, with a warning.
+    """
+    first, last = (moment.astimezone(UTC).strftime(_DAY) for moment in (since, until))
+    days = [day for day in artifacts.folders(DECISIONS_FOLDER) if first <= day <= last]
+    for day in reversed(days):
+        of_day = (_read(artifacts, name) for name in artifacts.files(f"{DECISIONS_FOLDER}/{day}"))
+        in_time = [one for one in of_day if one is not None and since <= one[0] <= until]
+        yield from sorted(in_time, key=lambda one: one[0], reverse=True)
+
+
+def _read(artifacts: Artifacts, name: str) -> tuple[datetime, Mapping[str, Any]] | None:
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        decision = json.loads(artifacts.read(name) or b"")
+        at = datetime.fromisoformat(decision["time"])
+        return at if at.tzinfo else at.replace(tzinfo=UTC), decision
+    log.warning("%s is no decision and is left out", artifacts.uri(name))
+    return None

@@ -1,0 +1,151 @@
+"""How a queue is, in one word: facts -> health, why, what to do next.
+
+Command line, metrics and page use this table. A fact that is not known (None) never makes a queue
+look well: without the facts that a word needs, the word is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from mailslice.model.durations import format_duration
+
+_BROKER_LAG = 15.0
+"""Seconds that RabbitMQ's figures may be behind a count of the view."""
+
+
+class Health(StrEnum):
+    """The worst first."""
+
+    LOST = "LOST?"
+    """Mails wait that the broker does not have: nobody will deliver them."""
+    STUCK = "STUCK"
+    """Workers hold mails and do not go on."""
+    NO_WORKERS = "NO WORKERS"
+    LATE = "LATE"
+    """Mails wait for longer than the limit."""
+    UNKNOWN = "UNKNOWN"
+    HELD = "HELD"
+    """A person told the workers to wait."""
+    OK = "OK"
+
+    @property
+    def severity(self) -> int:
+        """0 is the worst; the order of lists."""
+        return list(Health).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFacts:
+    """What is known of a queue. None is unknown, never zero. Counts are mails or messages.
+
+    `waiting` mails were counted `counted_ago`, when the broker had `in_broker` messages of them:
+    ready, unacknowledged, delayed, parked and dead letters. `lost` is of an audit that is younger
+    than the count, else None. `stuck` mails were found by stuck_mails and are not dealt with.
+    `silent` mails are held by workers that have no heartbeat any more. `moving`: messages a second,
+    in and out. `held`: who holds the queue, and why. `unanswered`: stores that did not answer.
+    """
+
+    queue: str
+    waiting: int | None = None
+    counted_ago: timedelta | None = None
+    in_broker: int | None = None
+    ready: int | None = None
+    delayed: int | None = None
+    consumers: int | None = None
+    oldest: timedelta | None = None
+    late_after: timedelta = timedelta(days=1)
+    lost: int | None = None
+    stuck: int = 0
+    silent: int = 0
+    moving: float = 0.0
+    held: str | None = None
+    unanswered: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class HealthVerdict:
+    """The word, one sentence, and the command to go on with (None: there is nothing to do)."""
+
+    health: Health
+    why: str
+    next: str | None = None
+
+
+def judge(facts: HealthFacts) -> HealthVerdict:
+    """The worst that is true of the queue."""
+    return min(_verdicts(facts), key=lambda verdict: verdict.health.severity)
+
+
+def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
+    queue, missing = facts.queue, _missing(facts)
+    audit = f"mailslice duty run queue_audit --queue {queue}"
+    if facts.lost:
+        why = f"the audit found {facts.lost:,} mails that are in no queue of the broker"
+        yield HealthVerdict(Health.LOST, why, f"mailslice queue audit {queue}")
+    elif missing > 0 and facts.lost is None:
+        why = f"{facts.waiting:,} mails wait; the broker has {facts.in_broker:,} of them"
+        yield HealthVerdict(Health.LOST, f"{why}{_counted(facts)}", audit)
+    if facts.stuck or facts.silent:
+        command = f"mailslice duty run stuck_mails --queue {queue} --dry-run"
+        yield HealthVerdict(Health.STUCK, _stuck(facts), command)
+    if facts.ready and facts.consumers == 0:
+        why = f"{facts.ready:,} messages are ready, and nobody consumes them"
+        yield HealthVerdict(Health.NO_WORKERS, why, f"mailslice worker run {queue}")
+    if facts.oldest is not None and facts.oldest > facts.late_after and not _all_delayed(facts):
+        limit = format_duration(facts.late_after)
+        why = f"the oldest mail waits for {span(facts.oldest)}, more than {limit}"
+        yield HealthVerdict(Health.LATE, why, f"mailslice queue shape {queue}")
+    if facts.unanswered:
+        why = f"{' and '.join(facts.unanswered)} did not answer"
+        yield HealthVerdict(Health.UNKNOWN, why, "mailslice config check")
+    elif facts.ready is None:
+        why = "RabbitMQ has no figures of the work queue yet"
+        yield HealthVerdict(Health.UNKNOWN, why, f"mailslice queue show {queue}")
+    elif facts.waiting is None:
+        measure = f"mailslice duty run queue_size --queue {queue}"
+        yield HealthVerdict(Health.UNKNOWN, "its mails were never counted", measure)
+    if facts.held is not None:
+        yield HealthVerdict(Health.HELD, f"held: {facts.held}", f"mailslice queue release {queue}")
+    yield HealthVerdict(Health.OK, _well(facts))
+
+
+def _missing(facts: HealthFacts) -> int:
+    """Mails that the broker did not have when they were counted, beyond what its figures lag."""
+    if facts.waiting is None or facts.in_broker is None:
+        return 0
+    return facts.waiting - facts.in_broker - round(facts.moving * _BROKER_LAG)
+
+
+def _all_delayed(facts: HealthFacts) -> bool:
+    return facts.waiting is not None and 0 < facts.waiting <= (facts.delayed or 0)
+
+
+def _stuck(facts: HealthFacts) -> str:
+    if facts.silent:
+        return f"workers without a heartbeat hold {facts.silent:,} mails"
+    return f"{facts.stuck:,} mails are in flight far too long"
+
+
+def _well(facts: HealthFacts) -> str:
+    if not facts.waiting:
+        return "empty"
+    delayed = f", {facts.delayed:,} of them delayed" if facts.delayed else ""
+    oldest = f"; the oldest for {span(facts.oldest)}" if facts.oldest is not None else ""
+    return f"{facts.waiting:,} mails wait{delayed}{oldest}"
+
+
+def _counted(facts: HealthFacts) -> str:
+    return "" if facts.counted_ago is None else f" (counted {span(facts.counted_ago)} ago)"
+
+
+def span(age: timedelta) -> str:
+    """About how long, in the largest unit that fits twice."""
+    seconds = age.total_seconds()
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

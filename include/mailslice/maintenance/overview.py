@@ -1,0 +1,257 @@
+"""Every queue at a glance: what RabbitMQ, the ledger and the workers' records say already.
+
+No view is scanned. A queue with few rows is counted on the spot; of a larger one the newest
+measurement counts. Each figure has its age, and one that a store did not give is None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mailslice.maintenance.health import HealthFacts, HealthVerdict, judge
+from mailslice.maintenance.report import DRY_RUN
+from mailslice.model.clock import Clock
+from mailslice.model.errors import TryAgain
+from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
+
+if TYPE_CHECKING:
+    from mailslice.model.mail import QueueName
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import WorkerRecord
+
+DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck_mails")
+"""Those of whose newest reports the overview is made."""
+_AT_ONCE = 16
+_AUDIT_COUNTS_FOR = timedelta(hours=26)
+_REPORTS_EACH = 3
+"""The newest report of a duty may be one that runs still."""
+
+T = TypeVar("T")
+Report = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What counting one queue on the spot may read: a few ms."""
+
+    rows: int = 500
+    partitions: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """One queue. Rates are messages a second; `size` was counted at `size_at`.
+
+    `ready`, `unacknowledged`, `delayed`, `parked`, `dead_letters` and `consumers` are RabbitMQ's,
+    up to 10 s old. `reports`: the newest of each duty of DUTIES.
+    """
+
+    queue: QueueName
+    verdict: HealthVerdict
+    size: int | None
+    size_at: datetime | None
+    oldest: datetime | None
+    ready: int | None
+    unacknowledged: int | None
+    delayed: int | None
+    parked: int | None
+    dead_letters: int | None
+    consumers: int | None
+    enqueue_rate: float | None
+    deliver_rate: float | None
+    workers: int | None
+    reports: Mapping[str, Report]
+
+    @property
+    def alerts(self) -> list[Mapping[str, Any]]:
+        """What the newest reports say that a person must hear of."""
+        return [alert for report in self.reports.values() for alert in report.get("alerts") or ()]
+
+
+@dataclass(frozen=True, slots=True)
+class _MailCount:
+    """Live mails at a moment, the oldest of them, and the broker's messages at that moment."""
+
+    size: int
+    at: datetime
+    oldest: datetime | None
+    in_broker: int | None
+
+
+def overview(
+    stores: Stores,
+    clock: Clock,
+    queues: Sequence[QueueName] | None = None,
+    most: Most = Most(),
+) -> list[QueueOverview]:
+    """The queues, the worst first. Raises StoreUnavailable without RabbitMQ.
+
+    `queues` None: all that RabbitMQ has.
+    """
+    moving = traffic(stores.management)
+    chosen = stores.management.mail_queues() if queues is None else queues
+    with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
+        found = list(
+            threads.map(lambda queue: _overview(stores, clock, queue, moving, most), chosen)
+        )
+    return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
+
+
+def _overview(
+    stores: Stores, clock: Clock, queue: QueueName, moving: Mapping[str, Traffic], most: Most
+) -> QueueOverview:
+    names, now = RabbitNames(queue), clock()
+    work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
+    depth, letters = work.depth if work else None, dead.depth if dead else None
+    waiting_for_time, set_aside = delayed(moving, names), parked(moving, names)
+    unanswered: list[str] = []
+    reports = _answered(lambda: newest_reports(stores, queue), unanswered) or {}
+    records = _answered(lambda: stores.worker_records(queue), unanswered)
+    broker = _sum(
+        depth.total if depth else None, waiting_for_time, set_aside, letters.total if letters else 0
+    )
+    counted = _answered(lambda: _count(stores, clock, queue, broker, most), unanswered)
+    counted = counted or _measured(reports.get("queue_size"))
+    facts = HealthFacts(
+        queue,
+        waiting=counted.size if counted else None,
+        counted_ago=now - counted.at if counted else None,
+        in_broker=counted.in_broker if counted else None,
+        ready=depth.ready if depth else None,
+        delayed=waiting_for_time,
+        consumers=depth.consumers if depth else None,
+        oldest=now - counted.oldest if counted and counted.oldest else None,
+        late_after=stores.settings.alert.oldest_mail or timedelta.max,
+        lost=_lost(reports, now),
+        stuck=_stuck(reports.get("stuck_mails")),
+        silent=_silent(records),
+        moving=sum((work.published or 0.0, work.delivered or 0.0)) if work else 0.0,
+        unanswered=tuple(dict.fromkeys(unanswered)),
+    )
+    return QueueOverview(
+        queue,
+        judge(facts),
+        size=facts.waiting,
+        size_at=counted.at if counted else None,
+        oldest=counted.oldest if counted else None,
+        ready=facts.ready,
+        unacknowledged=depth.unacknowledged if depth else None,
+        delayed=waiting_for_time,
+        parked=set_aside,
+        dead_letters=letters.total if letters else None,
+        consumers=facts.consumers,
+        enqueue_rate=work.published if work else None,
+        deliver_rate=work.delivered if work else None,
+        workers=None if records is None else sum(record.is_alive for record in records),
+        reports=reports,
+    )
+
+
+def newest_reports(
+    stores: Stores, queue: QueueName, duties: Iterable[str] = DUTIES
+) -> dict[str, Report]:
+    """The newest finished report of each duty that has one."""
+    runs = stores.existing_runs()
+    if runs is None:
+        return {}
+    found: dict[str, Report] = {}
+    for duty in duties:
+        rows = runs.of(duty, queue, _REPORTS_EACH)
+        row = next((row for row in rows if row.finished is not None), None)
+        if row is not None:
+            found[duty] = json.loads(row.report)
+    return found
+
+
+def as_json(one: QueueOverview) -> dict[str, object]:
+    """As `queue list --json` has it."""
+    return {
+        "queue": one.queue,
+        "health": one.verdict.health.value,
+        "size": one.size,
+        "sizeAt": one.size_at,
+        "oldest": one.oldest,
+        "ready": one.ready,
+        "unacknowledged": one.unacknowledged,
+        "delayed": one.delayed,
+        "parked": one.parked,
+        "deadLetters": one.dead_letters,
+        "consumers": one.consumers,
+        "workers": one.workers,
+        "why": one.verdict.why,
+        "next": one.verdict.next,
+    }
+
+
+def _count(
+    stores: Stores, clock: Clock, queue: QueueName, in_broker: int | None, most: Most
+) -> _MailCount | None:
+    from mailslice.admin.mail_queue import MailQueue
+
+    if stores.tables.browse_starts.get(queue) is None:  # nothing was ever enqueued
+        return _MailCount(0, clock(), None, in_broker)
+    glance = MailQueue(stores, queue, clock).glance(most.rows, most.partitions)
+    return None if glance is None else _MailCount(glance.size, clock(), glance.oldest, in_broker)
+
+
+def _measured(report: Report | None) -> _MailCount | None:
+    """The newest measurement; what the broker had then is None where it did not say it."""
+    if report is None or report.get("size") is None:
+        return None
+    names = ("ready", "unacknowledged", "delayed", "parked", "deadLetters")
+    oldest = report.get("oldest")
+    return _MailCount(
+        report["size"],
+        datetime.fromisoformat(report["measuredAt"]),
+        datetime.fromisoformat(oldest) if oldest else None,
+        _sum(*(report.get(name) for name in names)),
+    )
+
+
+def _lost(reports: Mapping[str, Report], now: datetime) -> int | None:
+    """Of the last audit: None where it is old, or mails were put back since."""
+    audit, republished = reports.get("queue_audit"), reports.get("republish_lost")
+    verdicts = audit.get("verdicts") if audit else None
+    if not audit or not isinstance(verdicts, Mapping) or not audit.get("finished"):
+        return None
+    finished = datetime.fromisoformat(audit["finished"])
+    put_back = republished.get("finished") if republished else None
+    if now - finished > _AUDIT_COUNTS_FOR or (
+        put_back and datetime.fromisoformat(put_back) > finished
+    ):
+        return None
+    # An audit without a find proves nothing of mails that were lost since.
+    return sum(int(verdicts.get(name) or 0) for name in ("lost", "lost or ghost")) or None
+
+
+def _stuck(report: Report | None) -> int:
+    """Mails that stuck_mails found, and left where they were."""
+    if report is None:
+        return 0
+    planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
+    return planned if report.get("status") == DRY_RUN else max(0, planned - applied)
+
+
+def _silent(records: Sequence[WorkerRecord] | None) -> int:
+    return sum(len(one.in_flight) for one in records or () if not one.is_alive)
+
+
+def _sum(*counts: int | None) -> int | None:
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _answered(ask: Callable[[], T], unanswered: list[str]) -> T | None:
+    """What Cassandra says; None, and its name among the `unanswered`, where it does not."""
+    if unanswered:
+        return None  # each question would take its whole time-out
+    try:
+        return ask()
+    except TryAgain:
+        unanswered.append("Cassandra")
+        return None

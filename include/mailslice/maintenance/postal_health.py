@@ -1,0 +1,162 @@
+"""How a Postal's queue is, in the words of `health`: what its last runs say -> word, why, next.
+
+Whether Postal's workers run, and how long mail waits that nobody has locked, is not known here: the
+words NO WORKERS and LATE are never said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mailslice.maintenance.health import Health, HealthVerdict, span
+from mailslice.maintenance.report import FAILED, REFUSED
+from mailslice.maintenance.run_request import NO_QUEUE
+from mailslice.model.clock import Clock
+from mailslice.model.errors import TryAgain
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+DUTY = "stuck_mails_postal"
+_LOOK = f"mailslice duty run {DUTY}"
+_NEWEST = 5
+"""Reports that are read: some may run still, or have ended before they had looked."""
+_DONE_FIELDS = ("closed", "retried", "completed")
+_GONE_STATES = ("content lost", "message gone")
+
+
+@dataclass(frozen=True, slots=True)
+class PostalHealthFacts:
+    """What the last runs say. None is unknown, never zero.
+
+    `looked_ago`: since the last run ended that saw the queue. `stuck`, `gone`: messages that it
+    found and left. `failed`: why the newest run ended without doing its work.
+    """
+
+    looked_ago: timedelta | None = None
+    mode: str | None = None
+    queued: int | None = None
+    stuck: int = 0
+    gone: int = 0
+    oldest: timedelta = timedelta()
+    quarantined: int | None = None
+    unreadable: tuple[str, ...] = ()
+    failed: str | None = None
+    stale_after: timedelta = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PostalOverview:
+    """The verdict and the report that it is of; `report` is empty where nothing is known."""
+
+    verdict: HealthVerdict
+    facts: PostalHealthFacts
+    looked_at: datetime | None = None
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def alerts(self) -> Sequence[Mapping[str, Any]]:
+        """What the report says that a person must hear of."""
+        return self.report.get("alerts") or ()
+
+
+def judge_postal(facts: PostalHealthFacts) -> HealthVerdict:
+    """The worst that is true of the queue."""
+    return min(_verdicts(facts), key=lambda verdict: verdict.health.severity)
+
+
+def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
+    """What the ledger says. Postal itself is not asked."""
+    now = clock()
+    try:
+        runs = stores.existing_runs()
+        rows = runs.of(DUTY, NO_QUEUE, _NEWEST) if runs is not None else ()
+    except TryAgain:
+        facts = PostalHealthFacts(failed="the ledger did not answer")
+        return PostalOverview(judge_postal(facts), facts)
+    return of_reports([json.loads(row.report) for row in rows if row.finished is not None], now)
+
+
+def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOverview:
+    """Of finished reports, the newest first."""
+    seen = next((one for one in reports if one.get("lockTimeoutSeconds") is not None), {})
+    failed = None
+    if reports and reports[0].get("status") in {FAILED, REFUSED}:
+        failed = str(reports[0].get("message") or "the last run failed")
+    looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
+    states = seen.get("byState") or {}
+    done = sum(int(seen.get(name) or 0) for name in _DONE_FIELDS)
+    facts = PostalHealthFacts(
+        looked_ago=None if looked_at is None else now - looked_at,
+        mode=seen.get("mode"),
+        queued=seen.get("queued"),
+        stuck=max(0, int(states.get("stuck") or 0) - done),
+        gone=max(
+            0, sum(int(states.get(name) or 0) for name in _GONE_STATES) - (seen.get("lost") or 0)
+        ),
+        oldest=timedelta(seconds=seen.get("oldestSeconds") or 0),
+        quarantined=_first(reports, "quarantined"),  # a dry run does not count it
+        unreadable=tuple(seen.get("unreadable") or ()),
+        failed=failed,
+    )
+    return PostalOverview(judge_postal(facts), facts, looked_at, seen)
+
+
+def as_json(one: PostalOverview) -> dict[str, object]:
+    """As `postal health --json` and the page's data have it."""
+    facts, seen = one.facts, one.report
+    return {
+        "health": one.verdict.health.value,
+        "why": one.verdict.why,
+        "next": one.verdict.next,
+        "lookedAt": one.looked_at,
+        "mode": facts.mode,
+        "queued": facts.queued,
+        "found": seen.get("found"),
+        "stuck": facts.stuck if seen else None,
+        "gone": facts.gone if seen else None,
+        "byStage": seen.get("byStage"),
+        "oldestSeconds": seen.get("oldestSeconds"),
+        "lockTimeoutSeconds": seen.get("lockTimeoutSeconds"),
+        "p99Seconds": seen.get("p99Seconds"),
+        "quarantined": facts.quarantined,
+        "run": seen.get("run"),
+        "dagRun": seen.get("dagRun"),
+    }
+
+
+def _verdicts(facts: PostalHealthFacts) -> Iterator[HealthVerdict]:
+    if facts.gone:
+        why = f"{facts.gone:,} queued messages have no content, or no message any more"
+        yield HealthVerdict(Health.LOST, f"{why}{_mode(facts)}", "mailslice postal stuck")
+    if facts.stuck:
+        why = f"{facts.stuck:,} messages are locked by workers that do not go on"
+        oldest = f", the oldest for {span(facts.oldest)}" if facts.oldest else ""
+        yield HealthVerdict(Health.STUCK, f"{why}{oldest}{_mode(facts)}", "mailslice postal stuck")
+    if facts.failed is not None:
+        yield HealthVerdict(Health.UNKNOWN, facts.failed, "mailslice config check")
+    elif facts.looked_ago is None:
+        yield HealthVerdict(Health.UNKNOWN, "its queue was never looked at", _LOOK)
+    elif facts.looked_ago > facts.stale_after:
+        why = f"nobody has looked for {span(facts.looked_ago)}"
+        yield HealthVerdict(Health.UNKNOWN, why, _LOOK)
+    elif facts.unreadable:
+        why = f"servers that cannot be read: {', '.join(facts.unreadable)}"
+        yield HealthVerdict(Health.UNKNOWN, why, "mailslice config check")
+    if facts.quarantined:
+        why = f"{facts.quarantined:,} messages are in quarantine and wait for a person"
+        yield HealthVerdict(Health.HELD, why, "mailslice postal quarantine list")
+    queued = "" if facts.queued is None else f"; {facts.queued:,} are queued"
+    yield HealthVerdict(Health.OK, f"no message is stuck{queued}")
+
+
+def _first(reports: Sequence[Mapping[str, Any]], field: str) -> int | None:
+    return next((one[field] for one in reports if one.get(field) is not None), None)
+
+
+def _mode(facts: PostalHealthFacts) -> str:
+    return "; mode shadow leaves them there" if facts.mode == "shadow" else ""

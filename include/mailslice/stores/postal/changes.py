@@ -1,0 +1,328 @@
+"""What mailslice changes in Postal's databases: one short transaction a message.
+
+The conditional change of the queue row comes first and holds that one row for a few milliseconds:
+whoever has it stops the next poll of every worker of Postal. Whoever waited in vain is told
+Contended after a few tries, and nothing was changed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TypeVar
+
+from mailslice.model import crash
+from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
+from mailslice.stores.mariadb.client import MariaDbTransaction, quoted
+from mailslice.stores.mariadb.failures import Contended, NoRight, NoSuchObject
+from mailslice.stores.postal.databases import PostalDatabases
+from mailslice.stores.postal.rows import QueuedMessage
+
+T = TypeVar("T")
+TRIES = 4
+LONGEST_TEXT = 250
+"""Characters of `details`; Postal cuts there, too."""
+REMOVED = "Raw message has been removed. Cannot send message."
+"""What Postal itself says of a message without content."""
+_AS_READ = (
+    " WHERE id = %s AND server_id = %s AND message_id = %s "
+    "AND locked_by <=> %s AND locked_at <=> %s"
+)
+# 1.3 to the power of 40 is a month and more: an attempts column that somebody filled by hand must
+# not overflow a date.
+_LATER = (
+    "locked_by = NULL, locked_at = NULL, "
+    "retry_after = UTC_TIMESTAMP() + INTERVAL "
+    "ROUND(300 * POW(1.3, LEAST(COALESCE(attempts, 0), 40))) SECOND, "
+    "attempts = COALESCE(attempts, 0) + 1"
+)
+"""As retry_later. The old attempts count: an UPDATE assigns from left to right."""
+
+
+class RowChanged(MailsliceError):
+    """The queue row is not as it was read: unlocked, locked anew, or gone. Nothing was changed."""
+
+
+class MessageChanged(MailsliceError):
+    """The message has a new delivery record, or is gone, since it was read. Nothing was changed."""
+
+
+class RecordRefused(MailsliceError):
+    """The server's database takes no record: a right or a table is missing, or its MariaDB is away.
+    Nothing was changed.
+    """
+
+
+class RecordMissing(TryAgain):
+    """The row was taken, and the other MariaDB did not confirm the record of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostalRecord:
+    """A delivery record of ours. `counter` is the column of the statistics that counts it."""
+
+    status: str
+    details: str
+    log_id: str
+    counter: str | None = None
+
+    @classmethod
+    def held(cls, details: str, log_id: str) -> PostalRecord:
+        """Set aside: a person decides, by Postal's own page or by ours."""
+        return cls("Held", details, log_id, "held")
+
+    @classmethod
+    def removed(cls, log_id: str) -> PostalRecord:
+        """The content is gone."""
+        return cls("HardFail", REMOVED, log_id, "bounces")
+
+    @classmethod
+    def hold_cancelled(cls, details: str, log_id: str) -> PostalRecord:
+        """A person decided that it is not sent."""
+        return cls("HoldCancelled", details, log_id)
+
+    @classmethod
+    def error(cls, details: str, log_id: str) -> PostalRecord:
+        """A lock was given up; the message is tried again."""
+        return cls("Error", details, log_id)
+
+
+class PostalChanges:
+    """The writing transactions. `newest` is the id of the newest delivery record that was read.
+
+    A record that came later ends a change by MessageChanged: whoever decided knew less than Postal.
+    """
+
+    def __init__(
+        self, postal: PostalDatabases, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._postal = postal
+        self._sleep = sleep
+        self._queue = quoted(postal.main.url.database, "queued_messages")
+
+    def close(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
+        """Take the row out of the queue and say so. On two servers the row's end commits first."""
+        self._answered(lambda: self._both(self._delete, row, record, newest, row_first=True))
+
+    def fail(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
+        """The same for a message without content, of which nothing is kept.
+
+        On two servers the record commits first: with it the row is answered, and only deleted then.
+        """
+        self._answered(lambda: self._both(self._delete, row, record, newest, row_first=False))
+
+    def retry(self, row: QueuedMessage, record: PostalRecord | None, newest: int) -> None:
+        """Give the lock back as retry_later does. On two servers the record commits first: with it
+        the row is deferred, and needs no second one.
+        """
+        self._answered(lambda: self._both(self._unlock, row, record, newest, row_first=False))
+
+    def remove(self, row: QueuedMessage) -> None:
+        """Delete the row: its message is answered, or gone."""
+
+        def alone() -> None:
+            with self._postal.main.transaction() as transaction:
+                self._delete(transaction, row)
+                crash.point("postal:taken")
+                crash.point("postal:recorded")
+
+        self._answered(alone)
+        crash.point("postal:committed")
+
+    def record(self, server: int, message: int, record: PostalRecord) -> None:
+        """The record alone, of a row that was taken already. Raises MessageChanged when the message
+        is gone.
+        """
+
+        def alone() -> None:
+            with self._postal.messages.transaction() as transaction:
+                self._write(transaction, server, message, record)
+
+        self._answered(alone)
+
+    def requeue(self, row: QueuedMessage) -> int | None:
+        """Put the row back without lock and retry time; its new id. None: the message has a row."""
+        return self._answered(lambda: self._requeue(row))
+
+    def cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
+        """End a hold as Postal's Cancel does. False: the message is not held any more, or has a
+        record that is newer than `newest`.
+        """
+        return self._answered(lambda: self._cancel_hold(server, message, record, newest))
+
+    def is_there(self, row: QueuedMessage) -> bool:
+        """Whether the row is as it was read. It waits for a transaction of ours that a server may
+        still be about to commit.
+        """
+        values = _as_read(row)
+        with self._postal.main.transaction() as transaction:
+            sql = f"SELECT id FROM {self._queue}{_AS_READ} FOR UPDATE"
+            return bool(transaction.rows(sql, values))
+
+    def _requeue(self, row: QueuedMessage) -> int | None:
+        main = self._postal.main.url.database
+        with self._postal.main.transaction() as transaction:
+            known = f"SELECT id FROM {quoted(main, 'ip_addresses')} WHERE id = %s"
+            address = row.ip_address
+            if address is not None and not transaction.rows(known, (address,)):
+                address = None
+            found = transaction.execute(
+                f"INSERT INTO {self._queue} (server_id, message_id, domain, ip_address_id, "
+                "attempts, route_id, manual, batch_key, created_at, updated_at) "
+                "SELECT %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) "
+                f"FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM {self._queue} "
+                "WHERE message_id = %s AND server_id = %s)",
+                (
+                    *(row.server, row.message, row.domain, address, row.attempts),
+                    *(row.route, row.manual, row.batch_key, row.message, row.server),
+                ),
+            )
+            if not found:
+                return None
+            ((number,),) = transaction.rows("SELECT LAST_INSERT_ID()")
+        return int(number)
+
+    def _cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
+        row = f"{self._table(server, 'messages')} WHERE id = %s AND status = 'Held' AND held = 1"
+        later = f"{self._table(server, 'deliveries')} WHERE message_id = %s AND id > %s LIMIT 1"
+        with self._postal.messages.transaction() as transaction:
+            if not transaction.rows(f"SELECT id FROM {row}", (message,)):
+                return False
+            if transaction.rows(f"SELECT id FROM {later}", (message, newest)):
+                return False
+            self._write(transaction, server, message, record)
+        return True
+
+    def _both(
+        self,
+        take: Callable[[MariaDbTransaction, QueuedMessage], None],
+        row: QueuedMessage,
+        record: PostalRecord | None,
+        newest: int,
+        *,
+        row_first: bool,
+    ) -> None:
+        """The transaction, or two of them, of which the one that is opened last commits first."""
+        main, messages = self._postal.main, self._postal.messages
+        same_server, is_first_committed = self._postal.same_server, False
+
+        def first_ended(*error: object) -> None:
+            nonlocal is_first_committed
+            is_first_committed = error[0] is None
+
+        try:
+            with ExitStack() as stack:
+                if same_server:
+                    of_row = of_record = stack.enter_context(main.transaction())
+                elif row_first:
+                    of_record = stack.enter_context(messages.transaction())
+                    stack.push(first_ended)
+                    of_row = stack.enter_context(main.transaction())
+                else:
+                    of_row = stack.enter_context(main.transaction())
+                    of_record = stack.enter_context(messages.transaction())
+                take(of_row, row)
+                crash.point("postal:taken")
+                try:
+                    self._require_no_news(of_record, row, newest)
+                    if record is not None:
+                        self._write(of_record, row.server, row.message, record)
+                except (NoRight, NoSuchObject) as error:
+                    raise RecordRefused(str(error)) from error
+                except StoreUnavailable as error:
+                    if same_server:
+                        raise
+                    raise RecordRefused(str(error)) from error
+                crash.point("postal:recorded")
+        except MailsliceError as error:
+            if is_first_committed:
+                raise RecordMissing(str(error)) from error
+            raise
+        crash.point("postal:committed")
+
+    def _delete(self, transaction: MariaDbTransaction, row: QueuedMessage) -> None:
+        if not transaction.execute(f"DELETE FROM {self._queue}{_AS_READ}", _as_read(row)):
+            raise RowChanged(f"row {row.id} of Postal's queue is not as it was read")
+
+    def _unlock(self, transaction: MariaDbTransaction, row: QueuedMessage) -> None:
+        sql = f"UPDATE {self._queue} SET {_LATER}{_AS_READ}"
+        if not transaction.execute(sql, _as_read(row)):
+            raise RowChanged(f"row {row.id} of Postal's queue is not as it was read")
+
+    def _require_no_news(
+        self, transaction: MariaDbTransaction, row: QueuedMessage, newest: int
+    ) -> None:
+        table = self._table(row.server, "deliveries")
+        sql = f"SELECT id FROM {table} WHERE message_id = %s AND id > %s LIMIT 1"
+        if transaction.rows(sql, (row.message, newest)):
+            raise MessageChanged(
+                f"message {row.message} of server {row.server} has a new delivery record"
+            )
+
+    def _write(
+        self, transaction: MariaDbTransaction, server: int, message: int, record: PostalRecord
+    ) -> None:
+        ((now,),) = transaction.rows("SELECT UNIX_TIMESTAMP(UTC_TIMESTAMP(6))")
+        transaction.execute(
+            f"INSERT INTO {self._table(server, 'deliveries')} "
+            "(message_id, status, details, log_id, timestamp) VALUES (%s, %s, %s, %s, %s)",
+            (message, record.status, record.details[:LONGEST_TEXT], record.log_id, now),
+        )
+        found = transaction.execute(
+            f"UPDATE {self._table(server, 'messages')} SET status = %s, held = %s, "
+            "hold_expiry = NULL, last_delivery_attempt = %s WHERE id = %s",
+            (record.status, int(record.status == "Held"), now, message),
+        )
+        if not found:
+            raise MessageChanged(f"message {message} of server {server} is gone")
+        if record.counter is not None:
+            for table, start in _periods(now):
+                self._count(transaction, server, table, start, record.counter)
+
+    def _count(
+        self, transaction: MariaDbTransaction, server: int, table: str, start: int, counter: str
+    ) -> None:
+        values = ", ".join("1" if name == counter else "0" for name in _COUNTERS)
+        column = quoted(counter)
+        transaction.execute(
+            f"INSERT INTO {self._table(server, table)} (time, {', '.join(_COUNTERS)}) "
+            f"VALUES (%s, {values}) ON DUPLICATE KEY UPDATE {column} = COALESCE({column}, 0) + 1",
+            (start,),
+        )
+
+    def _table(self, server: int, name: str) -> str:
+        return quoted(self._postal.database_of(server), name)
+
+    def _answered(self, change: Callable[[], T]) -> T:
+        """Waits for a row are 3 s each; the pauses keep two of us from meeting again."""
+        for _ in range(TRIES - 1):
+            try:
+                return change()
+            except Contended:
+                self._sleep(random.uniform(0.05, 0.3))
+        return change()
+
+
+_COUNTERS = ("incoming", "outgoing", "spam", "bounces", "held")
+
+
+def _as_read(row: QueuedMessage) -> tuple[object, ...]:
+    return row.id, row.server, row.message, row.locked_by, row.locked_at
+
+
+def _periods(timestamp: Decimal) -> list[tuple[str, int]]:
+    """Tables of the statistics, and when the period began that a moment is in (UTC)."""
+    hour = datetime.fromtimestamp(int(timestamp), UTC).replace(minute=0, second=0, microsecond=0)
+    day = hour.replace(hour=0)
+    starts = {
+        "stats_hourly": hour,
+        "stats_daily": day,
+        "stats_monthly": day.replace(day=1),
+        "stats_yearly": day.replace(month=1, day=1),
+    }
+    return [(table, int(start.timestamp())) for table, start in starts.items()]

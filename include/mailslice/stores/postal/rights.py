@@ -1,0 +1,80 @@
+"""Which of the grants of docs/postal.md the user has. Nothing is changed, and no row is locked.
+
+A SELECT without rows, or the EXPLAIN of a change, needs the rights of the statement itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mailslice.stores.mariadb.client import MariaDb, quoted
+from mailslice.stores.mariadb.failures import NoRight, NoSuchObject
+
+_SELECTS = {
+    "queued_messages": "",
+    "servers": "id, organization_id, name, permalink, mode, suspended_at, deleted_at",
+    "organizations": "id, name, permalink, suspended_at, deleted_at",
+    "ip_addresses": "id",
+    "schema_migrations": "",
+}
+"""The columns that are read of each table; all of them where none is named."""
+_OF_QUEUE = "locked_by, locked_at, retry_after, attempts"
+_OF_MESSAGE = "status, held, hold_expiry, last_delivery_attempt"
+_STATISTICS = ("stats_hourly", "stats_daily", "stats_monthly", "stats_yearly")
+_NO_TABLE = "mailslice-has-no-such-table"
+
+
+@dataclass(frozen=True, slots=True)
+class PostalRight:
+    """`grant`: what to write between GRANT and TO. `changes`: looking does without it."""
+
+    grant: str
+    statement: str
+    changes: bool = False
+
+
+def rights_of_main(database: str) -> Iterator[PostalRight]:
+    """Those in Postal's main database."""
+    for table, columns in _SELECTS.items():
+        name = quoted(database, table)
+        grant = f"SELECT ({columns}) ON {name}" if columns else f"SELECT ON {name}"
+        yield PostalRight(grant, f"SELECT {columns or '*'} FROM {name} LIMIT 0")
+    queue = quoted(database, "queued_messages")
+    yield _insert(queue, "domain")
+    yield PostalRight(f"DELETE ON {queue}", f"EXPLAIN DELETE FROM {queue} WHERE 1 = 0", True)
+    yield _update(queue, _OF_QUEUE, f" ({_OF_QUEUE})")
+
+
+def rights_of_server(database: str) -> Iterator[PostalRight]:
+    """Those in the message database of one mail server."""
+    # Raw tables come and go. Whoever may read every table hears that this one is not there.
+    missing = f"SELECT 1 FROM {quoted(database, _NO_TABLE)} LIMIT 0"
+    yield PostalRight(f"SELECT ON {quoted(database)}.*", missing)
+    yield _insert(quoted(database, "deliveries"), "status")
+    yield _update(quoted(database, "messages"), _OF_MESSAGE, f" ({_OF_MESSAGE})")
+    for table in _STATISTICS:
+        yield _insert(quoted(database, table), "held")
+        yield _update(quoted(database, table), "held")
+
+
+def has_right(db: MariaDb, right: PostalRight) -> bool:
+    """Whether the user has it. A table that is not there takes no right away."""
+    try:
+        db.rows(right.statement)
+    except NoRight:
+        return False
+    except NoSuchObject:
+        return True
+    return True
+
+
+def _insert(table: str, column: str) -> PostalRight:
+    statement = f"EXPLAIN INSERT INTO {table} ({column}) SELECT NULL FROM DUAL WHERE 1 = 0"
+    return PostalRight(f"INSERT ON {table}", statement, changes=True)
+
+
+def _update(table: str, columns: str, granted: str = "") -> PostalRight:
+    values = ", ".join(f"{name} = NULL" for name in columns.split(", "))
+    statement = f"EXPLAIN UPDATE {table} SET {values} WHERE 1 = 0"
+    return PostalRight(f"UPDATE{granted} ON {table}", statement, changes=True)

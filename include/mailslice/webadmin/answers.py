@@ -1,0 +1,52 @@
+"""Answers as James' webadmin gives them: errors, dates, the JSON of a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+INVALID, NOT_FOUND, SERVER_ERROR = "InvalidArgument", "notFound", "ServerError"
+"""The types of errors, in James' spelling."""
+ARGUMENTS = "Invalid arguments supplied in the user request"
+UNEXPECTED = "WebAdmin encountered an unexpected internal error"
+
+
+@dataclass(slots=True)
+class Halt(Exception):
+    """Ends a request with an error. `details` is None or a sentence, never a stack trace."""
+
+    status: int
+    type: str
+    message: str
+    details: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return {
+            "statusCode": self.status,
+            "type": self.type,
+            "message": self.message,
+            "details": self.details,
+        }
+
+
+def invalid(message: str, details: str | None = None) -> Halt:
+    """400: the request is wrong, and why."""
+    return Halt(400, INVALID, message, details)
+
+
+def no_queue(name: str) -> Halt:
+    """404 in James' words, which show the name as its class does."""
+    return Halt(404, NOT_FOUND, f"MailQueueName{{value={name[:80]}}} can not be found")
+
+
+def task_date(moment: datetime) -> str:
+    """`yyyy-MM-dd'T'HH:mm:ss.SSSZ`, in UTC."""
+    utc = moment.astimezone(UTC)
+    return f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond // 1000:03}+0000"
+
+
+def instant(moment: datetime) -> str:
+    """As Java writes an Instant."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,459 @@
+"""The routes: paths, parameters, statuses and JSON as James' webadmin has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from mailslice.cockpit.rights import Guards, Right
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain, UnknownQueue
+from mailslice.webadmin import parsing
+from mailslice.webadmin.answers import (
+    ARGUMENTS,
+    INVALID,
+    NOT_FOUND,
+    SERVER_ERROR,
+    UNEXPECTED,
+    Halt,
+    instant,
+    invalid,
+)
+from mailslice.webadmin.queues import Queues
+from mailslice.webadmin.schemas import ErrorJson, MailJson, QueueJson, TaskIdJson, TaskJson
+from mailslice.webadmin.tasks import Status, Task, TaskRequest, Tasks, TaskType
+
+log = logging.getLogger(__name__)
+REPUBLISH, BROWSE_START = "RepublishNotProcessedMails", "updateBrowseStart"
+COUNTERS = "RecomputeMailboxCounters"
+_MOST_BODY = 64 * 1024
+_MOST_LISTED = 1000
+_BLOOM = (1_000_000, 0.01, 1000)
+"""James' defaults. They size a filter that mailslice has not: it compares exactly."""
+Text = Annotated[str | None, Query(max_length=2000)]
+Id = str
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {"model": ErrorJson} for code in (400, 401, 403, 404, 503)
+}
+
+
+def webadmin(
+    queues: Queues,
+    tasks: Tasks,
+    guards: Guards,
+    *,
+    reason_required: Callable[[], bool] = bool,
+    clock: Clock = system_clock,
+) -> FastAPI:
+    """The app. Who acts is `request.state.who`, by the guards; `webadmin` where they set none.
+
+    `reason_required`: whether what changes something needs `reason`, which James has not.
+    """
+    app = FastAPI(title="mailslice webadmin", docs_url=None, redoc_url=None, openapi_url=None)
+    routes = Routes(queues, tasks, reason_required, clock)
+    for method, path, right, name, status in ROUTES:
+        app.add_api_route(
+            path,
+            getattr(routes, name),
+            methods=[method],
+            status_code=status,
+            dependencies=[Depends(guards[right])],
+            response_model=None if status == 204 else _MODELS[name],
+            response_model_exclude_unset=True,
+            responses=_ERRORS | ({408: {"model": ErrorJson}} if name == "await_task" else {}),
+        )
+    app.add_api_route(
+        "/openapi.json",
+        lambda: get_openapi(title=app.title, version="1", routes=app.routes),
+        dependencies=[Depends(guards[Right.LOOK])],
+        include_in_schema=False,
+    )
+    for kind, answer in _HANDLERS.items():
+        app.add_exception_handler(kind, answer)
+    return app
+
+
+ROUTES: tuple[tuple[str, str, Right, str, int], ...] = (
+    ("GET", "/mailQueues", Right.LOOK, "names", 200),
+    ("GET", "/mailQueues/{queue}", Right.LOOK, "size", 200),
+    ("GET", "/mailQueues/{queue}/mails", Right.LOOK, "mails", 200),
+    ("DELETE", "/mailQueues/{queue}/mails", Right.ACT, "delete", 201),
+    ("PATCH", "/mailQueues/{queue}", Right.ACT, "flush", 204),
+    ("PATCH", "/mailQueues/{queue}/mails", Right.ACT, "flush_mails", 204),
+    ("POST", "/mailQueues/{queue}", Right.ACT, "act", 201),
+    ("DELETE", "/blobs", Right.ACT, "collect_blobs", 201),
+    ("POST", "/mailboxes", Right.ACT, "recompute_counters", 201),
+    ("GET", "/tasks", Right.LOOK, "list_tasks", 200),
+    ("GET", "/tasks/{task}", Right.LOOK, "task", 200),
+    ("GET", "/tasks/{task}/await", Right.LOOK, "await_task", 200),
+    ("DELETE", "/tasks/{task}", Right.ACT, "cancel", 204),
+)
+"""Method, path, right, the method of Routes that answers, and its status. James' documents flush by
+PATCH /mailQueues/{queue}, its code by .../mails: both are routes.
+"""
+_MODELS: dict[str, Any] = {
+    "names": list[str],
+    "size": QueueJson,
+    "mails": list[MailJson],
+    "list_tasks": list[TaskJson],
+    **dict.fromkeys(("task", "await_task"), TaskJson),
+    **dict.fromkeys(("delete", "act", "collect_blobs", "recompute_counters"), TaskIdJson),
+}
+
+
+class Routes:
+    """What each route answers."""
+
+    def __init__(
+        self, queues: Queues, tasks: Tasks, reason_required: Callable[[], bool], clock: Clock
+    ) -> None:
+        self._queues, self._tasks, self._clock = queues, tasks, clock
+        self._reason_required = reason_required
+
+    def names(self) -> JSONResponse:
+        """The names of all queues."""
+        return JSONResponse(self._queues.names())
+
+    def size(self, queue: Id) -> JSONResponse:
+        """One queue. `Mailslice-Measured-At` says when, where a large one was not counted now."""
+        size = self._queues.size(queue)
+        headers = {"Mailslice-Measured-At": instant(size.at)} if size.measured else {}
+        return JSONResponse({"name": queue, "size": size.mails}, headers=headers)
+
+    def mails(self, queue: Id, limit: Text = None, delayed: Text = None) -> JSONResponse:
+        """The oldest mails, at most 10,000: then `Mailslice-Truncated` is set."""
+        most = parsing.limit(limit)
+        listing = self._queues.mails(queue, most, parsing.is_true(delayed))
+        headers = {"Mailslice-Truncated": str(most)} if listing.truncated else {}
+        return JSONResponse(listing.mails, headers=headers)
+
+    async def delete(
+        self,
+        *,
+        request: Request,
+        queue: Id,
+        sender: Text = None,
+        name: Text = None,
+        recipient: Text = None,
+        reason: Text = None,
+    ) -> JSONResponse:
+        """Delete by one of sender, name and recipient; all mails without one.
+
+        Anything else that looks like a filter is refused: James would ignore it and clear.
+        """
+        _only(request, "sender", "name", "recipient", "reason")
+        if await _body(request):
+            raise invalid(ARGUMENTS, "a DELETE has no body: filters are query parameters")
+        given = {
+            "sender": parsing.address(sender, "sender"),
+            "name": name,
+            "recipient": parsing.address(recipient, "recipient"),
+        }
+        if sum(value is not None for value in given.values()) > 1:
+            raise invalid(
+                "You should provide only one of the query parameters 'sender', 'name', "
+                "'recipient' for deleting mails by condition or no parameter for deleting all "
+                "mails in the mail queue."
+            )
+        if all(value is None for value in given.values()):
+            return await self._start(request, TaskType.CLEAR, queue, {}, reason)
+        return await self._start(request, TaskType.DELETE, queue, given, reason)
+
+    async def flush(
+        self, request: Request, queue: Id, delayed: Text = None, reason: Text = None
+    ) -> Response:
+        """Deliver delayed mails now."""
+        parsing.require_flush(delayed, await _body(request))
+        self._check_reason(reason)
+        await run_in_threadpool(self._queues.flush, queue, _who(request), reason)
+        return Response(status_code=204)
+
+    async def flush_mails(
+        self, request: Request, queue: Id, delayed: Text = None, reason: Text = None
+    ) -> Response:
+        """As `flush`, by the path of James' code."""
+        return await self.flush(request, queue, delayed, reason)
+
+    async def act(
+        self,
+        *,
+        request: Request,
+        queue: Id,
+        action: Text = None,
+        olderThan: Text = None,  # noqa: N803 - the name in the address
+        acceptDuplicates: Text = None,  # noqa: N803
+        reason: Text = None,
+    ) -> JSONResponse:
+        """Republish lost mails, or clean up and move browseStart."""
+        if _action("action", action, REPUBLISH, BROWSE_START) == BROWSE_START:
+            return await self._start(request, TaskType.BROWSE_START, queue, {}, reason)
+        await run_in_threadpool(self._queues.require, queue)  # James asks for the queue first
+        age = parsing.older_than(olderThan)
+        params = {
+            "olderThan": f"{age.total_seconds():.0f}s",
+            "before": instant(self._clock() - age),
+            "acceptDuplicates": parsing.strict_boolean(acceptDuplicates, "acceptDuplicates"),
+        }
+        return await self._start(request, TaskType.REPUBLISH, queue, params, reason)
+
+    async def collect_blobs(
+        self,
+        *,
+        request: Request,
+        scope: Text = None,
+        expectedBlobCount: Text = None,  # noqa: N803
+        associatedProbability: Text = None,  # noqa: N803
+        deletionWindowSize: Text = None,  # noqa: N803
+        reason: Text = None,
+    ) -> JSONResponse:
+        """Run blob_gc. The filter's parameters are checked and repeated, and change nothing."""
+        if scope != "unreferenced":
+            raise invalid(ARGUMENTS, "'scope' is missing or must be 'unreferenced'")
+        count, probability, window = _BLOOM
+        params = {
+            "bloomFilterExpectedBlobCount": parsing.positive(
+                expectedBlobCount, "expectedBlobCount", count
+            ),
+            "bloomFilterAssociatedProbability": parsing.probability(
+                associatedProbability, "associatedProbability", probability
+            ),
+            "deletionWindowSize": parsing.positive(
+                deletionWindowSize, "deletionWindowSize", window
+            ),
+        }
+        return await self._start(request, TaskType.BLOB_GC, None, params, reason)
+
+    async def recompute_counters(
+        self,
+        *,
+        request: Request,
+        task: Text = None,
+        action: Text = None,
+        trustMessageProjection: Text = None,  # noqa: N803
+        reason: Text = None,
+    ) -> JSONResponse:
+        """Run counter_repair on all mailboxes."""
+        _action("task", action if task is None else task, COUNTERS)
+        trusted = parsing.strict_boolean(trustMessageProjection, "trustMessageProjection")
+        params = {"trustMessageProjection": trusted}
+        return await self._start(request, TaskType.COUNTERS, None, params, reason)
+
+    def list_tasks(
+        self,
+        *,
+        request: Request,
+        status: Text = None,
+        type: Text = None,  # noqa: A002 - the name in the address
+        offset: Text = None,
+        limit: Text = None,
+        submittedBefore: Text = None,  # noqa: N803
+        submittedAfter: Text = None,  # noqa: N803
+        startedBefore: Text = None,  # noqa: N803
+        startedAfter: Text = None,  # noqa: N803
+        completedBefore: Text = None,  # noqa: N803
+        completedAfter: Text = None,  # noqa: N803
+        failedBefore: Text = None,  # noqa: N803
+        failedAfter: Text = None,  # noqa: N803
+    ) -> JSONResponse:
+        """The last thousand tasks, the newest first."""
+        chosen = _status(status)
+        del submittedBefore, submittedAfter, startedBefore, startedAfter  # `_in_time` reads them
+        del completedBefore, completedAfter, failedBefore, failedAfter
+        in_time = _in_time(request)
+        start = 0 if offset is None else parsing.whole_filter(offset, "offset")
+        most = _MOST_LISTED if limit is None else parsing.whole_filter(limit, "limit")
+        found = [
+            task
+            for task in self._tasks.newest()
+            if chosen in {None, task.status} and type in {None, task.type.value} and in_time(task)
+        ]
+        return JSONResponse([task.as_json() for task in found[start : start + most]])
+
+    def task(self, task: Id) -> JSONResponse:
+        """One task."""
+        return JSONResponse(self._require(task).as_json())
+
+    async def await_task(
+        self,
+        request: Request,
+        task: Id,
+        timeout: Text = None,  # noqa: ASYNC109 - the name in the address
+    ) -> JSONResponse:
+        """One task, as soon as it has ended. 408 when it has not by then."""
+        wanted, patience = parsing.task_id(task), parsing.await_timeout(timeout)
+        until = time.monotonic() + patience.total_seconds()
+        while True:
+            known = await run_in_threadpool(self._tasks.get, wanted)
+            if known is None:
+                raise Halt(404, SERVER_ERROR, "The taskId is not found")
+            if known.status.is_final:
+                return JSONResponse(known.as_json())
+            if time.monotonic() >= until or await request.is_disconnected():
+                raise Halt(408, SERVER_ERROR, "The timeout has been reached")
+            remaining = max(0.01, until - time.monotonic())
+            await asyncio.sleep(min(self._tasks.poll_seconds, remaining))
+
+    def cancel(self, task: Id) -> Response:
+        """Have a task not begin, or end before its next change. Unknown tasks are no error."""
+        self._tasks.cancel(parsing.task_id(task))
+        return Response(status_code=204)
+
+    async def _start(
+        self,
+        request: Request,
+        type_: TaskType,
+        queue: str | None,
+        params: dict[str, Any],
+        reason: str | None,
+    ) -> JSONResponse:
+        self._check_reason(reason)
+        if queue is not None:
+            await run_in_threadpool(self._queues.require, queue)
+        asked = TaskRequest(uuid4(), type_, queue, _who(request), self._clock(), params, reason)
+        await run_in_threadpool(self._tasks.submit, asked)
+        path = f"{request.scope.get('root_path', '')}/tasks/{asked.id}"
+        return JSONResponse({"taskId": str(asked.id)}, 201, headers={"Location": path})
+
+    def _require(self, text: str) -> Task:
+        wanted = parsing.task_id(text)
+        task = self._tasks.get(wanted)
+        if task is None:
+            raise Halt(404, NOT_FOUND, f"{wanted} can not be found")
+        return task
+
+    def _check_reason(self, reason: str | None) -> None:
+        if self._reason_required() and not (reason or "").strip():
+            raise invalid(
+                ARGUMENTS, "'reason' is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one"
+            )
+
+
+def _who(request: Request) -> str:
+    return str(getattr(request.state, "who", "webadmin"))
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BODY:
+            raise invalid(ARGUMENTS, f"a body has at most {_MOST_BODY} bytes")
+    return body
+
+
+def _only(request: Request, *names: str) -> None:
+    """Refuses unknown and repeated parameters."""
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in names:
+            raise invalid(ARGUMENTS, f"unknown query parameter {name[:60]!r}: {', '.join(names)}")
+        if given.count(name) > 1:
+            raise invalid(ARGUMENTS, f"'{name}' is given more than once")
+
+
+def _action(name: str, value: str | None, *supported: str) -> str:
+    hint = f"Supported values are [{', '.join(supported)}]"
+    if value is None:
+        raise invalid(ARGUMENTS, f"'{name}' query parameter is compulsory. {hint}")
+    if not value.strip():
+        raise invalid(ARGUMENTS, f"'{name}' query parameter cannot be empty or blank. {hint}")
+    if value not in supported:
+        problem = f"Invalid value supplied for query parameter '{name}': {value[:60]}. {hint}"
+        raise invalid(ARGUMENTS, problem)
+    return value
+
+
+def _status(text: str | None) -> Status | None:
+    """James' documents write `cancelled`, its code `canceled`."""
+    if text is None:
+        return None
+    spelled = {one.value.lower(): one for one in Status} | {"cancelled": Status.CANCELED}
+    if text.lower() not in spelled:
+        raise parsing.no_status(text)
+    return spelled[text.lower()]
+
+
+_TIMES: dict[str, Callable[[Task], datetime | None]] = {
+    "submitted": lambda task: task.submitted,
+    "started": lambda task: task.started,
+    "completed": lambda task: task.ended_as(Status.COMPLETED),
+    "failed": lambda task: task.ended_as(Status.FAILED),
+}
+
+
+def _in_time(request: Request) -> Callable[[Task], bool]:
+    bounds = [
+        (at, side, parsing.moment(text))
+        for name, at in _TIMES.items()
+        for side in ("Before", "After")
+        if (text := request.query_params.get(name + side)) is not None
+    ]
+
+    def passes(task: Task) -> bool:
+        for at, side, bound in bounds:
+            moment = at(task)
+            if moment is None or (moment >= bound if side == "Before" else moment <= bound):
+                return False
+        return True
+
+    return passes
+
+
+def _halted(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Halt)  # noqa: S101 - registered for it alone
+    return JSONResponse(error.as_json(), error.status)
+
+
+def _http(request: Request, error: Exception) -> JSONResponse:
+    """What Starlette and the guards refuse: no such path, no such method, no right."""
+    assert isinstance(error, HTTPException)  # noqa: S101
+    unknown = error.status_code in {404, 405}
+    text = f"{request.method} {request.url.path} can not be found" if unknown else error.detail
+    kind = NOT_FOUND if unknown else INVALID
+    halt = Halt(404 if unknown else error.status_code, kind, str(text))
+    return JSONResponse(halt.as_json(), halt.status, headers=error.headers)
+
+
+def _malformed(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    problems = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+    return JSONResponse(invalid(ARGUMENTS, problems).as_json(), 400)
+
+
+def _ours(_request: Request, error: Exception) -> JSONResponse:
+    match error:
+        case UnknownQueue():
+            halt = Halt(404, NOT_FOUND, str(error))
+        case BadInput():
+            halt = invalid(ARGUMENTS, str(error))
+        case TryAgain() | Refused():
+            halt = Halt(503, SERVER_ERROR, str(error))
+        case _:
+            halt = Halt(500, SERVER_ERROR, UNEXPECTED, str(error))
+    return JSONResponse(halt.as_json(), halt.status)
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s", request.method, request.url.path, exc_info=error)
+    return JSONResponse(Halt(500, SERVER_ERROR, UNEXPECTED).as_json(), 500)
+
+
+_HANDLERS: dict[type[Exception], Callable[[Request, Exception], JSONResponse]] = {
+    Halt: _halted,
+    HTTPException: _http,
+    RequestValidationError: _malformed,
+    MailsliceError: _ours,
+    Exception: _unexpected,
+}

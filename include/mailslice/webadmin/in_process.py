@@ -1,0 +1,162 @@
+"""Tasks of `mailslice webadmin`: done in this process, one after the other, as James' are.
+
+A task that ended is a file in `webadmin/` of the artifacts, and known after a restart. One that a
+crash cut off is not: what it did is in the ledger under `webadmin-TASKID`, and asking again
+finishes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from mailslice.maintenance.artifacts import Artifacts, plain
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import MailsliceError, Refused
+from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
+from mailslice.webadmin.work import Canceled, Watch, failed
+
+log = logging.getLogger(__name__)
+TASKS_FOLDER = "webadmin"
+MOST_TASKS, MOST_WAITING = 1000, 100
+Perform = Callable[[TaskRequest, Watch], None]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A task of this process, and its Watch."""
+
+    task: Task
+    lock: threading.Lock
+    canceled: threading.Event = field(default_factory=threading.Event)
+
+    def tell(self, information: Mapping[str, Any]) -> None:
+        self.change(information=information)
+
+    def check(self) -> None:
+        if self.canceled.is_set():
+            raise Canceled
+
+    def change(self, **values: Any) -> None:
+        with self.lock:
+            self.task = replace(self.task, **values)
+
+
+class InProcessTasks:
+    """See `tasks.Tasks`. `host` is the name of this machine, in answers."""
+
+    poll_seconds = 0.05
+
+    def __init__(
+        self, perform: Perform, location: Artifacts, host: str, clock: Clock = system_clock
+    ) -> None:
+        self._perform, self._location, self._host, self._clock = perform, location, host, clock
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "webadmin-task")
+        self._ended: OrderedDict[UUID, Task] = OrderedDict(_saved(location))
+        self._entries: dict[UUID, _Entry] = {}
+
+    def submit(self, request: TaskRequest) -> None:
+        """See `tasks.Tasks`."""
+        task = Task(request.id, request.type, Status.WAITING, request.submitted, self._host)
+        entry = _Entry(task, threading.Lock())
+        with self._lock:
+            if len(self._entries) >= MOST_WAITING:
+                raise Refused(f"{len(self._entries)} tasks wait already; cancel some, or wait")
+            self._entries[request.id] = entry
+            self._thread.submit(self._do, request, entry)
+
+    def get(self, task: UUID) -> Task | None:
+        """See `tasks.Tasks`."""
+        with self._lock:
+            entry = self._entries.get(task)
+            return entry.task if entry else self._ended.get(task)
+
+    def newest(self) -> Sequence[Task]:
+        """See `tasks.Tasks`."""
+        with self._lock:
+            known = [*self._ended.values(), *(entry.task for entry in self._entries.values())]
+        return sorted(known, key=lambda task: task.submitted, reverse=True)[:MOST_TASKS]
+
+    def cancel(self, task: UUID) -> None:
+        """See `tasks.Tasks`."""
+        with self._lock:
+            entry = self._entries.get(task)
+            if entry is None:
+                return
+            entry.canceled.set()
+            entry.change(status=Status.CANCEL_REQUESTED, canceled_from=self._host)
+
+    def close(self) -> None:
+        """Cancel what waits, and wait for what is at work."""
+        with self._lock:
+            for entry in self._entries.values():
+                entry.canceled.set()
+        self._thread.shutdown(wait=True)
+
+    def _do(self, request: TaskRequest, entry: _Entry) -> None:
+        if not entry.canceled.is_set():
+            entry.change(status=Status.IN_PROGRESS, started=self._clock(), executed_on=self._host)
+        try:
+            self._perform(request, entry)
+            status = Status.COMPLETED
+        except Canceled:
+            status = Status.CANCELED
+            entry.change(canceled_from=self._host)
+        except Exception as error:
+            status = Status.FAILED
+            entry.tell(failed(request, entry.task.information, error))
+            if isinstance(error, MailsliceError):
+                log.warning("task %s failed: %s", request.id, error)
+            else:
+                log.exception("task %s failed", request.id)
+        entry.change(status=status, ended=self._clock())
+        with self._lock:
+            self._ended[request.id] = entry.task
+            del self._entries[request.id]
+            forgotten = [
+                self._ended.popitem(last=False)[1]
+                for _ in range(max(0, len(self._ended) - MOST_TASKS))
+            ]
+        try:
+            self._location.write(
+                _file(entry.task), json.dumps(asdict(entry.task), default=plain).encode()
+            )
+            for task in forgotten:
+                self._location.remove(_file(task))
+        except MailsliceError as error:
+            log.warning("task %s ended, but is not kept: %s", request.id, error)
+
+
+def _file(task: Task) -> str:
+    """Files sort by time."""
+    return f"{TASKS_FOLDER}/{task.submitted:%Y%m%dT%H%M%S.%f}-{task.id}.json"
+
+
+def _saved(location: Artifacts) -> list[tuple[UUID, Task]]:
+    """The tasks that ended, the oldest first. A file that is none is left out, with a warning."""
+    tasks = []
+    for name in location.files(TASKS_FOLDER)[-MOST_TASKS:]:
+        try:
+            values = json.loads(location.read(name) or b"")
+            for date in ("submitted", "started", "ended"):
+                values[date] = datetime.fromisoformat(values[date]) if values[date] else None
+            values |= {
+                "id": UUID(values["id"]),
+                "type": TaskType(values["type"]),
+                "status": Status(values["status"]),
+            }
+            task = Task(**values)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            log.warning("%s is no task and is left out", location.uri(name))
+            continue
+        tasks.append((task.id, task))
+    return tasks

@@ -1,0 +1,145 @@
+"""What the routes read of queues, and the flush. All reads are bounded.
+
+The stores are opened once, and anew after an error of theirs (`cockpit.facts`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mailslice.cockpit.facts import Facts
+from mailslice.maintenance.decision_files import write_decision
+from mailslice.maintenance.overview import newest_reports
+from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.model.mail import QueueName
+from mailslice.model.names import queue_name
+from mailslice.webadmin.answers import instant, no_queue
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+MOST_COUNTED = 100_000
+"""Rows that a request counts at most: a second or two. Beyond, the last measurement counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Live mails, when they were counted; `measured`: by the duty queue_size, not just now."""
+
+    mails: int
+    at: datetime
+    measured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MailListing:
+    """The first mails of a queue; `truncated`: there are more than were asked for, or allowed."""
+
+    mails: Sequence[dict[str, Any]]
+    truncated: bool
+
+
+class Queues:
+    """Safe to share between threads. Raises Halt 404 for a queue that RabbitMQ has not."""
+
+    def __init__(self, facts: Facts, most_counted: int = MOST_COUNTED) -> None:
+        self._facts = facts
+        self._most = most_counted
+
+    def names(self) -> list[str]:
+        """The names of all mail queues, sorted."""
+        with self._facts.stores() as stores:
+            return [str(name) for name in stores.rabbitmq.names()]
+
+    def require(self, name: str) -> QueueName:
+        """The name of a queue that is there."""
+        with self._facts.stores() as stores:
+            return _known(stores, name)
+
+    def size(self, name: str) -> Size:
+        """Exact, or for a large queue as it was last measured.
+
+        Raises StoreUnavailable for a large one that was never measured: its size is unknown.
+        """
+        from mailslice.admin.mail_queue import MailQueue
+
+        with self._facts.stores() as stores:
+            queue = _known(stores, name)
+            glance = MailQueue(stores, queue, lambda: self._facts.now).glance(self._most)
+            if glance is not None:
+                return Size(glance.size, self._facts.now)
+            report = newest_reports(stores, queue, ["queue_size"]).get("queue_size") or {}
+            if report.get("size") is None:
+                raise StoreUnavailable(
+                    f"{queue} has more than {self._most} rows and was never measured: "
+                    f"`mailslice duty run queue_size --queue {queue}` measures it"
+                )
+            return Size(report["size"], datetime.fromisoformat(report["measuredAt"]), measured=True)
+
+    def mails(self, name: str, limit: int, delayed: bool | None) -> MailListing:
+        """The oldest mails as James lists them. Of the first `limit` those that are delayed, or not
+        delayed, as James filters.
+        """
+        from mailslice.admin.mail_queue import MailQueue
+        from mailslice.stores.cassandra.own import DelayedMails
+
+        with self._facts.stores() as stores:
+            queue, now = _known(stores, name), self._facts.now
+            table = DelayedMails.existing(stores.cassandra, stores.settings)
+            rows = list(MailQueue(stores, queue, lambda: now).browse(limit=limit + 1))
+            shown, listed = rows[:limit], []
+            stream = iter(shown)
+            while chunk := list(islice(stream, _DUE_TIMES_AT_ONCE)):
+                due = table.waiting(queue, [row.enqueue_id for row in chunk]) if table else {}
+                for row in chunk:
+                    at = due.get(row.enqueue_id)
+                    if delayed is None or delayed is (at is not None and at > now):
+                        listed.append(
+                            {
+                                "name": row.item.mail.name,
+                                "sender": row.item.mail.sender,
+                                "recipients": list(row.item.mail.recipients),
+                                "nextDelivery": instant(at) if at else None,
+                            }
+                        )
+            return MailListing(listed, truncated=len(rows) > limit)
+
+    def flush(self, name: str, who: str, reason: str | None) -> int:
+        """Deliver delayed mails now; how many."""
+        from mailslice.worker import open_worker
+
+        queue, settings = self.require(name), self._facts.settings
+
+        async def deliver() -> int:
+            async with open_worker(settings, queue) as worker:
+                return await worker.flush()
+
+        flushed = asyncio.run(deliver())
+        write_decision(
+            settings,
+            self._facts.now,
+            who=who,
+            action="queue flush",
+            queue=queue,
+            reason=reason,
+            facts={"flushed": flushed},
+        )
+        return flushed
+
+
+_DUE_TIMES_AT_ONCE = 100
+
+
+def _known(stores: Stores, name: str) -> QueueName:
+    try:
+        queue = queue_name(name)
+    except BadInput:  # no queue can have this name, so there is none
+        raise no_queue(name) from None
+    if not stores.rabbitmq.exists(queue):
+        raise no_queue(name)
+    return queue

@@ -1,0 +1,130 @@
+"""Delayed mails that people want to be tried now: which they are, and their way to the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
+from uuid import uuid4
+
+from mailslice.admin.filters import MailFilter
+from mailslice.codec import message
+from mailslice.model.errors import Refused, Undecodable
+from mailslice.model.mail import EnqueueId
+from mailslice.stores.cassandra.own import DelayedMail
+from mailslice.stores.rabbitmq.publishing import has_consumers
+from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
+from mailslice.worker.queue_worker import QueueWorker
+
+_AT_ONCE = 200
+_LEASE = timedelta(seconds=30)
+_TRIES = 60
+_BETWEEN_TRIES = 1.0
+_PAUSE = 0.25
+_PATIENCE = timedelta(seconds=30)
+
+
+@dataclass(slots=True)
+class Retried:
+    """What became of the delayed mails that were asked for.
+
+    `retried`: due now (with a dry run: would be). `soon`: due by themselves within a minute, and
+    left. `in_handler`: a worker has them. `deleted`: they have a mark, or were cleaned.
+    """
+
+    retried: list[EnqueueId] = field(default_factory=list)
+    soon: int = 0
+    in_handler: int = 0
+    deleted: int = 0
+
+
+async def retry_now(
+    worker: QueueWorker,
+    mail_filter: MailFilter,
+    *,
+    dry_run: bool = False,
+    lease: timedelta = _LEASE,
+    tries: int = _TRIES,
+) -> Retried:
+    """Makes the delayed mails that match due now. Filters see the recipients that remain.
+
+    One at a time for a queue: waits a minute (`tries`) for another who is at work, or was killed
+    less than a `lease` ago. Raises Refused then, and StoreUnavailable: ask again.
+    """
+    outcome = Retried()
+    delays, stores = worker.state.delays, worker.context.stores
+    if not await delays.rows.exist():
+        return outcome
+    rows, me = await delays.rows.scan(), str(uuid4())
+    locks, lock = stores.own.locks, f"retry/{worker.queue}"
+    try:
+        while batch := await asyncio.to_thread(lambda: list(islice(rows, _AT_ONCE))):
+            for attempt in range(0 if dry_run else tries):
+                if await asyncio.to_thread(locks.acquire, lock, me, lease) == me:
+                    break
+                if attempt == tries - 1:
+                    raise Refused(f"somebody else retries mails of {worker.queue}: ask again later")
+                await asyncio.sleep(_BETWEEN_TRIES)
+            wanted = [row for row in batch if _is_wanted(worker, mail_filter, row)]
+            await asyncio.gather(*(_retry(worker, row, outcome, dry_run) for row in wanted))
+    finally:
+        if not dry_run:
+            await asyncio.to_thread(locks.release, lock, me)
+    return outcome
+
+
+def _is_wanted(worker: QueueWorker, mail_filter: MailFilter, row: DelayedMail) -> bool:
+    if row.published or row.due is None:
+        return False
+    if mail_filter.ids is not None and row.enqueue_id not in mail_filter.ids:
+        return False
+    try:
+        mail = message.decode(row.message).mail
+    except Undecodable:
+        return False
+    return mail_filter.passes(row.enqueue_id, mail, row.enqueued, worker.context.clock())
+
+
+async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_run: bool) -> None:
+    delays = worker.state.delays
+    if await worker.context.is_marked(row.enqueue_id):
+        outcome.deleted += 1
+    elif row.leased:
+        outcome.in_handler += 1
+    elif not delays.is_far(row) or not (dry_run or await delays.bring_forward(row)):
+        outcome.soon += 1
+    else:
+        outcome.retried.append(row.enqueue_id)
+
+
+async def deliver_due(
+    worker: QueueWorker,
+    ids: Iterable[EnqueueId],
+    *,
+    patience: timedelta = _PATIENCE,
+) -> int:
+    """Waits until these mails are in the work queue; how many are not within `patience`.
+
+    Where no worker consumes the hop queue, this process does meanwhile, as a worker would.
+    """
+    waiting = list(ids)
+    if not waiting:
+        return 0
+    table, queue = worker.context.stores.own.delayed_mails, worker.queue
+    consumer = None
+    rabbitmq, hop = worker.context.settings.rabbitmq, worker.context.names.hop_queue
+    if not await asyncio.to_thread(has_consumers, rabbitmq, hop):
+        consumer = ExpiredDelayConsumer(worker.context, worker.state.delays)
+        consumer.start()
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patience.total_seconds()
+    try:
+        while waiting and loop.time() < end:
+            await asyncio.sleep(_PAUSE)
+            waiting = list(await asyncio.to_thread(table.waiting, queue, waiting))
+    finally:
+        if consumer is not None:
+            await consumer.close()
+    return len(waiting)

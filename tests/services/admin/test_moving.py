@@ -1,0 +1,343 @@
+"""Mails that move to another queue: once, whole, at any kill and beside workers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, closing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+import mailslice
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.moving import FOLDER_OF_MOVES, MoveOutcome, Moves
+from mailslice.admin.queues import create
+from mailslice.model import crash
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import Refused
+from mailslice.model.mail import EnqueueId, Mail, QueuedMail, QueueName
+from mailslice.stores import Stores, open_stores
+from mailslice.worker import open_queue
+from mailslice.worker.queue_worker import worker_of
+from tests.acceptance.command import Cli
+
+CONTENT = b"Subject: tide\r\n\r\nhigh water \xff"
+EVERY = MailFilter()
+BEFORE_MARK = ("quarantine:noted", "quarantine:copied", "quarantine:kept", "move:decided")
+IN_DOUBT = ("move:marked",)
+AFTER_MARK = (
+    *("move:taken", "release:claimed", "release:row", "release:published", "release:recorded"),
+    "quarantine:emptied",
+)
+
+
+OFTEN = ("move:decided", "move:taken")
+"""A kill takes ten seconds: at the others `make soak` kills."""
+MOVE_POINTS = {
+    point for point in (*BEFORE_MARK, *IN_DOUBT, *AFTER_MARK) if point.startswith("move:")
+}
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module: Any) -> Any:
+    with open_stores(fresh_module.settings) as opened:
+        yield opened
+
+
+@dataclass(frozen=True)
+class Two:
+    """Two queues, of which the first has mails."""
+
+    stores: Stores
+    source: QueueName
+    target: QueueName
+
+    def enqueue(self, *mails: Mail, delay: timedelta | None = None) -> list[QueuedMail]:
+        async def work() -> list[QueuedMail]:
+            async with worker_of(self.stores, self.source) as worker:
+                return [await worker.enqueue(mail, CONTENT, delay=delay) for mail in mails]
+
+        return asyncio.run(work())
+
+    def view(self, queue: QueueName) -> MailQueue:
+        return MailQueue(self.stores, queue, system_clock)
+
+    def moves(self, **changes: Any) -> Moves:
+        return Moves(self.stores, self.source, system_clock, **changes)
+
+    def move(
+        self, mails: MailFilter = EVERY, moves: Moves | None = None, **more: Any
+    ) -> MoveOutcome:
+        rows = self.view(self.source).matching(mails)
+        moving = moves or self.moves(sleep=lambda _: None)
+        return moving.move(rows, self.target, why="test", who="tester", **more)
+
+    def delivered(self, queue: QueueName) -> list[tuple[QueuedMail, bytes]]:
+        """What a worker hands out and completes, until there is nothing."""
+
+        async def work() -> list[tuple[QueuedMail, bytes]]:
+            found = []
+            async with (
+                worker_of(self.stores, queue) as worker,
+                aclosing(worker.deliveries(16)) as deliveries,
+            ):
+                while True:
+                    try:
+                        delivery = await asyncio.wait_for(anext(deliveries), 1.5)
+                    except TimeoutError:
+                        break
+                    found.append((delivery.item, delivery.content))
+                    await delivery.complete()
+                await worker.settle()
+            return found
+
+        return asyncio.run(work())
+
+    def left(self) -> int:
+        """Rows and contents on their way."""
+        folder = f"{FOLDER_OF_MOVES}/{self.source}/"
+        rows = list(self.stores.own.moving_mails.list(self.source))
+        return len(rows) + sum(1 for _ in self.stores.own_blobs.list(folder))
+
+
+@pytest.fixture
+def two(stores: Stores) -> Any:
+    source, target = (create(stores, f"{name}-{uuid4().hex}") for name in ("from", "to"))
+    yield Two(stores, source, target)
+    crash.arm(None)
+
+
+def mail(name: str = "m-1", **changes: Any) -> Mail:
+    values = {"sender": "a@example.org", "recipients": ("b@example.net", "c@example.org")}
+    return Mail(**{"name": name, **values, **changes})
+
+
+def test_a_mail_is_there_whole_and_here_no_more(two: Two) -> None:
+    attributes = {"colour": b'{"serializer":"StringSerializer","value":"red"}'}
+    wanted, other = two.enqueue(
+        mail("one", attributes=attributes, error_message="later"), mail("two")
+    )
+    outcome = two.move(MailFilter(name="one"))
+    assert list(outcome.moved) == [wanted.enqueue_id]
+    (row,) = two.view(two.target).browse()
+    assert row.enqueue_id == outcome.moved[wanted.enqueue_id] != wanted.enqueue_id
+    assert [one.enqueue_id for one in two.view(two.source).browse()] == [other.enqueue_id]
+    # Its message in the old queue is dropped with the old blobs, which nobody refers to.
+    assert [item.enqueue_id for item, _ in two.delivered(two.source)] == [other.enqueue_id]
+    assert not two.stores.blobs.exists(wanted.header_blob_id)
+    ((item, content),) = two.delivered(two.target)
+    assert content == CONTENT
+    assert item.mail == replace(wanted.mail, last_updated_ns=item.mail.last_updated_ns)
+    assert {item.header_blob_id, item.body_blob_id}.isdisjoint(
+        {wanted.header_blob_id, wanted.body_blob_id}
+    )
+    assert two.left() == 0
+
+
+def test_many_mails_move_and_a_delayed_one_is_delivered_there_at_once(two: Two) -> None:
+    two.enqueue(*(mail(f"m-{number}") for number in range(25)))
+    two.enqueue(mail("late"), delay=timedelta(hours=1))
+    assert len(two.move().moved) == 26
+    assert two.view(two.source).size() == 0
+    names = sorted(item.mail.name for item, _ in two.delivered(two.target))
+    assert names == sorted([*(f"m-{number}" for number in range(25)), "late"])
+    assert two.delivered(two.source) == []
+    assert two.left() == 0
+
+
+def test_a_mail_without_content_stays(two: Two) -> None:
+    (item,) = two.enqueue(mail())
+    two.stores.blobs.delete_many([item.body_blob_id])
+    outcome = two.move()
+    assert (outcome.lost, outcome.moved, outcome.gone) == (1, {}, 0)
+    assert two.view(two.source).size() == 1
+    assert two.left() == 0
+
+
+def cli_of(fresh: Any, **more: str) -> Cli:
+    """The command of this tree, whichever the environment's is."""
+    return Cli(fresh.env).but(PYTHONPATH=str(Path(mailslice.__file__).parents[1]), **more)
+
+
+def killed(two: Two, fresh: Any, point: str) -> None:
+    cli = cli_of(fresh, MAILSLICE_TEST_CRASH_AT=point)
+    cli("queue", "move", two.source, two.target, "--yes", code=-9)
+
+
+def moved_again(two: Two, fresh: Any, *words: str, code: int = 0) -> dict[str, Any]:
+    """The same command once more; it waits until the lock of the killed one is over."""
+    answer = cli_of(fresh)(
+        *("queue", "move", two.source, two.target, "--yes", "--json", *words), code=code
+    )
+    return answer.one
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        point if point in OFTEN else pytest.param(point, marks=pytest.mark.soak)
+        for point in (*BEFORE_MARK, *AFTER_MARK)
+    ],
+)
+def test_killed_anywhere_and_asked_again_each_mail_is_delivered_once(
+    two: Two, fresh_module: Any, point: str
+) -> None:
+    two.enqueue(mail("one"), mail("two"))
+    killed(two, fresh_module, point)
+    two.stores.own.locks.release(f"move/{two.source}", _holder(two))
+    again = moved_again(two, fresh_module)
+    assert (again["doubtful"], again["pending"]) == (0, 0)
+    assert two.delivered(two.source) == []
+    delivered = two.delivered(two.target)
+    assert sorted(item.mail.name for item, _ in delivered) == ["one", "two"]
+    assert {content for _, content in delivered} == {CONTENT}
+    assert two.left() == 0
+
+
+def _holder(two: Two) -> str:
+    """Who died: nobody waits for its lock in a test."""
+    return str(two.stores.own.locks.holder(f"move/{two.source}"))
+
+
+def test_killed_right_at_its_mark_a_mail_is_in_doubt_and_moves_on_demand_alone(
+    two: Two, fresh_module: Any
+) -> None:
+    two.enqueue(mail())
+    killed(two, fresh_module, "move:marked")
+    two.stores.own.locks.release(f"move/{two.source}", _holder(two))
+    again = moved_again(two, fresh_module, code=1)
+    assert (again["moved"], again["doubtful"]) == (0, 1)
+    assert two.delivered(two.target) == []
+    assert moved_again(two, fresh_module, "--accept-duplicates")["moved"] == 1
+    assert len(two.delivered(two.target)) == 1
+    assert two.left() == 0
+
+
+def test_delivered_after_a_kill_before_the_mark_it_is_not_delivered_again(
+    two: Two, fresh_module: Any
+) -> None:
+    two.enqueue(mail())
+    killed(two, fresh_module, "move:decided")
+    two.stores.own.locks.release(f"move/{two.source}", _holder(two))
+    assert len(two.delivered(two.source)) == 1
+    again = two.move()
+    assert again.moved == {}
+    assert two.delivered(two.target) == []
+
+
+def test_a_mail_that_a_worker_has_is_left(two: Two, fresh_module: Any) -> None:
+    two.enqueue(mail())
+    with _sync(two, fresh_module) as queue, closing(queue.deliveries()) as deliveries:
+        delivery = next(deliveries)
+        _until_recorded(two, delivery.item.enqueue_id)
+        outcome = two.move(moves=two.moves())
+        assert (outcome.in_handler, outcome.moved) == (1, {})
+        delivery.complete()
+    assert two.delivered(two.target) == []
+
+
+@pytest.mark.parametrize("completes", [True, False])
+def test_a_mail_that_a_worker_gets_at_the_last_moment_is_delivered_once(
+    two: Two, fresh_module: Any, completes: bool
+) -> None:
+    """Its deleted check was before the mark: the worker's record says later what became of it."""
+    two.enqueue(mail())
+    with _sync(two, fresh_module) as queue, closing(queue.deliveries()) as deliveries:
+        in_hand: list[Any] = []
+
+        def reached(point: str) -> None:
+            if point == "move:decided":
+                in_hand.append(next(deliveries))
+
+        def settle_then_sleep(seconds: float) -> None:
+            while in_hand:
+                delivery = in_hand.pop()
+                delivery.complete() if completes else delivery.retry(after=timedelta(hours=1))
+            time.sleep(min(seconds, 1.0))
+
+        crash.arm(reached)
+        outcome = two.move(moves=two.moves(sleep=settle_then_sleep))
+    assert (len(outcome.moved), outcome.gone) == ((0, 1) if completes else (1, 0))
+    assert len(two.delivered(two.target)) == (0 if completes else 1)
+    assert two.delivered(two.source) == []
+    assert two.left() == 0
+
+
+@pytest.mark.soak
+def test_a_handler_that_does_not_end_keeps_its_mail_pending(two: Two, fresh_module: Any) -> None:
+    two.enqueue(mail())
+    with _sync(two, fresh_module) as queue, closing(queue.deliveries()) as deliveries:
+        in_hand: list[Any] = []
+
+        def reached(point: str) -> None:
+            if point == "move:decided":
+                in_hand.append(next(deliveries))
+
+        crash.arm(reached)
+        outcome = two.move(moves=two.moves(patience=timedelta(seconds=1)))
+        crash.arm(None)
+        assert (outcome.pending, outcome.moved) == (1, {})
+        in_hand.pop().complete()
+        time.sleep(1)
+        assert two.move(moves=two.moves()).moved == {}
+    assert two.delivered(two.target) == []
+    assert two.left() == 0
+
+
+def test_two_do_not_move_mails_of_a_queue_at_once(two: Two) -> None:
+    two.enqueue(mail())
+    locks, lock = two.stores.own.locks, f"move/{two.source}"
+    locks.acquire(lock, "somebody", timedelta(minutes=1))
+    with pytest.raises(Refused, match="somebody else moves"):
+        two.move(moves=two.moves(lease=timedelta(seconds=1)))
+    locks.release(lock, "somebody")
+    assert len(two.move().moved) == 1
+
+
+def test_moving_asks_names_both_queues_and_is_recorded(two: Two, fresh_module: Any) -> None:
+    two.enqueue(mail("one"), mail("two"))
+    cli = Cli(fresh_module.env).inside()
+    move = ("queue", "move", two.source, two.target)
+    assert "--yes" in cli(*move, code=2).err
+    assert "one queue" in cli("queue", "move", two.source, two.source, "--yes", code=2).err
+    assert (
+        "no mail queue 'nowhere'"
+        in cli("queue", "move", two.source, "nowhere", "--yes", code=2).err
+    )
+    assert cli.json(*move, "--dry-run", "--name", "o*")[0]["moved"] == 1
+    words = ("--name", "o*", "--yes", "--reason", "wrong route")
+    assert cli.json(*move, *words)[0]["moved"] == 1
+    (decision, *_) = cli.json("decisions", "list", "--queue", two.source)
+    assert (decision["action"], decision["mails"]) == ("queue move", 1)
+    assert decision["facts"]["to"] == two.target
+    (new_id,) = decision["facts"]["ids"].values()
+    assert [row.enqueue_id for row in two.view(two.target).browse()] == [EnqueueId(UUID(new_id))]
+
+
+def _sync(two: Two, fresh: Any) -> Any:
+    """The queue as a program has it, which records what it holds ten times a second."""
+    return open_queue(
+        two.source,
+        settings=fresh.settings.model_copy(
+            update={
+                "worker": fresh.settings.worker.model_copy(
+                    update={"record_every": timedelta(milliseconds=100)}
+                )
+            }
+        ),
+    )
+
+
+def _until_recorded(two: Two, enqueue_id: EnqueueId) -> None:
+    for _ in range(100):
+        records = two.stores.own.worker_records.list(two.source)
+        if any(one.enqueue_id == enqueue_id for record in records for one in record.in_flight):
+            return
+        time.sleep(0.1)
+    raise TimeoutError("the worker recorded nothing")

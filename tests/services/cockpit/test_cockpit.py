@@ -1,0 +1,115 @@
+"""The cockpit on real stores: a queue's tabs, one mail, its content, and text of strangers."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from mailslice.cockpit import views
+from mailslice.cockpit.app import cockpit
+from mailslice.cockpit.facts import Facts
+from mailslice.cockpit.rights import Right
+from tests.acceptance.command import Cli
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+EVIL = '"<script>alert(2)</script>"@example.org'
+
+
+@pytest.fixture
+def cli(fresh):
+    cli = Cli(fresh.env).inside()
+    cli("queue", "create", "spool")
+    return cli
+
+
+@pytest.fixture
+def client(fresh):
+    facts = Facts(lambda: fresh.settings)
+    yield TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+    facts.close()
+
+
+def add(cli, name, recipient="bob@example.net", sender="alice@example.org"):
+    words = ("--sender", sender, "--recipient", recipient, "--name", name)
+    body = f"Subject: {name}\r\n\r\nbody of {name}".encode()
+    (line,) = cli.json("mail", "enqueue", "spool", "-", *words, stdin=body)
+    return line["enqueueId"]
+
+
+def names(answer):
+    return re.findall(r'<td><a class="name" href="mail\?[^"]+">([^<]*)</a>', answer.text)
+
+
+def test_the_mails_of_a_queue_are_listed_filtered_and_paged(cli, client, monkeypatch):
+    for number in range(5):
+        add(cli, f"m{number}", recipient=f"r{number}@{'example.net' if number else 'mills.org'}")
+    assert names(client.get("/queue?name=spool")) == ["m0", "m1", "m2", "m3", "m4"]
+    assert names(client.get("/queue?name=spool&domain=mills.*")) == ["m0"]
+    assert names(client.get("/queue?name=spool&mail=m[3]")) == []
+    assert names(client.get("/queue?name=spool&mail=m?&recipient=r3@*")) == ["m3"]
+    assert names(client.get("/queue?name=spool&older_than=1h")) == []
+    monkeypatch.setattr(views, "PAGE", 2)
+    address, seen = "/queue?name=spool&domain=example.net", []
+    while address:
+        answer = client.get(address)
+        seen += names(answer)
+        more = re.search(r'href="(queue\?[^"]+after=[^"]+)"', answer.text)
+        address = "/" + html.unescape(more[1]) if more else None
+    assert seen == ["m1", "m2", "m3", "m4"]
+
+
+def test_a_filter_that_is_none_is_said_beside_the_form(cli, client):
+    add(cli, "one")
+    answer = client.get("/queue?name=spool&older_than=soon")
+    assert answer.status_code == 200
+    assert "soon" in re.search(r'<p class="problem"[^>]*>([^<]+)', answer.text)[1]
+
+
+def test_text_of_strangers_stays_text_on_every_page(cli, client):
+    id_ = add(cli, HOSTILE, recipient=EVIL, sender=EVIL)
+    for address in ("/queue?name=spool", f"/mail?queue=spool&id={id_}"):
+        text = client.get(address).text
+        assert "<img" not in text
+        assert "<script>alert" not in text
+        assert "&lt;img src=x" in text
+
+
+def test_one_mail_says_all_but_its_content(cli, client):
+    id_ = add(cli, "tide")
+    text = client.get(f"/mail?queue=spool&id={id_}").text
+    for word in ("alice@example.org", "bob@example.net", id_, "as soon as a worker is free"):
+        assert word in text
+    assert "body of tide" not in text
+    missing = client.get("/mail?queue=spool&id=00000000-0000-0000-0000-000000000000")
+    assert "No live mail of spool has this id" in missing.text
+
+
+def test_the_content_is_a_download_and_each_look_is_recorded(cli, client, fresh):
+    id_ = add(cli, "tide")
+    answer = client.get(f"/content?queue=spool&id={id_}")
+    assert answer.content == b"Subject: tide\r\n\r\nbody of tide"
+    assert answer.headers["content-disposition"] == f'attachment; filename="{id_}.eml"'
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    files = Path(fresh.env["MAILSLICE_ARTIFACTS"], "decisions").rglob("*.json")
+    looks = [json.loads(file.read_text()) for file in files]
+    assert [
+        (look["queue"], look["mail"]) for look in looks if look["action"] == "mail content"
+    ] == [("spool", id_)]
+
+
+def test_every_tab_is_there_before_and_after_a_measurement(cli, client):
+    add(cli, "tide")
+    for _ in range(2):
+        for tab in views.TABS:
+            assert client.get(f"/queue?name=spool&tab={tab}").status_code == 200, tab
+        assert client.get("/maintenance").status_code == 200
+        cli("duty", "run", "queue_size", "--queue", "spool")
+    text = client.get("/queue?name=spool&tab=history").text
+    assert text.count(">queue_size<") == 2
+    assert client.get("/count?name=spool").json() == {"queue": "spool", "size": 1}

@@ -1,0 +1,247 @@
+"""The duty stuck_mails_postal on a real MariaDB: what each mode does with each row."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from mailslice.stores import open_stores
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
+from mailslice.testing.postal.databases import FreshPostal
+from mailslice.testing.postal.mails import INCOMING, Ended, PostalMail, PostalMails
+from tests.acceptance.command import Cli
+from tests.conftest import Fresh
+
+KINDS = ("closed", "retried", "completed", "lost", "failed", "skipped", "left")
+
+
+@pytest.fixture
+def cli(postal_env: Fresh) -> Cli:
+    return Cli(postal_env.env).inside()
+
+
+def duty(cli: Cli, *words: str, code: int = 0) -> dict:
+    return cli("duty", "run", "stuck_mails_postal", *words, "--json", code=code).lines[-1]
+
+
+def counts(report: dict) -> dict[str, int]:
+    return {kind: report[kind] for kind in KINDS if report[kind]}
+
+
+def queue(postal: FreshPostal) -> dict[int, dict]:
+    rows = postal.main.rows("SELECT * FROM queued_messages ORDER BY id")
+    return {row["id"]: row for row in rows}
+
+
+def entries(env: Fresh) -> list[PostalEntry]:
+    with open_stores(env.settings) as stores:
+        return list(stores.records.postal_quarantine.list())
+
+
+def message(postal: FreshPostal, mail: PostalMail) -> dict:
+    session = postal.servers[mail.server].session
+    (row,) = session.rows("SELECT * FROM messages WHERE id = %s", mail.message)
+    return row
+
+
+def records(postal: FreshPostal, mail: PostalMail) -> list[dict]:
+    sql = "SELECT * FROM deliveries WHERE message_id = %s ORDER BY id"
+    return postal.servers[mail.server].session.rows(sql, mail.message)
+
+
+def test_shadow_says_what_is_stuck_and_changes_nothing(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    stuck = mails.mail(postal.servers[1], Ended.LOCKED)
+    mails.mail(postal.servers[2], Ended.NOT_YET)
+    mails.mail(postal.servers[2], Ended.LOCKED, locked_for=timedelta(minutes=5))
+    before = queue(postal)
+    report = duty(cli)
+    assert (report["mode"], report["found"], report["status"]) == ("shadow", 1, "nothing to do")
+    assert counts(report) == {}
+    assert report["remaining"] == 0
+    assert report["lockTimeoutSeconds"] == 600
+    assert report["p99Seconds"] is None
+    assert queue(postal) == before
+    assert records(postal, stuck) == []
+    assert entries(postal_env) == []
+
+
+def test_close_sets_a_message_aside_and_postal_says_held(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    mail = mails.mail(postal.servers[1], Ended.HEADERS, attempts=2)
+    report = duty(cli, "--mode", "close", "--reason", "the worker's host is gone")
+    assert counts(report) == {"closed": 1}
+    assert report["status"] == "done"
+    assert queue(postal) == {}
+    row = message(postal, mail)
+    assert (row["status"], row["held"], row["hold_expiry"]) == ("Held", 1, None)
+    (record,) = records(postal, mail)
+    assert (record["status"], record["time"]) == ("Held", None)
+    assert "may have been sent" in record["details"]
+    assert row["last_delivery_attempt"] == record["timestamp"]
+    for period in ("hourly", "daily", "monthly", "yearly"):
+        sql = f"SELECT held, bounces FROM stats_{period}"
+        assert postal.servers[1].session.rows(sql) == [{"held": 1, "bounces": 0}]
+    (entry,) = entries(postal_env)
+    assert (entry.server, entry.message, entry.state) == (1, mail.message, EntryState.KEPT)
+    assert entry.sha256 == hashlib.sha256(mail.content).hexdigest()
+    assert (entry.size, entry.reason) == (len(mail.content), "the worker's host is gone")
+    copies = Path(postal_env.env["MAILSLICE_ARTIFACTS"]).glob("postal/quarantine/*")
+    assert [copy.read_bytes() for copy in copies] == [mail.content]
+    again = duty(cli, "--mode", "close")
+    assert (again["found"], counts(again)) == (0, {})
+    assert len(records(postal, mail)) == 1
+
+
+def test_an_answered_message_is_only_taken_out_of_the_queue(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    sent = mails.mail(postal.servers[1], Ended.SENT)
+    bounced = mails.mail(postal.servers[2], Ended.HARD_FAIL)
+    report = duty(cli, "--mode", "close")
+    assert counts(report) == {"completed": 2}
+    assert queue(postal) == {}
+    assert [row["status"] for row in records(postal, sent)] == ["Sent"]
+    assert [row["status"] for row in records(postal, bounced)] == ["HardFail"]
+    assert entries(postal_env) == []
+
+
+def test_what_is_gone_is_lost_and_stops_nothing(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    gone, unlocked, removed, stuck = (
+        mails.mail(postal.servers[1], Ended.LOCKED),
+        mails.mail(postal.servers[1], Ended.NOT_YET, locked_for=timedelta(hours=3)),
+        mails.mail(postal.servers[1], Ended.LOCKED),
+        mails.mail(postal.servers[2], Ended.LOCKED),
+    )
+    mails.lose_message(postal.servers[1], gone.message)
+    mails.lose_message(postal.servers[1], unlocked.message)
+    mails.lose_header_row(postal.servers[1], removed.message)
+    report = duty(cli, "--mode", "close")
+    assert counts(report) == {"lost": 3, "closed": 1}
+    assert queue(postal) == {}
+    (record,) = records(postal, removed)
+    assert record["status"] == "HardFail"
+    assert record["details"] == "Raw message has been removed. Cannot send message."
+    assert message(postal, removed)["status"] == "HardFail"
+    assert message(postal, stuck)["status"] == "Held"
+
+
+def test_retry_gives_back_what_was_not_sent_where_the_holder_is_dead(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    fresh = mails.mail(postal.servers[1], Ended.LOCKED, attempts=3)
+    incoming = mails.mail(postal.servers[1], Ended.LOCKED, scope=INCOMING)
+    deferred = mails.mail(postal.servers[2], Ended.SOFT_FAIL, attempts=1)
+    maybe = mails.mail(postal.servers[2], Ended.HEADERS)
+    living = mails.mail(postal.servers[2], Ended.LOCKED, locked_for=timedelta(minutes=30))
+    since = (postal.now() - timedelta(hours=1)).isoformat() + "Z"
+    report = duty(cli, "--mode", "retry", "--restarted", since)
+    assert counts(report) == {"retried": 3, "closed": 1, "skipped": 1}
+    assert report["skippedBy"] == {"holder may live": 1}
+    rows = queue(postal)
+    assert set(rows) == {fresh.queued, incoming.queued, deferred.queued, living.queued}
+    assert rows[fresh.queued]["attempts"] == 4
+    assert rows[fresh.queued]["locked_by"] is None
+    wait = rows[fresh.queued]["retry_after"] - postal.now()
+    assert timedelta(seconds=600) < wait < timedelta(seconds=660)  # 1.3^3 x 5 min
+    assert rows[deferred.queued]["attempts"] == 2
+    assert [row["status"] for row in records(postal, fresh)] == ["Error"]
+    assert [row["status"] for row in records(postal, deferred)] == ["SoftFail"]
+    assert message(postal, fresh)["status"] == "Error"
+    assert message(postal, maybe)["status"] == "Held"
+
+
+def test_retry_without_a_restart_leaves_everybody_alone(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    mails.mail(postal.servers[1], Ended.LOCKED)
+    report = duty(cli, "--mode", "retry")
+    assert report["skippedBy"] == {"holder may live": 1}
+    accepted = duty(cli, "--mode", "retry", "--accept-duplicates")
+    assert counts(accepted) == {"retried": 1}
+
+
+def test_the_limit_takes_the_oldest_locks_first(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    young, old = (
+        mails.mail(postal.servers[1], Ended.LOCKED, locked_for=timedelta(hours=hours))
+        for hours in (2, 3)
+    )
+    report = duty(cli, "--mode", "close", "--limit", "1")
+    assert counts(report) == {"closed": 1, "left": 1}
+    assert set(queue(postal)) == {young.queued}
+    assert message(postal, old)["status"] == "Held"
+
+
+def test_a_lock_that_was_renewed_since_the_plan_is_left_alone(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    renewed = mails.mail(postal.servers[1], Ended.LOCKED)
+    unlocked = mails.mail(postal.servers[1], Ended.LOCKED)
+    run = planned(cli, "--mode", "close")
+    postal.main.run(
+        "UPDATE queued_messages SET locked_at = UTC_TIMESTAMP(6) WHERE id = %s", renewed.queued
+    )
+    postal.main.run(
+        "UPDATE queued_messages SET locked_at = NULL, locked_by = NULL WHERE id = %s",
+        unlocked.queued,
+    )
+    before = queue(postal)
+    report = rest(cli, run)
+    assert (report["skippedBy"], counts(report)) == ({"lock changed": 2}, {"skipped": 2})
+    assert queue(postal) == before
+    assert entries(postal_env) == []
+
+
+def test_a_batch_that_shrinks_is_left_alone_as_a_whole(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    first, *others = mails.batch(postal.servers[1], 4)
+    alone = mails.mail(postal.servers[2], Ended.LOCKED)
+    run = planned(cli, "--mode", "close")
+    postal.main.run("DELETE FROM queued_messages WHERE id = %s", first.queued)
+    report = rest(cli, run)
+    assert report["skippedBy"] == {"lock changed": 1, "batch in progress": 3}
+    assert set(queue(postal)) == {mail.queued for mail in others}
+    assert message(postal, alone)["status"] == "Held"
+
+
+def test_a_batch_of_the_dead_is_closed_as_a_whole(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    mails.batch(postal.servers[1], 70)
+    assert counts(duty(cli, "--mode", "close")) == {"closed": 70}
+    assert queue(postal) == {}
+
+
+def test_a_server_without_its_database_is_left_out_and_the_others_go_on(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    away = mails.mail(postal.servers[1], Ended.LOCKED)
+    mails.mail(postal.servers[2], Ended.LOCKED)
+    postal.main.run(f"DROP DATABASE `{postal.servers[1].database}`")
+    report = duty(cli, "--mode", "close")
+    assert report["skippedBy"] == {"server unreadable": 1}
+    assert counts(report) == {"closed": 1, "skipped": 1}
+    assert set(queue(postal)) == {away.queued}
+    assert "1" in report["message"]
+
+
+def planned(cli: Cli, *words: str) -> str:
+    answer = cli("duty", "plan", "stuck_mails_postal", *words, "--json").one
+    cli("duty", "check", "stuck_mails_postal", "--run", answer["run"])
+    return answer["run"]
+
+
+def rest(cli: Cli, run: str) -> dict:
+    for step in ("apply", "verify"):
+        cli("duty", step, "stuck_mails_postal", "--run", run)
+    return cli("duty", "report", "stuck_mails_postal", "--run", run, "--json").lines[-1]

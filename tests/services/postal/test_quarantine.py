@@ -1,0 +1,256 @@
+"""`mailslice postal quarantine`: what waits for a person, and the ways out, each once."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from mailslice.testing.postal.databases import FreshPostal
+from mailslice.testing.postal.mails import Ended, PostalMail, PostalMails
+from mailslice.testing.postal.player import Player
+from mailslice.testing.postal.tasks import press_cancel_hold, press_release
+from tests.acceptance.command import Cli
+from tests.conftest import Fresh
+from tests.services.postal.test_kills import end_lock
+
+FIELDS = {
+    *("server", "message", "queuedMessage", "rcptTo", "mailFrom", "domain", "bytes", "sha256"),
+    *("lockedBy", "lockedAt", "stage", "closedAt", "run", "reason", "state"),
+}
+
+
+@pytest.fixture
+def cli(postal_env: Fresh) -> Cli:
+    return Cli(postal_env.env).inside()
+
+
+def close(cli: Cli) -> None:
+    cli("duty", "run", "stuck_mails_postal", "--mode", "close")
+
+
+def listed(cli: Cli) -> list[dict]:
+    return cli.json("postal", "quarantine", "list")
+
+
+def one(mail: PostalMail) -> tuple[object, ...]:
+    return ("--server", mail.server, "--message", mail.message)
+
+
+def queue(postal: FreshPostal) -> list[dict]:
+    return postal.main.rows("SELECT * FROM queued_messages ORDER BY id")
+
+
+def statuses(postal: FreshPostal, mail: PostalMail) -> list[str]:
+    sql = "SELECT status FROM deliveries WHERE message_id = %s ORDER BY id"
+    rows = postal.servers[mail.server].session.rows(sql, mail.message)
+    return [row["status"] for row in rows]
+
+
+def message(postal: FreshPostal, mail: PostalMail) -> dict:
+    sql = "SELECT * FROM messages WHERE id = %s"
+    (row,) = postal.servers[mail.server].session.rows(sql, mail.message)
+    return row
+
+
+def add_stats(mails: PostalMails, postal: FreshPostal, **more: object) -> PostalMail:
+    return mails.mail(postal.servers[1], Ended.HEADERS, **more)
+
+
+def test_the_list_has_all_fields_and_the_state_by_postals_own_rows(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    kept, requeued, finished, cancelled = (add_stats(mails, postal) for _ in range(4))
+    away = mails.mail(postal.servers[2], Ended.LOCKED)
+    close(cli)
+    press_release(postal, 1, requeued.message)
+    mails.delivery(postal.servers[1], finished.message, "Sent", at=postal.now())
+    press_cancel_hold(postal, 1, cancelled.message)
+    postal.main.run(f"DROP DATABASE `{postal.servers[2].database}`")
+    lines = listed(cli)
+    assert all(set(line) == FIELDS for line in lines)
+    assert {(line["server"], line["message"]): line["state"] for line in lines} == {
+        (1, kept.message): "kept",
+        (1, requeued.message): "requeued",
+        (1, finished.message): "finished",
+        (1, cancelled.message): "kept",
+        (2, away.message): "unknown",
+    }
+    (line,) = (line for line in lines if line["message"] == kept.message and line["server"] == 1)
+    assert line["lockedAt"] == kept.locked_at.isoformat(timespec="microseconds") + "Z"
+    assert (line["queuedMessage"], line["bytes"]) == (kept.queued, len(kept.content))
+
+
+def test_release_puts_back_what_was_there_and_a_worker_sends_it_once(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    mail = add_stats(mails, postal, attempts=4, manual=1, batch_key="outgoing-example.org")
+    (before,) = queue(postal)
+    close(cli)
+    answer = cli("postal", "quarantine", "release", *one(mail), "--reason", "all is well", "--json")
+    (row,) = queue(postal)
+    assert answer.one == {
+        "server": 1,
+        "message": mail.message,
+        "result": "released",
+        "queuedMessage": row["id"],
+    }
+    same = ("server_id", "message_id", "domain", "attempts", "route_id", "manual", "batch_key")
+    assert {name: row[name] for name in same} == {name: before[name] for name in same}
+    free = ("locked_by", "locked_at", "retry_after")
+    assert [row[name] for name in free] == [None] * 3
+    assert row["created_at"] == row["updated_at"]
+    assert postal.now() - row["created_at"] < timedelta(minutes=1)
+    assert listed(cli) == []
+    with Player(postal, threads=2) as player:
+        player.wait_until_idle()
+    assert dict(player.records.sent) == {(1, mail.message): 1}
+    assert statuses(postal, mail) == ["Held", "Sent"]
+
+
+def test_an_address_that_is_gone_is_left_out(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    mail = add_stats(mails, postal, ip_address_id=77)
+    close(cli)
+    cli("postal", "quarantine", "release", *one(mail))
+    assert queue(postal)[0]["ip_address_id"] is None
+
+
+def test_what_cannot_be_released_is_refused_and_says_why(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    requeued, finished, gone, lost, good = (add_stats(mails, postal) for _ in range(5))
+    close(cli)
+    press_release(postal, 1, requeued.message)
+    mails.delivery(postal.servers[1], finished.message, "Sent", at=postal.now())
+    mails.lose_message(postal.servers[1], gone.message)
+    mails.lose_header_row(postal.servers[1], lost.message)
+    for mail, why in (
+        (requeued, "requeued"),
+        (finished, "finished"),
+        (gone, "message gone"),
+        (lost, "content lost"),
+    ):
+        answer = cli("postal", "quarantine", "release", *one(mail), "--json", code=1)
+        assert answer.one["result"] == "refused"
+        assert answer.one["why"].startswith(why)
+    lines = cli.json("postal", "quarantine", "release", "--all", "--yes")
+    assert sorted(line["result"] for line in lines) == ["refused"] * 4 + ["released"]
+    assert sorted(row["message_id"] for row in queue(postal)) == [requeued.message, good.message]
+    cli("postal", "quarantine", "release", *one(finished), "--accept-duplicates")
+    assert finished.message in [row["message_id"] for row in queue(postal)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("release",),
+        ("release", "--server", "1"),
+        ("release", "--server", "1", "--message", "1", "--all"),
+        ("release", "--server", "1", "--message", "999"),
+        ("release", "--server", "x", "--message", "1"),
+        ("discard",),
+        ("discard", "--message", "7"),
+        ("discard", "--server", "9", "--message", "9"),
+        ("export", "/dev/null"),
+    ],
+)
+def test_wrong_use_is_said(cli: Cli, words: tuple[str, ...]) -> None:
+    cli("postal", "quarantine", *words, code=2)
+
+
+def test_discard_cancels_postals_hold_and_removes_the_copy(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    held, requeued = add_stats(mails, postal), add_stats(mails, postal)
+    close(cli)
+    press_release(postal, 1, requeued.message)
+    lines = cli.json("postal", "quarantine", "discard", "--all", "--yes", "--reason", "spam")
+    assert [line["result"] for line in lines] == ["discarded", "discarded"]
+    assert statuses(postal, held) == ["Held", "HoldCancelled"]
+    row = message(postal, held)
+    assert (row["status"], row["held"], row["hold_expiry"]) == ("HoldCancelled", 0, None)
+    assert listed(cli) == []
+    assert files(postal_env) == []
+    assert [row["message_id"] for row in queue(postal)] == [requeued.message]
+
+
+def test_discard_leaves_what_a_worker_has_finished(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    mail = add_stats(mails, postal)
+    close(cli)
+    mails.delivery(postal.servers[1], mail.message, "Sent", at=postal.now())
+    cli("postal", "quarantine", "discard", *one(mail), "--yes")
+    assert statuses(postal, mail) == ["Held", "Sent"]
+    assert message(postal, mail)["status"] == "Sent"
+
+
+def test_export_gives_the_bytes_also_when_postal_has_dropped_them(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, tmp_path
+) -> None:
+    odd = add_stats(mails, postal, body=b"\xff\x00 line\nno end")
+    empty = add_stats(mails, postal, body=None)
+    close(cli)
+    mails.lose_message(postal.servers[1], odd.message)
+    folder = tmp_path / "copies"
+    cli("postal", "quarantine", "export", folder)
+    assert (folder / f"1-{odd.message}.eml").read_bytes() == odd.content
+    assert (folder / f"1-{empty.message}.eml").read_bytes() == empty.content
+    cli("postal", "quarantine", "export", folder)
+    (folder / f"1-{odd.message}.eml").write_bytes(b"mine")
+    answer = cli("postal", "quarantine", "export", folder, *one(odd), "--json", code=1)
+    assert "exists with other content" in answer.one["error"]
+    assert (folder / f"1-{odd.message}.eml").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("point", ["postal:release-noted", "postal:release-queued"])
+def test_a_release_that_is_killed_is_finished_once(
+    postal: FreshPostal, mails: PostalMails, postal_env: Fresh, point: str
+) -> None:
+    mail = add_stats(mails, postal)
+    outside = Cli(postal_env.env)
+    close(outside)
+    words = ("postal", "quarantine", "release", *one(mail))
+    killed = outside.but(MAILSLICE_TEST_CRASH_AT=point)
+    killed(*words, code=-signal.SIGKILL)
+    end_lock(postal)
+    assert len(queue(postal)) == (point == "postal:release-queued")
+    with Player(postal, threads=1) as player:
+        player.wait_until_idle()
+        outside(*words)
+        player.wait_until_idle()
+    assert dict(player.records.sent) == {(1, mail.message): 1}
+    assert queue(postal) == []
+    assert listed(outside) == []
+    assert files(postal_env) == []
+
+
+@pytest.mark.parametrize(
+    "point", ["postal:kept", "postal:taken", "postal:recorded", "postal:committed"]
+)
+def test_a_closing_that_is_killed_is_finished_once(
+    postal: FreshPostal, mails: PostalMails, postal_env: Fresh, point: str
+) -> None:
+    mail = add_stats(mails, postal)
+    outside = Cli(postal_env.env)
+    run = ("duty", "run", "stuck_mails_postal", "--mode", "close")
+    outside.but(MAILSLICE_TEST_CRASH_AT=point)(*run, code=-signal.SIGKILL)
+    end_lock(postal)
+    assert len(queue(postal)) == (point != "postal:committed")
+    outside(*run)
+    assert queue(postal) == []
+    assert statuses(postal, mail) == ["Held"]
+    held = postal.servers[1].session.rows("SELECT held FROM stats_daily")
+    assert held == [{"held": 1}]
+    (line,) = listed(outside)
+    assert (line["message"], line["state"]) == (mail.message, "kept")
+    assert len(files(postal_env)) == 1
+
+
+def files(env: Fresh) -> list[str]:
+    folder = Path(env.env["MAILSLICE_ARTIFACTS"], "postal", "quarantine")
+    return [file.name for file in folder.glob("*")]

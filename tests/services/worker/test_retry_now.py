@@ -1,0 +1,136 @@
+"""Delayed mails that are tried now: once each, beside live workers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mailslice.admin.filters import MailFilter
+from mailslice.codec.wildcards import Wildcard
+from mailslice.model.errors import Refused
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.publishing import ready_messages
+from mailslice.worker import open_worker
+from mailslice.worker.io.context import Tuning
+from mailslice.worker.retrying import deliver_due, retry_now
+from tests.services.worker.conftest import mail
+
+CONTENT = b"A: b\r\n\r\nlater"
+EVERY = MailFilter()
+HOUR = timedelta(hours=1)
+SHORT = Tuning(copy_before_row=1.0)
+"""The copy that comes before the row expires while a test waits."""
+
+
+async def delivered(deliveries: Any, seconds: float) -> list[Any]:
+    """All that is handed out within this time."""
+    found = []
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                delivery = await anext(deliveries)
+                found.append(delivery)
+    except TimeoutError:
+        return found
+
+
+def waiting(spool: Any) -> int:
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        return ready_messages(connection.channel(), spool.names.work_queue)
+
+
+async def test_a_delayed_mail_is_delivered_once_beside_a_live_worker(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue, tuning=SHORT) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = asyncio.ensure_future(anext(deliveries))
+            await asyncio.sleep(1)
+            outcome = await retry_now(worker, EVERY)
+            assert (outcome.retried, outcome.soon) == ([item.enqueue_id], 0)
+            delivery = await asyncio.wait_for(first, 20)
+            assert delivery.item == item
+            assert await delivered(deliveries, 6) == []
+            await delivery.complete()
+        assert spool.live() == []
+
+
+async def test_a_mail_that_fails_again_keeps_its_new_delay(spool: Any) -> None:
+    """The retry's second copy, and the old one, belong to rows that are gone."""
+    async with open_worker(spool.settings, spool.queue, tuning=SHORT) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = asyncio.ensure_future(anext(deliveries))
+            await asyncio.sleep(1)
+            await retry_now(worker, EVERY)
+            delivery = await asyncio.wait_for(first, 20)
+            await delivery.retry(after=HOUR)
+            assert await delivered(deliveries, 6) == []
+        row = spool.stores.own.delayed_mails.get(spool.queue, item.enqueue_id)
+        assert row.due > datetime.now(UTC) + timedelta(minutes=50)
+
+
+async def test_without_a_worker_the_asker_brings_the_mails_to_the_queue(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        items = [await worker.enqueue(mail(f"m-{n}"), CONTENT, delay=HOUR) for n in range(3)]
+        outcome = await retry_now(worker, EVERY)
+        assert set(outcome.retried) == {item.enqueue_id for item in items}
+        assert await deliver_due(worker, outcome.retried) == 0
+        assert await asyncio.to_thread(waiting, spool) == 3
+        again = await retry_now(worker, EVERY)
+        assert (again.retried, again.soon) == ([], 0)
+
+
+async def test_asked_again_before_they_are_delivered_nothing_is_doubled(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue, tuning=SHORT) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        assert (await retry_now(worker, EVERY)).retried == [item.enqueue_id]
+        again = await retry_now(worker, EVERY)
+        assert (again.retried, again.soon) == ([], 1)
+        assert await deliver_due(worker, [item.enqueue_id]) == 0
+        await asyncio.sleep(3)
+        assert await asyncio.to_thread(waiting, spool) == 1
+
+
+async def test_only_what_matches_and_is_far_is_retried(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        wanted = await worker.enqueue(
+            mail("one", recipients=("a@example.net",)), CONTENT, delay=HOUR
+        )
+        await worker.enqueue(mail("two", recipients=("a@example.org",)), CONTENT, delay=HOUR)
+        await worker.enqueue(mail("one", recipients=("b@example.net",)), CONTENT)
+        soon = await worker.enqueue(mail("soon"), CONTENT, delay=timedelta(seconds=50))
+        deleted = await worker.enqueue(mail("deleted"), CONTENT, delay=HOUR)
+        spool.stores.tables.deleted.mark_many(spool.queue, [deleted.enqueue_id])
+        by_domain = MailFilter(domain="example.net", name=Wildcard("o*"))
+        assert (await retry_now(worker, by_domain, dry_run=True)).retried == [wanted.enqueue_id]
+        assert (await retry_now(worker, by_domain)).retried == [wanted.enqueue_id]
+        ids = frozenset({soon.enqueue_id, deleted.enqueue_id, uuid4()})
+        outcome = await retry_now(worker, MailFilter(ids=ids))
+        assert (outcome.retried, outcome.soon, outcome.deleted) == ([], 1, 1)
+
+
+async def test_a_mail_that_is_delayed_anew_meanwhile_is_left_as_it_is(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        table = spool.stores.own.delayed_mails
+        before = table.get(spool.queue, item.enqueue_id)
+        table.close(spool.queue, item.enqueue_id, uuid4(), before.written_us)
+        assert not await worker.state.delays.bring_forward(before)
+        assert table.get(spool.queue, item.enqueue_id).published
+
+
+async def test_two_who_retry_do_not_do_it_at_once(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        locks, lock = spool.stores.own.locks, f"retry/{spool.queue}"
+        locks.acquire(lock, "somebody", timedelta(minutes=1))
+        with pytest.raises(Refused, match="somebody else retries"):
+            await retry_now(worker, EVERY, tries=2)
+        locks.release(lock, "somebody")
+        assert len((await retry_now(worker, EVERY)).retried) == 1
+        assert locks.holder(lock) is None

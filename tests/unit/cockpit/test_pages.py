@@ -1,0 +1,355 @@
+"""The cockpit without stores: rights, headers, text of strangers, last known figures."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fastapi import HTTPException
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+from mailslice.cockpit.app import ROUTES, STATIC, Schedule, cockpit
+from mailslice.cockpit.data_docs import docs_path, safe_path
+from mailslice.cockpit.facts import Facts
+from mailslice.cockpit.rights import Right
+from mailslice.maintenance.health import Health, HealthVerdict
+from mailslice.maintenance.overview import QueueOverview
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.settings import DutySettings, Settings
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m"
+MEASURED = {
+    "status": "done",
+    "measuredAt": "2026-11-23T11:45:00Z",
+    "finished": "2026-11-23T11:45:10Z",
+    "size": 7,
+    "live": 7,
+    "window": 3600,
+    "shape": {
+        "columns": ["5", "10"],
+        "total": [3, 4],
+        "domains": [{"domain": HOSTILE, "total": 7, "counts": [3, 4]}],
+    },
+    "slices": [{"start": "2026-11-23T11:00:00Z", "live": 7, "dead": 1200, "survivors": 0}],
+    "alerts": [
+        {"name": "oldest_mail", "text": HOSTILE, "since": "2026-11-23T02:10:00Z", "told": "x"}
+    ],
+}
+
+
+def one(queue="spool", health=Health.OK, why="empty", reports=None):
+    return QueueOverview(
+        queue=queue,
+        verdict=HealthVerdict(health, why, None if health is Health.OK else "mailslice help"),
+        size=7,
+        size_at=NOW - timedelta(minutes=15),
+        oldest=NOW - timedelta(hours=3),
+        ready=5,
+        unacknowledged=2,
+        delayed=0,
+        parked=0,
+        dead_letters=None,
+        consumers=1,
+        enqueue_rate=1.25,
+        deliver_rate=None,
+        workers=1,
+        reports=reports or {},
+    )
+
+
+class Stores:
+    """Opened and closed; the pages under test ask nothing of it."""
+
+    def close(self):
+        pass
+
+    def existing_runs(self):
+        return None
+
+
+class Look:
+    """What the overview says; raises what it is told to."""
+
+    def __init__(self, *queues):
+        self.queues, self.error, self.asked = list(queues), None, 0
+
+    def __call__(self, _stores, _clock):
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return self.queues
+
+
+class Time:
+    now = NOW
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def look():
+    return Look(one("spool", reports={"queue_size": MEASURED}), one(HOSTILE, Health.LATE, HOSTILE))
+
+
+@pytest.fixture
+def time():
+    return Time()
+
+
+@pytest.fixture
+def facts(look, time, tmp_path):
+    settings = Settings(duty=DutySettings(artifacts=str(tmp_path)))
+    return Facts(lambda: settings, time, look, open_stores=lambda _settings: Stores())
+
+
+@pytest.fixture
+def client(facts):
+    return TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+
+
+def addresses(parameters="?name=spool&queue=spool&id=x&duty=queue_size"):
+    return {
+        path: path.replace("{name}", "x.js").replace("{path:path}", "x.html") + parameters
+        for path in ROUTES
+    }
+
+
+def test_every_route_has_a_right_in_the_table(facts):
+    app = cockpit(facts, dict.fromkeys(Right, lambda: None))
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    assert len(routes) == len(app.routes)
+    assert {route.path for route in routes} == set(ROUTES)
+    assert {method for route in routes for method in route.methods} == {"GET"}
+
+
+@pytest.mark.parametrize("right", Right)
+def test_each_route_is_refused_to_whoever_lacks_its_right(facts, right):
+    def refuse():
+        raise HTTPException(403, "no")
+
+    guards = {each: refuse if each is right else lambda: None for each in Right}
+    client = TestClient(cockpit(facts, guards), raise_server_exceptions=False)
+    answers = {path: client.get(address).status_code for path, address in addresses().items()}
+    refused = {path for path, status in answers.items() if status == 403}
+    assert refused == {path for path, (needed, _) in ROUTES.items() if needed is right}
+
+
+def test_the_overview_shows_the_figures_with_their_age(client):
+    text = client.get("/").text
+    assert '>7<small class="faint"> 15 min<' in text
+    assert "3 h" in text
+    assert "1.2/s" in text
+    assert text.count('title="unknown"') >= 2
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/", "/queue?name=spool&tab=domains", "/queue?name=spool&tab=slices", "/?dag=%3Cb%3E&run=r"],
+)
+def test_text_of_strangers_is_text(client, address):
+    answer = client.get(address)
+    assert answer.status_code == 200
+    assert "<script>alert" not in answer.text
+    assert "\u202e" not in answer.text
+    assert "\x1b" not in answer.text
+
+
+def test_a_queue_with_a_hostile_name_is_found_by_its_link(client):
+    href = re.search(r'class="name" href="(queue\?name=%3C[^"]+)"', client.get("/").text)
+    assert client.get("/" + href[1] + "&tab=domains").status_code == 200
+
+
+def test_the_domains_are_shaded_by_their_share(client):
+    text = client.get("/queue?name=spool&tab=domains").text
+    assert 'class="number heat-7">3<' in text
+    assert 'class="number heat-9">4<' in text
+
+
+def test_the_slices_are_on_a_time_axis(client):
+    text = client.get("/queue?name=spool&tab=slices").text
+    (data,) = re.findall(r'data-chart="([^"]+)"', text)
+    assert json.loads(data.replace("&#34;", '"')) == {
+        "x": [1795431600],
+        "live": [7],
+        "dead": [1200],
+        "window": 3600,
+    }
+
+
+def test_an_overview_is_shared_for_five_seconds(client, look, time):
+    client.get("/")
+    time.now = NOW + timedelta(seconds=4)
+    client.get("/")
+    assert look.asked == 1
+
+
+def test_an_overview_of_more_than_a_minute_is_made_anew_first(client, look, time):
+    client.get("/")
+    look.queues = [one("other")]
+    time.now = NOW + timedelta(minutes=2)
+    assert "other" in client.get("/").text
+
+
+def test_without_a_store_the_last_known_figures_are_shown_and_why(client, look, time):
+    client.get("/")
+    look.error = StoreUnavailable("RabbitMQ at 127.0.0.1:5672 does not answer")
+    time.now = NOW + timedelta(minutes=2)
+    text = client.get("/").text
+    assert "RabbitMQ at 127.0.0.1:5672 does not answer. These are the last known figures." in text
+    assert "figures of 2 min ago" in text
+
+
+def test_without_a_store_and_any_figures_it_is_503_with_the_store(client, look):
+    look.error = StoreUnavailable("RabbitMQ at 127.0.0.1:5672 does not answer")
+    answer = client.get("/")
+    assert (answer.status_code, answer.json()) == (
+        503,
+        {"detail": "RabbitMQ at 127.0.0.1:5672 does not answer"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/queue?name=none", 404),
+        ("/queue?name=spool&tab=none", 404),
+        ("/mail?queue=spool&id=none", 400),
+        ("/form?duty=none", 404),
+        ("/queue?name=" + "x" * 400, 422),
+        ("/docs", 404),
+        ("/redoc", 404),
+        ("/openapi.json", 404),
+    ],
+)
+def test_what_is_not_there_is_said(client, address, status):
+    assert client.get(address).status_code == status
+
+
+def test_a_form_has_the_params_of_the_duty_and_begins_as_a_dry_run(client):
+    text = client.get("/form?duty=queue_cleanup").text
+    assert re.search(r'name="dry_run" data-kind="boolean" checked', text)
+    assert 'name="grace"' in text
+    assert 'name="time_limit"' not in text
+
+
+def test_maintenance_says_schedule_and_pause(facts):
+    known = {"queue_size": Schedule("*/15 * * * *", paused=True, next=None)}
+    app = cockpit(facts, dict.fromkeys(Right, lambda: None), schedules=lambda: known)
+    text = TestClient(app).get("/maintenance").text
+    assert "*/15 * * * *" in text
+    assert ">paused<" in text
+    assert "Airflow does not know it" in text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "application/json"},
+        {"content-type": "application/json", "origin": "http://evil.example"},
+        {"content-type": "application/json", "origin": "null"},
+        {"content-type": "text/plain", "origin": "http://testserver"},
+        {"content-type": "application/x-www-form-urlencoded", "origin": "http://testserver"},
+    ],
+)
+def test_a_write_from_elsewhere_or_without_json_is_refused_before_any_route(client, headers):
+    assert client.post("/api/queues", headers=headers, content=b"{}").status_code == 403
+
+
+def test_a_write_of_this_site_finds_no_route(client):
+    headers = {"content-type": "application/json; charset=utf-8", "origin": "http://testserver"}
+    assert client.post("/api/queues", headers=headers, content=b"{}").status_code == 405
+
+
+def test_every_answer_lets_nothing_in_from_outside(client):
+    for address in ("/", "/static/cockpit.css", "/api/queues", "/docs/none.html"):
+        headers = client.get(address).headers
+        assert "default-src 'none'" in headers["content-security-policy"], address
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_pages_have_no_script_or_style_of_their_own_and_only_relative_addresses(client):
+    for address in ("/", "/queue?name=spool&tab=domains", "/maintenance", "/form?duty=queue_size"):
+        text = client.get(address).text
+        assert not re.search(r"<script(?![^>]+src=)", text), address
+        assert "<style" not in text
+        assert " style=" not in text
+        assert not re.search(r"\son\w+=", text)
+        assert not re.search(r'(?:href|src|action|hx-get)="(?:/|https?:)', text), address
+
+
+def test_the_script_puts_no_html_into_the_page(client):
+    script = client.get("/static/cockpit.js").text
+    for way in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "Function(",
+    ):
+        assert way not in script
+
+
+def test_only_files_of_the_page_are_static(client):
+    assert client.get("/static/cockpit.css").headers["content-type"].startswith("text/css")
+    assert {file.name for file in STATIC.iterdir()} >= {"htmx.min.js", "uPlot.iife.min.js"}
+    for name in ("..%2fapp.py", "app.py", "licences.txt"):
+        assert client.get(f"/static/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "good"),
+    [
+        ("index.html", True),
+        ("gates/queue_cleanup-spool-r1-check.html", True),
+        ("a/../b", False),
+        ("../secret", False),
+        ("..", False),
+        ("a//b", False),
+        ("/etc/passwd", False),
+        ("a/./b", False),
+        ("a\\..\\b", False),
+        ("a\x00b", False),
+        ("", False),
+    ],
+)
+def test_a_path_of_data_docs_never_leaves_its_folder(path, good):
+    assert safe_path(path) is good
+
+
+def test_data_docs_are_served_with_their_media_type_and_run_no_script(client, tmp_path):
+    (tmp_path / "data_docs" / "gates").mkdir(parents=True)
+    (tmp_path / "data_docs" / "index.html").write_text("<p>all</p>")
+    (tmp_path / "data_docs" / "tool.sh").write_text("no")
+    (tmp_path / "secret.html").write_text("secret")
+    (tmp_path / "data_docs" / "link.html").symlink_to(tmp_path / "secret.html")
+    answer = client.get("/docs/index.html")
+    assert (answer.text, answer.headers["content-type"]) == (
+        "<p>all</p>",
+        "text/html; charset=utf-8",
+    )
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert "script-src" not in answer.headers["content-security-policy"]
+    for path in ("link.html", "tool.sh", "missing.html", "gates"):
+        assert client.get(f"/docs/{path}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("link", "path"),
+    [
+        ("file:///srv/a/data_docs/gates/x.html", "gates/x.html"),
+        ("s3a://bucket/p/data_docs/gates/x.html", "gates/x.html"),
+        ("file:///srv/a/data_docs/gates/a%2B00.html", "gates/a+00.html"),
+        ("s3a://bucket/data_docs/gates/a%2B00.html", "gates/a%2B00.html"),
+        ("file:///srv/data_docs/%2e%2e/x", None),
+        ("file:///srv/data_docs/../x", None),
+        ("http://elsewhere/x.html", None),
+        (None, None),
+    ],
+)
+def test_links_to_data_docs_become_paths_of_the_page(link, path):
+    assert docs_path(link) == path

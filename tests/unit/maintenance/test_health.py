@@ -1,0 +1,140 @@
+"""The table facts -> health, and that an unknown fact never makes a queue look well."""
+
+from datetime import timedelta
+
+import pytest
+
+from mailslice.maintenance.health import Health, HealthFacts, judge
+
+WELL = {
+    "waiting": 10,
+    "counted_ago": timedelta(seconds=2),
+    "in_broker": 10,
+    "ready": 8,
+    "delayed": 0,
+    "consumers": 2,
+    "oldest": timedelta(minutes=3),
+}
+
+
+def verdict(**facts):
+    return judge(HealthFacts("spool", **{**WELL, **facts}))
+
+
+@pytest.mark.parametrize(
+    ("facts", "health", "why", "next_"),
+    [
+        ({}, Health.OK, "10 mails wait; the oldest for 3 min", None),
+        ({"waiting": 0, "in_broker": 0, "ready": 0, "oldest": None}, Health.OK, "empty", None),
+        (
+            {"waiting": 105, "in_broker": 0, "ready": 0},
+            Health.LOST,
+            "105 mails wait; the broker has 0 of them (counted 2 s ago)",
+            "mailslice duty run queue_audit --queue spool",
+        ),
+        (
+            {"lost": 3},
+            Health.LOST,
+            "the audit found 3 mails that are in no queue of the broker",
+            "mailslice queue audit spool",
+        ),
+        (
+            {"stuck": 2},
+            Health.STUCK,
+            "2 mails are in flight far too long",
+            "mailslice duty run stuck_mails --queue spool --dry-run",
+        ),
+        (
+            {"silent": 4},
+            Health.STUCK,
+            "workers without a heartbeat hold 4 mails",
+            "mailslice duty run stuck_mails --queue spool --dry-run",
+        ),
+        (
+            {"consumers": 0},
+            Health.NO_WORKERS,
+            "8 messages are ready, and nobody consumes them",
+            "mailslice worker run spool",
+        ),
+        (
+            {"oldest": timedelta(hours=49)},
+            Health.LATE,
+            "the oldest mail waits for 2 days, more than 1d",
+            "mailslice queue shape spool",
+        ),
+        (
+            {"unanswered": ("Cassandra",)},
+            Health.UNKNOWN,
+            "Cassandra did not answer",
+            "mailslice config check",
+        ),
+        (
+            {"waiting": None, "oldest": None},
+            Health.UNKNOWN,
+            "its mails were never counted",
+            "mailslice duty run queue_size --queue spool",
+        ),
+        (
+            {"ready": None},
+            Health.UNKNOWN,
+            "RabbitMQ has no figures of the work queue yet",
+            "mailslice queue show spool",
+        ),
+        (
+            {"held": "ada until 12:00, a storm of bounces"},
+            Health.HELD,
+            "held: ada until 12:00, a storm of bounces",
+            "mailslice queue release spool",
+        ),
+    ],
+)
+def test_word_reason_and_next_step(facts, health, why, next_):
+    found = verdict(**facts)
+    assert (found.health, found.why, found.next) == (health, why, next_)
+
+
+def test_the_worst_word_counts():
+    everything = {
+        "waiting": 105,
+        "in_broker": 0,
+        "stuck": 1,
+        "consumers": 0,
+        "oldest": timedelta(days=3),
+        "held": "ada",
+    }
+    words = []
+    for gone, harmless in (
+        ("in_broker", 105),
+        ("stuck", 0),
+        ("consumers", 1),
+        ("oldest", None),
+        ("held", None),
+    ):
+        words.append(verdict(**everything).health)
+        everything[gone] = harmless
+    words.append(verdict(**everything).health)
+    assert words == [
+        Health.LOST,
+        Health.STUCK,
+        Health.NO_WORKERS,
+        Health.LATE,
+        Health.HELD,
+        Health.OK,
+    ]
+    assert sorted(words, key=lambda word: word.severity) == words
+
+
+def test_delayed_mails_are_not_late():
+    waiting = {"oldest": timedelta(days=3), "waiting": 10, "in_broker": 10}
+    assert verdict(**waiting, delayed=10).health is Health.OK
+    assert verdict(**waiting, delayed=9).health is Health.LATE
+
+
+def test_what_moves_while_it_is_counted_is_not_lost():
+    assert verdict(waiting=110, in_broker=10, moving=10.0).health is Health.OK
+    assert verdict(waiting=110, in_broker=10, moving=1.0).health is Health.LOST
+
+
+def test_mails_of_an_unknown_broker_are_not_lost():
+    assert verdict(in_broker=None).health is Health.OK
+    assert verdict(in_broker=None, unanswered=("Cassandra",)).health is Health.UNKNOWN

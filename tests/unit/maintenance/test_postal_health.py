@@ -1,0 +1,139 @@
+"""The table facts -> health of a Postal's queue, and what reports make of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mailslice.maintenance.health import Health
+from mailslice.maintenance.postal_health import (
+    PostalHealthFacts,
+    as_json,
+    judge_postal,
+    of_reports,
+)
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+WELL = {
+    "looked_ago": timedelta(minutes=3),
+    "mode": "close",
+    "queued": 1200,
+    "quarantined": 0,
+}
+REPORT = {
+    "status": "done",
+    "finished": "2026-11-23T11:57:00Z",
+    "mode": "close",
+    "queued": 1200,
+    "found": 9,
+    "byState": {"stuck": 6, "message gone": 2, "content lost": 1},
+    "byStage": {"maybe sent": 6},
+    "oldestSeconds": 7200.0,
+    "lockTimeoutSeconds": 600.0,
+    "p99Seconds": 1.5,
+    "unreadable": {},
+    "closed": 4,
+    "retried": 0,
+    "completed": 2,
+    "lost": 3,
+    "quarantined": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "health", "why", "next_"),
+    [
+        ({}, Health.OK, "no message is stuck; 1,200 are queued", None),
+        (
+            {"gone": 2},
+            Health.LOST,
+            "2 queued messages have no content, or no message any more",
+            "mailslice postal stuck",
+        ),
+        (
+            {"stuck": 3, "oldest": timedelta(hours=5), "mode": "shadow"},
+            Health.STUCK,
+            (
+                "3 messages are locked by workers that do not go on, the oldest for 5 h; "
+                "mode shadow leaves them there"
+            ),
+            "mailslice postal stuck",
+        ),
+        (
+            {"quarantined": 7},
+            Health.HELD,
+            "7 messages are in quarantine and wait for a person",
+            "mailslice postal quarantine list",
+        ),
+        (
+            {"unreadable": ("3", "5"), "quarantined": 7},
+            Health.UNKNOWN,
+            "servers that cannot be read: 3, 5",
+            "mailslice config check",
+        ),
+        (
+            {"looked_ago": None},
+            Health.UNKNOWN,
+            "its queue was never looked at",
+            "mailslice duty run stuck_mails_postal",
+        ),
+        (
+            {"looked_ago": timedelta(hours=3)},
+            Health.UNKNOWN,
+            "nobody has looked for 3 h",
+            "mailslice duty run stuck_mails_postal",
+        ),
+        (
+            {"failed": "plan: MariaDB is away"},
+            Health.UNKNOWN,
+            "plan: MariaDB is away",
+            "mailslice config check",
+        ),
+        # The worst is said: what is known to be stuck, though the last run failed.
+        (
+            {"stuck": 1, "failed": "plan: MariaDB is away", "quarantined": 1},
+            Health.STUCK,
+            "1 messages are locked by workers that do not go on",
+            "mailslice postal stuck",
+        ),
+    ],
+)
+def test_each_fact_has_its_word(
+    facts: dict[str, Any], health: Health, why: str, next_: str | None
+) -> None:
+    verdict = judge_postal(PostalHealthFacts(**{**WELL, **facts}))
+    assert (verdict.health, verdict.why, verdict.next) == (health, why, next_)
+
+
+def test_nothing_known_is_not_well() -> None:
+    assert judge_postal(PostalHealthFacts()).health is Health.UNKNOWN
+
+
+def test_what_a_run_dealt_with_is_not_stuck_any_more() -> None:
+    one = of_reports([REPORT], NOW)
+    assert (one.facts.stuck, one.facts.gone, one.verdict.health) == (0, 0, Health.OK)
+    assert one.facts.looked_ago == timedelta(minutes=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [({"closed": 3}, (1, 0)), ({"lost": 1}, (0, 2)), ({"closed": 0, "completed": 0}, (6, 0))],
+)
+def test_what_it_left_is(change: dict[str, Any], left: tuple[int, int]) -> None:
+    facts = of_reports([{**REPORT, **change}], NOW).facts
+    assert (facts.stuck, facts.gone) == left
+
+
+def test_a_run_that_failed_before_it_looked_hides_no_figure() -> None:
+    failed = {"status": "failed", "finished": "2026-11-23T11:59:00Z", "message": "plan: away"}
+    one = of_reports([failed, {**REPORT, "quarantined": 4}], NOW)
+    assert (one.verdict.health, one.verdict.why) == (Health.UNKNOWN, "plan: away")
+    shown = as_json(one)
+    assert (shown["quarantined"], shown["lookedAt"]) == (4, NOW - timedelta(minutes=3))
+
+
+def test_no_report_shows_no_zero() -> None:
+    shown = as_json(of_reports([], NOW))
+    assert {shown[name] for name in ("found", "stuck", "gone", "quarantined")} == {None}
