@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.distance import at_distance
+from mailslice.bench.event_lines import event_cost
 from mailslice.bench.isolated import isolated
 from mailslice.bench.measure import Work, measure_hotpath
 from mailslice.bench.paced import measure_paced
@@ -114,6 +115,7 @@ def measure(
         figures = [{key: run[key] for key in run if key not in _INPUTS} for run in runs]
         result = {key: runs[0][key] for key in _INPUTS} | combined(figures, middle)
         result["warm_up"] = warm_up
+        result["events"] = isolated(event_cost, result["dequeue_cpu_seconds_per_1000"])
         if spec.rtt:
             result["rtt_ms"] = spec.rtt / timedelta(milliseconds=1)
         if spec.load:

@@ -76,6 +76,7 @@ def test_hotpath_answers_with_its_figures_and_removes_the_queue_that_it_made(cli
     assert all(found[key] > 0 for key in keys)
     assert found["peak_mib"] < 95, "100 MB: did the worker import boto3 or numpy?"
     assert found["enqueue_ms"].keys() == found["dequeue_ms"].keys() == {"p50", "p95", "p99"}
+    assert 0 < found["events"]["share"] < 1
     assert found["limits"].keys() == LIMITS
     assert all(rate > 0 for rate in found["limits"].values())
     assert found["stores_cpu_seconds_per_1000"].keys() == {"cassandra", "rabbitmq", "s3"}

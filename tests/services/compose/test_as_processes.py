@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 import zipfile
 from base64 import b64encode
@@ -149,6 +150,16 @@ class Here:
         )
         return done.returncode == 0
 
+    def ready(self, service: str) -> bool:
+        """Whether /readyz of the service answers 200: from then on its own port is open."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ports[service]['8000']}/readyz", timeout=10
+            ) as answer:
+                return bool(answer.status == 200)
+        except urllib.error.HTTPError:
+            return False
+
 
 @pytest.fixture
 def here(fresh: Fresh, broker_user: str, tmp_path: Path) -> Here:
@@ -247,12 +258,15 @@ def test_a_mail_goes_in_by_smtp_and_comes_out_in_the_maildir(image: Builder, her
     with (
         running(here, "mailslice-worker", image),
         running(here, "mailslice-smtp-in", image),
-        smtplib.SMTP("127.0.0.1", here.ports["mailslice-smtp-in"]["2525"], timeout=30) as client,
     ):
-        client.login("mailslice", AWKWARD)
-        client.sendmail("me@example.com", ["you@example.org"], b"Subject: compose\r\n\r\nhello\r\n")
-        until(lambda: list((here.folder / "maildir").glob("**/new/*")))
         port = here.ports["mailslice-smtp-in"]["2525"]
+        until(lambda: here.ready("mailslice-smtp-in"))
+        with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+            client.login("mailslice", AWKWARD)
+            client.sendmail(
+                "me@example.com", ["you@example.org"], b"Subject: compose\r\n\r\nhello\r\n"
+            )
+        until(lambda: list((here.folder / "maildir").glob("**/new/*")))
         with (
             smtplib.SMTP("127.0.0.1", port, timeout=30) as stranger,
             pytest.raises(smtplib.SMTPAuthenticationError),

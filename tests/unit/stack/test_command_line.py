@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stack import benching, command_line
+from stack import benching, command_line, postal_bench
 from stack.command_line import CommandLine
 from stack.program import past_proxies
 from stack.settings import Profile, stack_settings
@@ -81,6 +81,9 @@ def test_a_benchmark_that_failed_fails_and_writes_no_page(
     monkeypatch.setattr(benching, "s3_servers", lambda _: [tmp_path / "server.json"])
     monkeypatch.setattr(CommandLine, "show", lambda _, *words: commands.append(words) or code)
     monkeypatch.setattr(benching, "write_pages", pages.append)
+    postal: list[int] = []
+    monkeypatch.setattr(postal_bench, "bench_postal", lambda port, *_: postal.append(port) or 0)
     assert benching.bench(arguments) == code
+    assert postal == ([] if arguments else [stack.ports.mariadb_port])
     assert bool(pages) is written
     assert ("--server" in commands[0]) is (commands[0][1] != "hotpath")

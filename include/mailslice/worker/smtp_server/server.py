@@ -86,10 +86,14 @@ async def _until_signal(  # noqa: PLR0917
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     opening = open_worker(_with_room_for_trace(settings), queue, event_log=events)
     async with opening as worker:
-        watching = [
-            asyncio.create_task(_beat(worker, liveness)),
-            asyncio.create_task(_stay_connected(worker)),
-        ]
+        watching = [asyncio.create_task(_stay_connected(worker))]
+
+        def listening(host: str, port: int) -> None:
+            # /readyz answers 200 from the first beat: a client that came before would be refused.
+            watching.append(asyncio.create_task(_beat(worker, liveness)))
+            if on_listening is not None:
+                on_listening(host, port)
+
         try:
             await serve(
                 settings,
@@ -98,7 +102,7 @@ async def _until_signal(  # noqa: PLR0917
                 stop,
                 clock=system_clock,
                 metrics=metrics,
-                on_listening=on_listening,
+                on_listening=listening,
             )
         finally:
             for task in watching:
