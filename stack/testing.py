@@ -18,7 +18,7 @@ _TESTS_FAILED = 1
 
 
 def test(arguments: list[str]) -> int:
-    """Runs all tiers, with their coverage, or what the arguments name, against services of its own.
+    """Runs all tiers, or what the arguments name, against services of its own.
 
     Gives pytest's exit code.
     """
@@ -56,7 +56,7 @@ def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
     processes = stack_settings(Profile.TEST).sizes.test_processes
     # As they are found: whole systems first, quick ones fill the end.
     spread = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
-    code = _run(["--cov=mailslice", "--cov-report=term:skip-covered", *spread], environment)
+    code = _run(spread, environment)
     if code != _TESTS_FAILED:
         return code
     print("\nmake test: what failed runs once more, one test at a time", flush=True)
