@@ -13,6 +13,7 @@ import pytest
 
 from mailslice.maintenance import registry
 from mailslice.model.settings import clone_root
+from tests.acceptance.airflow_process import airflow_standalone
 from tests.conftest import Fresh
 from tests.wheel import Installed, build, installed
 
@@ -84,3 +85,26 @@ def test_the_bundle_has_a_dag_for_each_duty_and_no_import_error(theirs):
 def test_the_folder_is_the_packages_own(theirs):
     [answer] = theirs.mailslice("airflow", "dags")
     assert str(answer["folder"]).startswith(f"{theirs.there.venv}/lib/")
+
+
+def test_a_duty_runs_from_the_wheel(theirs, tmp_path):
+    """Nothing of the clone is on the path of this Airflow."""
+    theirs.mailslice("queue", "create", "spool", "--reason", "wheel")
+    settings = {
+        **theirs.settings,
+        "AIRFLOW_HOME": str(tmp_path / "home"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "no-dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(tmp_path / "no-plugins"),
+        "PYTHONPATH": "",
+        "MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts"),
+    }
+    python = theirs.there.venv / "bin" / "python"
+    with airflow_standalone(
+        tmp_path / "home", settings, dags=["queue_size"], python=python
+    ) as airflow:
+        airflow.connect("local[2]")
+        run = airflow.trigger("queue_size", {"reason": "wheel", "dry_run": False})
+        states = airflow.wait("queue_size", run)
+    assert set(states.values()) == {"success"}, states
+    [report] = theirs.mailslice("report", "last", "--duty", "queue_size", "--queue", "spool")
+    assert (report["dagRun"], report["size"]) == (run, 0)

@@ -127,7 +127,7 @@ class GuardContract:
     def test_check_shows_both_and_changes_nothing(self, make_guard):
         make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure()
         verdict = make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="2").check()
-        assert (verdict.stored, verdict.wanted) == (
+        assert (verdict.stored, verdict.requested) == (
             ViewConfiguration(HOUR, 3),
             ViewConfiguration(HOUR, 2),
         )

@@ -16,7 +16,7 @@ from mailslice.model.names import queue_name
 from mailslice.model.slices import bucket_of
 from mailslice.stores import Stores
 from mailslice.view.configuration import Shape, view_shape
-from mailslice.view.live_rows import Glance, LiveRows, Position, SliceCounts, trusted_survivors
+from mailslice.view.live_rows import LiveRows, LiveSummary, Position, SliceCounts, trusted_survivors
 
 _ALL = MailFilter()
 _FEW_IDS = 1000
@@ -61,11 +61,11 @@ class MailQueue:
         """How many mails are live: exact to the last enqueue."""
         return self._remembering.count(self._clock())
 
-    def glance(self, most: int, most_partitions: int | None = None) -> Glance | None:
+    def live_summary(self, most: int, most_partitions: int | None = None) -> LiveSummary | None:
         """Size and oldest mail, exact as `size` is; None when more than `most` rows, or
         `most_partitions`, would have to be read.
         """
-        return self._remembering.glance(self._clock(), most, most_partitions)
+        return self._remembering.live_summary(self._clock(), most, most_partitions)
 
     def slices(self) -> Iterator[SliceCounts]:
         """Live and dead rows of each slice that holds any, oldest first."""

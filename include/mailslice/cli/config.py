@@ -101,7 +101,7 @@ def shared(
             record(stores.settings, "config shared", None, reason, shared=value == "true")
         stored = sharing.stored(stores)
         item = {"shared": stored is not False, "stored": stored}
-        item |= {"wanted": sharing.given(stores.settings), "changed": changed}
+        item |= {"wanted": sharing.configured(stores.settings), "changed": changed}
         out.one(item | {"source": stores.settings.source})
 
 
@@ -131,7 +131,7 @@ def _comparison(stores: "Stores") -> dict[str, object]:
         verdict = SAME if comparison.same_strategy else STRATEGY
     return {
         "stored": shapes.configuration(comparison.stored),
-        "wanted": shapes.configuration(comparison.wanted),
+        "wanted": shapes.configuration(comparison.requested),
         "verdict": verdict,
         "why": comparison.why_refused,
         "recordedBlobStrategy": comparison.recorded_strategy,

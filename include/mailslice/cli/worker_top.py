@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import WorkerRecord
     from mailslice.stores.rabbitmq.traffic import Traffic
-    from mailslice.view.live_rows import Glance
+    from mailslice.view.live_rows import LiveSummary
 
 MOST_ROWS = 10_000
 """Rows, dead ones too, that one read of the view may cost, 0.1 s; beyond it `size` is null."""
@@ -62,7 +62,7 @@ class Top:
     def __init__(self, stores: Stores, queues: Sequence[QueueName]) -> None:
         self._stores = stores
         self._requested = queues
-        self._glances: dict[QueueName, tuple[float, Glance | None]] = {}
+        self._summaries: dict[QueueName, tuple[float, LiveSummary | None]] = {}
         self._alarms: tuple[float, list[str]] = (0.0, [])
         self._verdicts: tuple[float, dict[QueueName, HealthVerdict]] = (0.0, {})
         self.away: TryAgain | None = None
@@ -124,15 +124,15 @@ class Top:
             ],
         }
 
-    def _view_summary(self, queue: QueueName) -> Glance | None:
+    def _view_summary(self, queue: QueueName) -> LiveSummary | None:
         """Now and then: rates and depths are what changes."""
         from mailslice.admin.mail_queue import MailQueue
 
-        due, summary = self._glances.get(queue, (0.0, None))
+        due, summary = self._summaries.get(queue, (0.0, None))
         if time.monotonic() >= due:
-            summary = MailQueue(self._stores, queue, system_clock).glance(MOST_ROWS)
+            summary = MailQueue(self._stores, queue, system_clock).live_summary(MOST_ROWS)
             interval = _LARGE_VIEW_INTERVAL if summary is None else _INTERVAL
-            self._glances[queue] = time.monotonic() + interval, summary
+            self._summaries[queue] = time.monotonic() + interval, summary
         return summary
 
     def _health(self, queues: Sequence[QueueName]) -> dict[QueueName, HealthVerdict]:

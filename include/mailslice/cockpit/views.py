@@ -341,7 +341,7 @@ def count(facts: Facts, queue: QueueName, most: int) -> int | None:
     from mailslice.admin.mail_queue import MailQueue
 
     with facts.stores() as stores:
-        glance = MailQueue(stores, queue, lambda: facts.now).glance(most)
+        glance = MailQueue(stores, queue, lambda: facts.now).live_summary(most)
     return None if glance is None else glance.size
 
 

@@ -196,7 +196,7 @@ def _count(
 
     if stores.tables.browse_starts.get(queue) is None:  # nothing was ever enqueued
         return _MailCount(0, clock(), None, in_broker)
-    glance = MailQueue(stores, queue, clock).glance(most.rows, most.partitions)
+    glance = MailQueue(stores, queue, clock).live_summary(most.rows, most.partitions)
     return None if glance is None else _MailCount(glance.size, clock(), glance.oldest, in_broker)
 
 

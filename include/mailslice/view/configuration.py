@@ -26,7 +26,7 @@ _MOST_RACES = 10
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationCheck:
-    """What the guard sees. `why_refused` says why `wanted` could not be applied; None when it
+    """What the guard sees. `why_refused` says why `requested` could not be applied; None when it
     could, or need not.
 
     `recorded_strategy` is the storage strategy that James wrote down, None when it did not;
@@ -34,7 +34,7 @@ class ConfigurationCheck:
     """
 
     stored: ViewConfiguration | None
-    wanted: ViewConfiguration
+    requested: ViewConfiguration
     why_refused: str | None
     recorded_strategy: BlobStrategy | None
     strategy: BlobStrategy
@@ -42,7 +42,7 @@ class ConfigurationCheck:
     @property
     def same_configuration(self) -> bool:
         """Whether there is nothing to apply."""
-        return self.stored == self.wanted
+        return self.stored == self.requested
 
     @property
     def same_strategy(self) -> bool:
@@ -65,7 +65,7 @@ class ConfigurationGuard:
         """Every configuration that ever was, oldest first."""
         return [events.decode(text) for _, text in self.events()]
 
-    def wanted(self) -> ViewConfiguration:
+    def requested(self) -> ViewConfiguration:
         """The stored configuration with the settings that were given in its place; before the first
         start, the settings with their defaults.
         """
@@ -79,7 +79,7 @@ class ConfigurationGuard:
         return events.decode_strategy(recorded[-1][1]) if recorded else None
 
     def check(self) -> ConfigurationCheck:
-        """Stored and wanted side by side. Changes nothing."""
+        """Stored and requested side by side. Changes nothing."""
         stored = self.stored()
         target = self._over(stored)
         why = why_refused(stored, target) if stored is not None and stored != target else None

@@ -75,7 +75,7 @@ class SliceCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class LiveSummary:
     """How many mails are live, and when the oldest of them was enqueued."""
 
     size: int
@@ -128,7 +128,9 @@ class LiveRows:
             if candidate[0] not in earlier_ids
         )
 
-    def glance(self, now: datetime, most: int, most_partitions: int | None = None) -> Glance | None:
+    def live_summary(
+        self, now: datetime, most: int, most_partitions: int | None = None
+    ) -> LiveSummary | None:
         """Size and oldest mail, when at most `most` rows, dead ones too, and `most_partitions` need
         reading for it; else None, which costs no more.
         """
@@ -147,7 +149,7 @@ class LiveRows:
                 return None
             read.append((chunk, packed))
         live = {candidate[0]: candidate[3] for candidate in self._live(read)}
-        return Glance(len(live), min(live.values(), default=None))
+        return LiveSummary(len(live), min(live.values(), default=None))
 
     def _spread(self, now: datetime) -> float:
         """Partitions from browseStart to now, without a look at which of them exist."""

@@ -38,7 +38,7 @@ def stored(stores: Stores) -> bool | None:
     return None if value is None else value == _text(True)
 
 
-def given(settings: Settings) -> bool | None:
+def configured(settings: Settings) -> bool | None:
     """The answer of the settings; None where the variable is not set."""
     queue = settings.queue
     return queue.shared if "shared" in queue.model_fields_set else None
@@ -50,7 +50,7 @@ def agree(stores: Stores) -> Settings:
     The first process that says `false` stores it. Raises ConfigurationDiffers where the settings
     say something else than what is stored, or than a worker that runs.
     """
-    setting, recorded = given(stores.settings), stored(stores)
+    setting, recorded = configured(stores.settings), stored(stores)
     if setting is False and recorded is None:
         require_nobody_else(stores, shared=False)
         recorded = _first(stores)

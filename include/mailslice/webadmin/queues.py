@@ -70,7 +70,7 @@ class Queues:
 
         with self._facts.stores() as stores:
             queue = _known(stores, name)
-            glance = MailQueue(stores, queue, lambda: self._facts.now).glance(self._most)
+            glance = MailQueue(stores, queue, lambda: self._facts.now).live_summary(self._most)
             if glance is not None:
                 return Size(glance.size, self._facts.now)
             report = newest_reports(stores, queue, ["queue_size"]).get("queue_size") or {}
