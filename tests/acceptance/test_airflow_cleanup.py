@@ -26,7 +26,7 @@ _IDLE_PERCENT = 40
 """Of all cores: Airflow's own processes look for work all the time."""
 STEPS = ("plan_cleanup", "check_plan", "apply_cleanup", "verify", "report")
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,6 @@ def test_a_run_with_nothing_to_do_needs_no_spark(airflow, stores, fresh_module):
     nothing_to_do(airflow, stores, fresh_module.settings)
 
 
-@pytest.mark.soak
 def test_a_run_with_nothing_to_do_takes_at_most_a_minute(airflow, stores, fresh_module, capsys):
     """A figure, and no test on a machine that does something else."""
     if psutil.cpu_percent(10) > _IDLE_PERCENT:

@@ -13,6 +13,12 @@ import pytest
 from tests.acceptance.command import MAILSLICE, Cli
 
 
+SIGNALS = [
+    *(pytest.param(one, marks=pytest.mark.soak) for one in (signal.SIGINT, signal.SIGTERM)),
+    signal.SIGKILL,
+]
+
+
 @pytest.fixture(scope="module")
 def cli(fresh_module):
     cli = Cli({**fresh_module.env, "MAILSLICE_QUEUE_SLICE_WINDOW": "1s"})
@@ -42,7 +48,7 @@ def test_a_signal_ends_a_waiting_command_quietly(cli, number, code):
     assert end(process, number) == (code, b"", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_in_the_middle_of_a_drain_loses_no_mail_and_completes_none_twice(
     cli, mbox, number
 ):
@@ -111,7 +117,7 @@ def test_nothing_but_mailslice_settings_is_needed(cli):
     assert cli("queue", "show", "spool", "--json").one["queue"] == "spool"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_no_java_outlives_a_duty(cli, number):
     in_spark = cli.but(MAILSLICE_DUTY_SMALL_ROWS="0")
     process = in_spark.start("duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s")

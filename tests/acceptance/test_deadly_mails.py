@@ -34,7 +34,10 @@ def handle(mail, content):
 """
 
 
-@pytest.mark.parametrize("death", ["exit", "segfault", "killed"])
+@pytest.mark.parametrize(
+    "death",
+    [*(pytest.param(one, marks=pytest.mark.soak) for one in ("exit", "segfault")), "killed"],
+)
 def test_a_mail_at_which_its_process_dies_three_times_is_a_dead_letter(
     world: World, death: str
 ) -> None:

@@ -49,6 +49,7 @@ async def walked(walk: Walk) -> Books:
     return books
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 async def test_after_a_short_walk_every_mail_is_accounted_for(fresh: Any, tmp_path: Path) -> None:
     needs = {"accepted": 30, "completed": 15, "fault": 3, "kill": 1, "deleted": 1, "cleaned": 1}

@@ -88,6 +88,7 @@ def session(worker, fresh: Fresh) -> Session:
     return Session(worker, settings)
 
 
+@pytest.mark.soak
 def test_every_command_of_queue_mail_worker_and_config_works(session):
     call, home = session, session.there.home
     call("queue create spool --reason first")

@@ -393,7 +393,13 @@ def behind_proxy(fresh: Fresh, variable: str) -> tuple[Proxy, tuple[str, int], d
     return proxy, target, {variable: given.replace(f":{target[1]}", f":{proxy.port}")}
 
 
-@pytest.mark.parametrize("variable", STORES, ids=STORES.values())
+@pytest.mark.parametrize(
+    "variable",
+    [
+        pytest.param(one, id=store, marks=[pytest.mark.soak] if store != "rabbitmq" else [])
+        for one, store in STORES.items()
+    ],
+)
 def test_a_store_that_dies_in_the_middle_costs_no_mail_and_cannot_hold_up_a_sigterm(
     world: World, variable: str
 ) -> None:

@@ -13,8 +13,9 @@ SAME = ("doc", "tags", "paused", "timeout", "params", "follows", "fires_by_itsel
 """What a DAG is, whatever the version: only the retry policy (3.3) differs."""
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("version", [OLDEST, pytest.param(BETWEEN, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("version", [OLDEST, BETWEEN])
 def test_all_dags_and_the_plugins_are_the_same_in_an_older_airflow(version, parsed, tmp_path):
     cache = stack_settings(Profile.TEST, dict(os.environ)).sizes.cache
     older = parse(tmp_path, airflow_python(version, clone_root(), cache))

@@ -103,6 +103,7 @@ def test_hotpath_answers_with_its_figures_and_removes_the_queue_that_it_made(cli
 SMALL = ("--count", 8, "--size", "2k", "--warm-up", 0)
 
 
+@pytest.mark.soak
 def test_the_window_is_shown_beside_fixed_ones_far_away_too(cli, monkeypatch):
     monkeypatch.setattr("mailslice.bench.hotpath.CURVE", (1, 2))
     monkeypatch.setattr("mailslice.bench.hotpath.WINDOWS", (2, 4))
@@ -121,6 +122,7 @@ def test_the_window_is_shown_beside_fixed_ones_far_away_too(cli, monkeypatch):
     )
 
 
+@pytest.mark.soak
 def test_the_client_for_small_objects_is_compared_with_obstore(cli, s3):
     found = cli("bench", "clients", *SMALL, "--in-flight", 4, "--turns", 2, "--json").one
     small, obstore = found["small"], found["obstore"]
@@ -130,6 +132,7 @@ def test_the_client_for_small_objects_is_compared_with_obstore(cli, s3):
     assert s3.list_objects_v2(Bucket=cli.env["MAILSLICE_S3_BUCKET"])["KeyCount"] == 0
 
 
+@pytest.mark.soak
 def test_servers_are_measured_near_and_far_and_the_one_of_the_settings_is_not_cold(cli):
     rows = cli("bench", "s3", *SMALL, "--in-flight", "2,4", "--json").lines
     assert [(row["state"], row["way"], row["in_flight"]) for row in rows] == [
@@ -141,6 +144,7 @@ def test_servers_are_measured_near_and_far_and_the_one_of_the_settings_is_not_co
     assert rows[2]["enqueue_ms"]["p50"] >= 20
 
 
+@pytest.mark.soak
 def test_delayed_mails_take_one_hop_by_a_level(cli):
     found = cli("bench", "delays", "--count", 5, "--json").one
     assert [(each["delay"], each["hops_a_mail"]) for each in found["measured"]] == [
@@ -152,6 +156,7 @@ def test_delayed_mails_take_one_hop_by_a_level(cli):
     assert {"delay": "1h", "hops": 1} in found["computed"]
 
 
+@pytest.mark.soak
 def test_a_sweep_lists_all_marks_and_the_next_run_drops_them(cli):
     found = cli("bench", "marks", "--rows", 3000, "--json").one
     assert found["rows"] == 3000
@@ -159,6 +164,7 @@ def test_a_sweep_lists_all_marks_and_the_next_run_drops_them(cli):
     assert found["dropped_marks_per_second"] > 0
 
 
+@pytest.mark.soak
 def test_several_processes_share_the_mails(cli):
     words = (
         "--count",
@@ -197,6 +203,7 @@ def test_several_processes_share_the_mails(cli):
         )
 
 
+@pytest.mark.soak
 def test_many_waiting_mails_are_put_before_the_enqueues_and_all_are_drained(cli, s3):
     found = cli(
         "bench",
@@ -251,6 +258,7 @@ def test_a_queue_with_mails_of_others_is_refused_and_left_as_it_is(cli):
     ]
 
 
+@pytest.mark.soak
 def test_what_a_stopped_benchmark_left_is_taken_off_by_the_next_one_and_other_mails_are_not(
     cli, s3
 ):

@@ -121,7 +121,13 @@ def test_a_queue_that_exists_with_other_arguments_is_refused(cli):
 
 @pytest.mark.parametrize(
     ("store", "how"),
-    [("cassandra", "cut"), ("rabbitmq", "cut"), ("s3", "cut"), ("cassandra", "stall")],
+    [
+        ("rabbitmq", "cut"),
+        *(
+            pytest.param(*one, marks=pytest.mark.soak)
+            for one in (("cassandra", "cut"), ("s3", "cut"), ("cassandra", "stall"))
+        ),
+    ],
 )
 def test_a_store_that_dies_during_an_enqueue_ends_with_4_and_loses_nothing_acknowledged(
     fresh, tmp_path, store, how
@@ -181,7 +187,10 @@ def test_a_store_that_dies_during_an_enqueue_from_an_open_and_silent_pipe_ends_w
     assert f"127.0.0.1:{proxy.port}".encode() in err
 
 
-@pytest.mark.parametrize("store", ["cassandra", "rabbitmq", "s3"])
+@pytest.mark.parametrize(
+    "store",
+    ["rabbitmq", *(pytest.param(one, marks=pytest.mark.soak) for one in ("cassandra", "s3"))],
+)
 def test_a_store_that_dies_while_mail_is_drained_ends_with_4_and_every_other_mail_comes_again(
     fresh, tmp_path, store
 ):
