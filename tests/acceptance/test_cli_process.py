@@ -12,7 +12,6 @@ import pytest
 
 from tests.acceptance.command import MAILSLICE, Cli
 
-
 SIGNALS = [
     *(pytest.param(one, marks=pytest.mark.soak) for one in (signal.SIGINT, signal.SIGTERM)),
     signal.SIGKILL,
