@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 
+from mailslice.admin.deletions.keeping import Deletion, delete_and_keep, mark_points
 from mailslice.admin.filters import MailFilter
 from mailslice.model import crash
 from mailslice.model.clock import Clock
@@ -71,13 +72,16 @@ class MailQueue:
         """Live and dead rows of each slice that holds any, oldest first."""
         return self._live.slices(self._clock())
 
-    def delete(self, mail_filter: MailFilter, *, dry_run: bool = False) -> int:
+    def delete(
+        self, mail_filter: MailFilter, *, dry_run: bool = False, deletion: Deletion | None = None
+    ) -> int:
         """Mark the live mails that match as deleted; how many (would be). RabbitMQ still delivers
         their messages: consumers drop them by the mark.
 
-        Mails that are enqueued while it runs may be left. Blobs are left to the consumer that drops
-        the message, and to blob_gc. Raises BadInput for a filter that says nothing: that is
-        `clear`.
+        What is deleted is kept for MAILSLICE_ADMIN_UNDO_FOR, unless `deletion` says otherwise,
+        which is filled as it goes. Mails that are enqueued while it runs may be left. Blobs are
+        left to the consumer that drops the message, and to blob_gc. Raises BadInput for a filter
+        that says nothing: that is `clear`.
         """
         if mail_filter.is_empty:
             raise BadInput(
@@ -87,13 +91,17 @@ class MailQueue:
         matching = self._matching(self._live, mail_filter, 1000)
         if dry_run:
             return sum(1 for _ in matching)
-        return self._mark(row.enqueue_id for row in matching)
+        return self._delete(matching, deletion or Deletion())
 
-    def clear(self) -> int:
-        """Mark every live mail as deleted; how many. Of what is enqueued meanwhile, some may be."""
-        return self._mark(
-            candidate[0] for candidate in self._live.present(self._live.ids(self._clock()))
-        )
+    def clear(self, deletion: Deletion | None = None) -> int:
+        """Mark every live mail as deleted; how many. Of what is enqueued meanwhile, some may be.
+        They are kept as by `delete`.
+        """
+        deletion = deletion or Deletion()
+        if self._keeps(deletion):
+            return self._delete(self._matching(self._live, _ALL, 1000), deletion)
+        candidates = self._live.present(self._live.ids(self._clock()))
+        return self._mark((candidate[0] for candidate in candidates), deletion)
 
     def find(self, name: str | None = None, enqueue_id: EnqueueId | None = None) -> list[ViewRow]:
         """The live mails of this name, or the one of this enqueue id."""
@@ -182,13 +190,16 @@ class MailQueue:
             rows if mail_filter.is_empty else (row for row in rows if mail_filter.matches(row, now))
         )
 
-    def _mark(self, ids: Iterator[EnqueueId]) -> int:
-        marked = self._stores.tables.deleted.mark_many(self.name, _sent(ids))
+    def _keeps(self, deletion: Deletion) -> bool:
+        return deletion.undo and bool(self._stores.settings.admin.undo_for)
+
+    def _delete(self, rows: Iterator[ViewRow], deletion: Deletion) -> int:
+        if not self._keeps(deletion):
+            return self._mark((row.enqueue_id for row in rows), deletion)
+        delete_and_keep(self._stores, self.name, self._clock, rows, deletion)
+        return deletion.mails
+
+    def _mark(self, ids: Iterator[EnqueueId], deletion: Deletion) -> int:
+        deletion.mails = self._stores.tables.deleted.mark_many(self.name, mark_points(ids))
         crash.point("delete:marked")
-        return marked
-
-
-def _sent(ids: Iterator[EnqueueId]) -> Iterator[EnqueueId]:
-    for enqueue_id in ids:
-        yield enqueue_id
-        crash.point("delete:mark-sent")
+        return deletion.mails

@@ -25,6 +25,7 @@ from mailslice.cli import (
     exporter,
     mail,
     postal_quarantine,
+    queue_deleted,  # noqa: F401
     queue_moves,
     report,
     stuck,
@@ -50,7 +51,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _name, _group in (
-    ("queue", queue_moves.app),  # it adds to those of `queue`
+    ("queue", queue_moves.app),  # it adds to those of `queue`, as queue_deleted does
     ("mail", mail.app),
     ("worker", worker.app),
     ("stuck", stuck.app),

@@ -12,6 +12,7 @@ from mailslice.cli import shapes
 from mailslice.cli.arguments import (
     DryRun,
     Limit,
+    NoUndo,
     OlderThan,
     Queue,
     Reason,
@@ -30,6 +31,7 @@ from mailslice.cli.queue_session import (
     open_stores,
     record,
     run,
+    who,
 )
 from mailslice.cli.selection import (
     DomainLike,
@@ -49,6 +51,7 @@ from mailslice.model.settings import load_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mailslice.admin.deletions import Deletion
     from mailslice.admin.filters import MailFilter
     from mailslice.model.mail import ViewRow
     from mailslice.stores import Stores
@@ -250,12 +253,16 @@ def delete(
     older_than: OlderThan = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    no_undo: NoUndo = False,
     reason: Reason = None,
 ) -> None:
     """Delete mails by id, sender, recipient, domain, name and age: those for which all hold.
 
-    RabbitMQ's messages of deleted mails are dropped at delivery.
+    RabbitMQ's messages of deleted mails are dropped at delivery. 'queue undelete' brings them back
+    for MAILSLICE_ADMIN_UNDO_FOR, 7 days.
     """
+    from mailslice.admin.deletions import Deletion
+
     if all(one is None for one in (sender, recipient, domain, name, ids)):
         raise BadInput(
             f"queue delete {queue}: give at least one of --sender, --recipient, --name, "
@@ -267,18 +274,28 @@ def delete(
         sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
     )
     with open_queue(queue) as opened:
-        _delete(out, opened, mail_filter, yes=yes, dry_run=dry_run, reason=reason)
+        deletion = Deletion(who(), reason or "", undo=not no_undo)
+        _delete(out, opened, mail_filter, deletion, yes=yes, dry_run=dry_run)
 
 
 @command(app, "clear")
 def clear(
-    out: Output, queue: Queue, yes: Yes = False, dry_run: DryRun = False, reason: Reason = None
+    out: Output,
+    queue: Queue,
+    *,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    no_undo: NoUndo = False,
+    reason: Reason = None,
 ) -> None:
-    """Delete all mails of a queue."""
+    """Delete all mails of a queue. 'queue undelete' brings them back, as after 'queue delete'."""
+    from mailslice.admin.deletions import Deletion
+
     if not dry_run:
         need_yes(yes, "queue clear")
     with open_queue(queue) as opened:
-        _delete(out, opened, None, yes=yes, dry_run=dry_run, reason=reason)
+        deletion = Deletion(who(), reason or "", undo=not no_undo)
+        _delete(out, opened, None, deletion, yes=yes, dry_run=dry_run)
 
 
 @command(app, "flush")
@@ -329,10 +346,10 @@ def _delete(
     out: Output,
     opened: OpenQueue,
     mail_filter: "MailFilter | None",
+    deletion: "Deletion",
     *,
     yes: bool,
     dry_run: bool,
-    reason: str | None,
 ) -> None:
     queue = opened.queue.name
     if dry_run or not yes:
@@ -344,13 +361,19 @@ def _delete(
             return
         every = "all " if mail_filter is None or mail_filter.matches_all else ""
         confirm(f"Delete {every}{matching} mails of {queue}?", yes)
-    deleted = (
-        opened.queue.delete(mail_filter, dry_run=False) if mail_filter else opened.queue.clear()
-    )
     action = "queue delete" if mail_filter else "queue clear"
     about = {"filter": mail_filter.as_json()} if mail_filter else {}
-    record(opened.settings, action, queue, reason, deleted=deleted, **about)
-    out.one({"queue": queue, "deleted": deleted})
+    try:
+        if mail_filter:
+            opened.queue.delete(mail_filter, deletion=deletion)
+        else:
+            opened.queue.clear(deletion)
+    finally:
+        facts = {**deletion.as_json(), **about}
+        record(opened.settings, action, queue, deletion.reason or None, **facts)
+    out.one({"queue": queue, **deletion.as_json()})
+    if deletion.until:
+        out.note(f"undo: mailslice queue undelete {queue} --run {deletion.run}")
 
 
 def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:

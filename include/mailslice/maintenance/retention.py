@@ -1,4 +1,4 @@
-"""The report step prunes old runs and their Data Docs.
+"""The report step prunes old runs and their Data Docs, and deleted mails whose time is over.
 
 Own rows end by their TTL; in MariaDB the report step deletes those that ended.
 """
@@ -10,13 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
+from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
 from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES, GATES, VALIDATIONS
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
+from mailslice.stores import Stores, has_cassandra
 
 _PRUNED = "pruned.txt"
 """Beside the runs, and beside Data Docs: when they were last looked through."""
 _PRUNINGS_A_RETENTION = 90
 _AT_ONCE = 8
+_EXPIRY_EVERY = timedelta(hours=1)
 
 
 def prune_sometimes(
@@ -35,6 +38,16 @@ def prune_sometimes(
         prune_docs(artifacts, now - retention)
         _record_pruning(artifacts, DOCS_FOLDER, now)
     return removed
+
+
+def expire_sometimes(artifacts: Artifacts, stores: Stores, now: datetime) -> int:
+    """Delete the kept mails whose time is over, once an hour at most; how many objects went."""
+    folder = DELETED_PREFIX.rstrip("/")
+    if not has_cassandra(stores.settings) or not _is_due(artifacts, folder, now, _EXPIRY_EVERY):
+        return 0
+    expired = expire(stores.own_blobs, now)
+    _record_pruning(artifacts, folder, now)
+    return expired
 
 
 def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
@@ -72,11 +85,12 @@ def prune_docs(artifacts: Artifacts, before: datetime) -> None:
 
 
 def _is_time(artifacts: Artifacts, folder: str, now: datetime, retention: timedelta) -> bool:
+    return _is_due(artifacts, folder, now, retention / _PRUNINGS_A_RETENTION)
+
+
+def _is_due(artifacts: Artifacts, folder: str, now: datetime, every: timedelta) -> bool:
     last = artifacts.read(f"{folder}/{_PRUNED}")
-    return (
-        last is None
-        or now - datetime.fromisoformat(last.decode()) >= retention / _PRUNINGS_A_RETENTION
-    )
+    return last is None or now - datetime.fromisoformat(last.decode()) >= every
 
 
 def _record_pruning(artifacts: Artifacts, folder: str, now: datetime) -> None:

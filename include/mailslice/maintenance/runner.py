@@ -22,7 +22,7 @@ from mailslice.maintenance.engine import PROCESS, Engine, TooLarge
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.registry import DutyEntry, load
-from mailslice.maintenance.retention import prune_sometimes
+from mailslice.maintenance.retention import expire_sometimes, prune_sometimes
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import STEPS, RunRequest
 from mailslice.maintenance.steps import partial_report, step_of
@@ -290,6 +290,7 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
     with suppress(TryAgain):  # the report is written, and the next run prunes, too
         run.stores.prune_records()
+        expire_sometimes(folder.artifacts, run.stores, run.clock())
     return report
 
 

@@ -32,6 +32,7 @@ from mailslice.model.spark_conf import SparkConf
 from mailslice.model.throttling import Limits
 
 _MAX_RETENTION = timedelta(days=3650)
+_LONGEST_UNDO = timedelta(days=365)
 _LARGEST_OBJECT = 5 * 1024**3
 """What S3 takes in one PUT."""
 
@@ -545,6 +546,16 @@ class AdminSettings(Group):
 
     reason_required: bool = False
     """Whether each command that changes something needs --reason; duties do not."""
+    undo_for: Duration = timedelta(days=7)
+    """How long mails that people delete are kept in mailslice's own bucket, so that `queue
+    undelete` brings them back; at most 365d. 0s: not at all."""
+
+    @field_validator("undo_for")
+    @classmethod
+    def _within_a_year(cls, value: timedelta) -> timedelta:
+        if value > _LONGEST_UNDO:
+            raise ValueError(f"allowed: at most {format_duration(_LONGEST_UNDO)}")
+        return value
 
 
 class WebadminSettings(Group):

@@ -59,6 +59,7 @@ def failed(request: TaskRequest, so_far: Mapping[str, Any] | None, error: Except
 
 def _delete(request: TaskRequest, settings: Settings, watch: Watch, clock: Clock) -> None:
     from mailslice.admin import queues
+    from mailslice.admin.deletions import Deletion
     from mailslice.admin.filters import MailFilter
     from mailslice.admin.mail_queue import MailQueue
     from mailslice.stores import open_stores
@@ -76,16 +77,20 @@ def _delete(request: TaskRequest, settings: Settings, watch: Watch, clock: Clock
 
         tell()
         watch.check()
-        if request.type is TaskType.CLEAR:
-            deleted = queue.clear()
-            _record(settings, "queue clear", request, clock(), deleted=deleted)
-        else:
-            mail_filter = MailFilter(
-                sender=given["sender"], name=given["name"], recipient=given["recipient"]
-            )
-            deleted = queue.delete(mail_filter)
-            about = {"filter": mail_filter.as_json()}
-            _record(settings, "queue delete", request, clock(), deleted=deleted, **about)
+        deletion = Deletion(who=request.who, reason=request.reason or "")
+        about: Information = {}
+        try:
+            if request.type is TaskType.CLEAR:
+                queue.clear(deletion)
+            else:
+                mail_filter = MailFilter(
+                    sender=given["sender"], name=given["name"], recipient=given["recipient"]
+                )
+                about = {"filter": mail_filter.as_json()}
+                queue.delete(mail_filter, deletion=deletion)
+        finally:
+            action = f"queue {'clear' if request.type is TaskType.CLEAR else 'delete'}"
+            _record(settings, action, request, clock(), **deletion.as_json(), **about)
         tell()
 
 

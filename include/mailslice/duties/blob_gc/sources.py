@@ -14,6 +14,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
+from mailslice.admin.deletions.packs import DELETED_PREFIX
 from mailslice.codec.blob_ids import is_blob_id
 from mailslice.duties.blob_gc.trash import TRASH_PREFIX
 from mailslice.engine.worker_stores import stores_of
@@ -46,9 +47,14 @@ JAMES: Mapping[str, tuple[str, ...]] = {
 }
 """James' tables, in the order in which a mail passes them: what moves on meanwhile is met again."""
 OWN_WITHOUT_REFERENCES = frozenset(
-    {"runs", "locks", "queue_samples", "pending_marks", "slice_statistics"}
+    {
+        *("runs", "locks", "queue_samples", "pending_marks", "slice_statistics"),
+        *("deletions", "undeleted_mails"),
+    }
 )
-"""Own tables that name no blob whose content is still needed: a report's sample is no reference."""
+"""Own tables that name no blob whose content is still needed: a report's sample is no reference,
+and deleted mails have copies.
+"""
 _LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
 """A range costs a request: few for small tables; more for large ones, which workers share."""
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
@@ -152,7 +158,9 @@ class DeadLetterQueues:
 
 @dataclass(frozen=True, slots=True)
 class OwnBucket:
-    """mailslice's own bucket, but for kept copies: a key that ends with an id refers to it."""
+    """mailslice's own bucket, but for kept copies and deleted mails: a key that ends with an id
+    refers to it.
+    """
 
     name: str = "ownBucket"
     parts: int = 1
@@ -162,7 +170,9 @@ class OwnBucket:
         with open_patient_store(settings.s3, settings.own.bucket) as blobs:
             for part in parts:
                 for page in chain(
-                    blobs.pages("", TRASH_PREFIX), blobs.pages(behind(TRASH_PREFIX), "")
+                    blobs.pages("", DELETED_PREFIX),
+                    blobs.pages(behind(DELETED_PREFIX), TRASH_PREFIX),
+                    blobs.pages(behind(TRASH_PREFIX), ""),
                 ):
                     endings = (ending for blob in page for ending in _endings(blob.key))
                     yield part, len(page), [ending for ending in endings if is_blob_id(ending)]

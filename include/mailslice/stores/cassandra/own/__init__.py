@@ -6,6 +6,7 @@ from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own.claims import CounterClaim, CounterClaims
 from mailslice.stores.cassandra.own.decisions import DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DelayedMail, DelayedMails, DelayState
+from mailslice.stores.cassandra.own.deletions import DeletedBatch, Deletions
 from mailslice.stores.cassandra.own.destinations import Destinations
 from mailslice.stores.cassandra.own.letters import DeadLetterNote, DeadLetterNotes
 from mailslice.stores.cassandra.own.mail_stages import MailStages
@@ -15,6 +16,7 @@ from mailslice.stores.cassandra.own.republished import PublishState, Republished
 from mailslice.stores.cassandra.own.samples import QueueSample, QueueSamples
 from mailslice.stores.cassandra.own.statistics import SliceStatistic, SliceStatistics
 from mailslice.stores.cassandra.own.table import TABLES, create
+from mailslice.stores.cassandra.own.undeleted import UndeletedMail, UndeletedMails, UndeleteStep
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.own import OwnRecords
@@ -37,3 +39,5 @@ class OwnTables(OwnRecords):
         self.quarantine = QuarantineTable(session, keyspace)
         self.moving_mails = MovingMails(session, keyspace)
         self.decisions = Decisions(session, keyspace)
+        self.deletions = Deletions(session, keyspace)
+        self.undeleted_mails = UndeletedMails(session, keyspace)

@@ -1,0 +1,7 @@
+"""What people delete from queues is kept for a while, and comes back as new entries (ADR 85)."""
+
+from mailslice.admin.deletions.entries import DeletedMail, deleted_mails, deleted_runs
+from mailslice.admin.deletions.keeping import Deletion
+from mailslice.admin.deletions.undelete import Undeleted, undelete
+
+__all__ = ["DeletedMail", "Deletion", "Undeleted", "deleted_mails", "deleted_runs", "undelete"]

@@ -1,0 +1,151 @@
+"""Which deleted mails are kept. Looking creates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from mailslice.admin.deletions.packs import KeptContent, KeptMail, read_mails
+from mailslice.admin.filters import MailFilter
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores.cassandra.own import (
+    DeletedBatch,
+    Deletions,
+    UndeletedMail,
+    UndeletedMails,
+    UndeleteStep,
+)
+from mailslice.view.configuration import view_shape
+from mailslice.view.live_rows import LiveRows
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+_ALL = MailFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedMail:
+    """A deleted mail that is kept.
+
+    `in_doubt`: its delete was cut off, and the mail may have been delivered since. `undeleted`: how
+    far its way back has come, None before it.
+    """
+
+    batch: DeletedBatch
+    kept: KeptMail
+    undeleted: UndeletedMail | None = None
+    in_doubt: bool = False
+
+    @property
+    def enqueue_id(self) -> EnqueueId:
+        """The id that it had in its queue."""
+        return self.kept.item.enqueue_id
+
+    @property
+    def may_be_delivered(self) -> bool:
+        """Whether its recipients may have it: brought back, they may get it twice."""
+        return self.in_doubt or self.kept.in_handler
+
+    def as_json(self) -> dict[str, object]:
+        """As `queue deleted --json` prints it."""
+        mail, batch, back = self.kept.item.mail, self.batch, self.undeleted
+        done = back is not None and back.step is UndeleteStep.DONE
+        return {
+            "enqueueId": self.enqueue_id,
+            "name": mail.name,
+            "sender": mail.sender,
+            "recipients": len(mail.recipients),
+            "bytes": self.kept.size,
+            "content": "content lost" if self.kept.content is KeptContent.LOST else "kept",
+            "enqueuedTime": self.kept.enqueued,
+            "run": batch.run,
+            "deletedAt": batch.deleted,
+            "until": batch.until,
+            "who": batch.who,
+            "reason": batch.reason or None,
+            "mayBeDelivered": self.may_be_delivered,
+            "undeletedAs": back.new_id if back is not None and done else None,
+        }
+
+
+def deleted_mails(
+    stores: Stores,
+    queue: QueueName,
+    now: datetime,
+    mail_filter: MailFilter = _ALL,
+    run: str | None = None,
+) -> Iterator[list[DeletedMail]]:
+    """The kept mails that match, of all runs or of one, the newest run first; a list for each
+    batch. Mails that a delete was cut off before are in their queue, and not here.
+
+    Raises BadInput for a run that is not kept.
+    """
+    nothing = True
+    for batch in _batches(stores, queue, now, run):
+        nothing = False
+        kept = [
+            mail
+            for mail in read_mails(stores.own_blobs, batch)
+            if mail_filter.passes(mail.item.enqueue_id, mail.item.mail, mail.enqueued, now)
+        ]
+        if kept:
+            yield _with_state(stores, queue, now, batch, kept)
+    if nothing and run is not None:
+        raise BadInput(
+            f"run {run[:60]!r} of {queue} is not kept: allowed is a run that queue deleted {queue} "
+            "shows"
+        )
+
+
+def deleted_runs(stores: Stores, queue: QueueName, now: datetime) -> Iterator[dict[str, object]]:
+    """The deletes and clears whose mails are kept, the newest first, without reading mails."""
+    for run, group in groupby(_batches(stores, queue, now), key=lambda batch: batch.run):
+        batches = list(group)
+        first = batches[0]
+        yield {
+            "run": run,
+            "mails": sum(batch.mails for batch in batches),
+            "bytes": sum(batch.size for batch in batches),
+            "contentLost": sum(batch.lost for batch in batches),
+            "deletedAt": first.deleted,
+            "until": first.until,
+            "who": first.who,
+            "reason": first.reason or None,
+            "cutOff": not all(batch.marked for batch in batches),
+        }
+
+
+def _batches(
+    stores: Stores, queue: QueueName, now: datetime, run: str | None = None
+) -> Iterator[DeletedBatch]:
+    table = Deletions.existing(stores.cassandra, stores.settings)
+    if table is not None:
+        yield from (batch for batch in table.list(queue, run) if batch.until > now)
+
+
+def _with_state(
+    stores: Stores, queue: QueueName, now: datetime, batch: DeletedBatch, kept: Sequence[KeptMail]
+) -> list[DeletedMail]:
+    ids = [mail.item.enqueue_id for mail in kept]
+    table = UndeletedMails.existing(stores.cassandra, stores.settings)
+    back = {} if table is None else table.by_ids(queue, ids)
+    live = set[EnqueueId]() if batch.marked else _live(stores, queue, now, ids)
+    return [
+        DeletedMail(batch, mail, back.get(one), not batch.marked)
+        for one, mail in zip(ids, kept, strict=True)
+        if one not in live
+    ]
+
+
+def _live(
+    stores: Stores, queue: QueueName, now: datetime, ids: Sequence[EnqueueId]
+) -> set[EnqueueId]:
+    """Those of `ids` that are in the queue."""
+    live, wanted = LiveRows(stores.tables, queue, view_shape(stores)), sorted(ids)
+    only = replace(live, survivors={one.slice_start: wanted for one in live.partitions(now)})
+    return {candidate[0] for candidate in only.present(only.ids(now))}

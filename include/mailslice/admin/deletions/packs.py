@@ -1,0 +1,123 @@
+"""Deleted mails and their content in mailslice's own bucket: a few objects for hundreds of mails.
+
+`deleted/EXPIRES/QUEUE/RUN-BATCH`, with `.mails`: a JSON object a line, for each mail; `.content`:
+the small contents, one behind the other; and `.NUMBER`: a copy of each large blob. Keys are in the
+order of EXPIRES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from mailslice.codec import message
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.errors import ContentMissing
+from mailslice.model.mail import BlobId, QueuedMail, QueueName
+from mailslice.model.names import file_name
+from mailslice.stores.blobs.store import BlobStore
+
+if TYPE_CHECKING:
+    from mailslice.stores.cassandra.own import DeletedBatch
+
+DELETED_PREFIX = "deleted/"
+_TIME = "%Y%m%dT%H%M%SZ"
+
+
+class KeptContent(StrEnum):
+    """Where the content of a deleted mail is."""
+
+    PACKED = "packed"
+    """In the object of the batch: `at` is where, `header` and `body` how many bytes."""
+    COPIED = "copied"
+    """In objects of its own: `header` and `body` are their numbers."""
+    LOST = "lost"
+    """It was gone when the mail was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMail:
+    """A deleted mail as it was in its queue. `in_handler`: a worker had it."""
+
+    item: QueuedMail
+    enqueued: datetime
+    content: KeptContent = KeptContent.LOST
+    size: int = 0
+    at: int = 0
+    header: int = 0
+    body: int = 0
+    in_handler: bool = False
+
+    def as_line(self) -> bytes:
+        """Raises Undecodable for a mail that no message can hold."""
+        fields = (self.content.value, self.size, self.at, self.header, self.body, self.in_handler)
+        text = message.encode(self.item).decode()
+        return orjson.dumps([text, epoch_ms(self.enqueued), *fields])
+
+    @classmethod
+    def of_line(cls, line: bytes) -> KeptMail:
+        text, enqueued, content, *fields = orjson.loads(line)
+        item = message.decode(text.encode())
+        return cls(item, instant(enqueued), KeptContent(content), *fields)
+
+
+def place_of(queue: QueueName, until: datetime, run: str, batch: int) -> str:
+    """How the keys of the objects of a batch begin."""
+    return f"{DELETED_PREFIX}{until:{_TIME}}/{file_name(queue)}/{run}-{batch:06}"
+
+
+def write_batch(own: BlobStore, place: str, mails: Iterable[KeptMail], pack: bytes) -> None:
+    """The contents first: who finds the mails finds their content."""
+    if pack:
+        own.put(BlobId(f"{place}.content"), pack)
+    own.put(BlobId(f"{place}.mails"), b"\n".join(mail.as_line() for mail in mails))
+
+
+def copy_key(place: str, number: int) -> BlobId:
+    return BlobId(f"{place}.{number}")
+
+
+def read_mails(own: BlobStore, batch: DeletedBatch) -> list[KeptMail]:
+    """The mails of a batch; none when they have expired meanwhile."""
+    with suppress(ContentMissing):
+        return [*map(KeptMail.of_line, own.get(BlobId(f"{batch.place}.mails")).splitlines())]
+    return []
+
+
+class Contents:
+    """The contents of a batch; its pack is read once."""
+
+    def __init__(self, own: BlobStore, batch: DeletedBatch) -> None:
+        self._own = own
+        self._place = batch.place
+        self._pack: bytes | None = None
+
+    def parts(self, mail: KeptMail) -> tuple[bytes, bytes]:
+        """Header and body. Raises ContentMissing."""
+        if mail.content is KeptContent.LOST:
+            raise ContentMissing(
+                f"the content of {mail.item.enqueue_id} was lost before its delete"
+            )
+        if mail.content is KeptContent.COPIED:
+            header, body = (copy_key(self._place, one) for one in (mail.header, mail.body))
+            return self._own.get(header), self._own.get(body)
+        if self._pack is None:
+            self._pack = self._own.get(BlobId(f"{self._place}.content"))
+        middle = mail.at + mail.header
+        return self._pack[mail.at : middle], self._pack[middle : middle + mail.body]
+
+
+def expire(own: BlobStore, now: datetime) -> int:
+    """Delete the objects whose time is over; how many. One listing where there is none."""
+    pages: Iterator[Any] = own.pages(DELETED_PREFIX, f"{DELETED_PREFIX}{now:{_TIME}}")
+    deleted = 0
+    for page in pages:
+        keys = [blob.key for blob in page]
+        deleted += len(keys) - len(own.delete_many(keys))
+    return deleted

@@ -1,0 +1,67 @@
+"""The right to change something, for half a minute at a time: who is killed gives it up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from mailslice.model.clock import elapsed_seconds
+from mailslice.model.errors import Refused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+LEASE = timedelta(seconds=30)
+_PART = 0.7
+"""Of the lease, after which nothing new is begun under it."""
+_TICK = 1.0
+
+
+class Lease:
+    """A lock by its name. `doing` is what its holder does, for messages."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        name: str,
+        doing: str,
+        sleep: Callable[[float], None] = time.sleep,
+        lease: timedelta = LEASE,
+    ) -> None:
+        self._locks = stores.own.locks
+        self._name = name
+        self._doing = doing
+        self._sleep = sleep
+        self._lease = lease
+        self._me = str(uuid4())
+        self._until = 0.0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Raises as `renew`."""
+        self.renew()
+        try:
+            yield
+        finally:
+            self._locks.release(self._name, self._me)
+
+    def renew(self) -> None:
+        """Waits for another holder, who may have been killed. Raises Refused where it goes on."""
+        end = elapsed_seconds() + 2 * self._lease.total_seconds()
+        while True:
+            asked = elapsed_seconds()
+            if self._locks.acquire(self._name, self._me, self._lease) == self._me:
+                self._until = asked + self._lease.total_seconds() * _PART
+                return
+            if asked > end:
+                raise Refused(f"somebody else {self._doing}: try again later")
+            self._sleep(_TICK)
+
+    def require(self) -> None:
+        """Raises StoreUnavailable where the right may be lost."""
+        if elapsed_seconds() > self._until:
+            raise StoreUnavailable(f"who {self._doing} took too long: ask again")

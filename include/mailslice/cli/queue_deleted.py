@@ -1,0 +1,149 @@
+"""`mailslice queue deleted` and `queue undelete`: what people deleted is kept, and comes back."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mailslice.cli.arguments import DryRun, Limit, OlderThan, Queue, Reason, Yes, option
+from mailslice.cli.command import command
+from mailslice.cli.output import Output
+from mailslice.cli.queue import app
+from mailslice.cli.queue_session import confirm, need_yes, open_queue, record
+from mailslice.cli.selection import (
+    DomainLike,
+    Ids,
+    NameLike,
+    RecipientLike,
+    SenderLike,
+    selection,
+)
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import BadInput, SomeFailed
+
+if TYPE_CHECKING:
+    from mailslice.admin.deletions import DeletedMail
+
+_COLUMNS = (
+    *("enqueueId", "name", "sender", "recipients", "bytes", "content", "run", "deletedAt"),
+    *("until", "who", "reason", "undeletedAs"),
+)
+_RUN_COLUMNS = ("run", "mails", "bytes", "contentLost", "deletedAt", "until", "who", "reason")
+RunOption = Annotated[
+    str | None, option("--run ID", "Of one delete or clear: the run that it named.")
+]
+
+
+@command(app, "deleted")
+def deleted(
+    out: Output,
+    queue: Queue,
+    *,
+    run: RunOption = None,
+    sender: SenderLike = None,
+    recipient: RecipientLike = None,
+    domain: DomainLike = None,
+    name: NameLike = None,
+    ids: Ids = None,
+    older_than: OlderThan = None,
+    limit: Limit = None,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="A line for each delete and clear, not for each mail.")
+    ] = False,
+) -> None:
+    """Mails that people deleted and 'queue undelete' can bring back, the newest run first."""
+    from mailslice.admin.deletions import deleted_mails, deleted_runs
+
+    mail_filter = selection(
+        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
+    )
+    if runs and not (mail_filter.is_empty and run is None):
+        raise BadInput("queue deleted --runs: it counts whole runs; give no filter and no --run")
+    with open_queue(queue) as opened:
+        stores, now = opened.stores, system_clock()
+        if runs:
+            lines = deleted_runs(stores, opened.queue.name, now)
+            out.rows(islice(lines, limit), _RUN_COLUMNS, empty="nothing that was deleted is kept")
+            return
+        mails = deleted_mails(stores, opened.queue.name, now, mail_filter, run)
+        rows = (mail.as_json() for mail in chain.from_iterable(mails))
+        out.rows(islice(rows, limit), _COLUMNS, empty="no deleted mail is kept")
+
+
+@command(app, "undelete")
+def undelete(
+    out: Output,
+    queue: Queue,
+    *,
+    run: RunOption = None,
+    sender: SenderLike = None,
+    recipient: RecipientLike = None,
+    domain: DomainLike = None,
+    name: NameLike = None,
+    ids: Ids = None,
+    accept_duplicates: Annotated[
+        bool,
+        typer.Option(
+            "--accept-duplicates",
+            help="Also mails that a worker had, or at which their delete was cut off: they may "
+            "have been delivered.",
+        ),
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    reason: Reason = None,
+) -> None:
+    """Bring deleted mails back into their queue: a run, or those for which all that is given holds.
+
+    Each comes back once, as a new entry with a new enqueue id, and is delivered at once. Cut off
+    and asked again, it is finished.
+    """
+    from mailslice.admin import deletions
+
+    if all(one is None for one in (run, sender, recipient, domain, name, ids)):
+        raise BadInput(
+            f"queue undelete {queue}: give at least one of --run, --name, --id, --sender, "
+            f"--recipient, --domain; queue deleted {queue} --runs shows the runs"
+        )
+    if not dry_run:
+        need_yes(yes, "queue undelete")
+    mail_filter = selection(sender=sender, recipient=recipient, domain=domain, name=name, ids=ids)
+    with open_queue(queue) as opened:
+        stores, outcome = opened.stores, deletions.Undeleted()
+
+        def mails() -> "Iterator[list[DeletedMail]]":
+            now = system_clock()
+            return deletions.deleted_mails(stores, opened.queue.name, now, mail_filter, run)
+
+        if dry_run or not yes:
+            count = _restorable(mails(), accept_duplicates=accept_duplicates)
+            if dry_run:
+                out.one({"queue": queue, "undeleted": count, "dryRun": True})
+                return
+            confirm(f"Bring {count} mails back into {queue}?", yes)
+        try:
+            deletions.undelete(
+                stores,
+                opened.queue.name,
+                system_clock,
+                mails(),
+                outcome,
+                accept_duplicates=accept_duplicates,
+            )
+        finally:
+            facts = {**outcome.as_json(), "run": run, "filter": mail_filter.as_json()}
+            record(opened.settings, "queue undelete", queue, reason, **facts)
+    out.one({"queue": queue, **outcome.as_json()})
+    if outcome.lost or outcome.doubtful:
+        raise SomeFailed(
+            f"queue undelete: {outcome.lost} mails have no content any more, {outcome.doubtful} "
+            "may have been delivered (--accept-duplicates brings them back)"
+        )
+
+
+def _restorable(mails: "Iterable[list[DeletedMail]]", *, accept_duplicates: bool) -> int:
+    return sum(
+        mail.as_json()["undeletedAs"] is None and (accept_duplicates or not mail.may_be_delivered)
+        for mail in chain.from_iterable(mails)
+    )

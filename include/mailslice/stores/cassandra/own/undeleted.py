@@ -1,0 +1,122 @@
+"""undeleted_mails: which deleted mails were brought back, each once.
+
+A row is claimed, with the enqueue id of the new entry, before anything of that entry is written.
+All writes are conditional batches within one partition: of two who act on a mail one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from cassandra.policies import FallthroughRetryPolicy
+from cassandra.query import BatchStatement
+
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
+from mailslice.stores.cassandra.table import Statement, assignments, insert, select
+from mailslice.stores.own.codec import RowCodec
+
+
+class UndeleteStep(StrEnum):
+    """How far the way back has come."""
+
+    CLAIMED = "claimed"
+    """Nothing, or a part, of the new entry is written."""
+    ENTERED = "entered"
+    """Its row is in the view; its message may be out."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class UndeletedMail:
+    """The way back of one deleted mail. `voided`: new ids of attempts that were cut off."""
+
+    enqueue_id: EnqueueId
+    step: UndeleteStep
+    new_id: EnqueueId
+    voided: tuple[EnqueueId, ...] = ()
+
+
+_ROWS = RowCodec(UndeletedMail, enqueue_id="enqueueid")
+_KEY = ("queuename", "part")
+_PARTS = 8
+
+
+class UndeletedMails(OwnTable):
+    """One row a mail, as long as its deletion can be taken back."""
+
+    TABLE = "undeleted_mails"
+    SCHEMA = """
+        queuename text, part int, enqueueid uuid, step text, new_id uuid,
+        voided frozen<list<uuid>>, PRIMARY KEY ((queuename, part), enqueueid)
+    """
+
+    _insert = Statement(insert((*_KEY, *_ROWS.columns), "IF NOT EXISTS USING TTL ?"))
+    _change = Statement(
+        f"UPDATE {{table}} USING TTL ? SET {assignments(_ROWS.columns[1:])} "
+        "WHERE queuename = ? AND part = ? AND enqueueid = ? IF new_id = ? AND step = ?"
+    )
+    _by_ids = Statement(
+        select(_ROWS.columns, "queuename = ? AND part = ? AND enqueueid IN ?"), serial=True
+    )
+
+    def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, UndeletedMail]:
+        """Those of `ids` that have a row. SERIAL: a write that was not answered shows."""
+        asked = ([queue, part, chosen] for part, chosen in _by_part(ids).items())
+        return {
+            mail.enqueue_id: mail
+            for _, rows in self._session.map(self._by_ids, asked, in_flight=_PARTS)
+            for mail in map(_ROWS.record, rows)
+        }
+
+    def claim(
+        self, queue: QueueName, wanted: Mapping[EnqueueId, EnqueueId], ttl: timedelta
+    ) -> dict[EnqueueId, UndeletedMail]:
+        """Claim each mail, as its new id, unless it is claimed already; the rows there are now."""
+        rows: dict[EnqueueId, UndeletedMail] = {}
+        for part, ids in _by_part(wanted).items():
+            while missing := [one for one in ids if one not in rows]:
+                mails = [UndeletedMail(one, UndeleteStep.CLAIMED, wanted[one]) for one in missing]
+                values = ([queue, part, *_ROWS.values(mail), ttl_seconds(ttl)] for mail in mails)
+                if self._apply_all(self._insert, values):
+                    rows |= {mail.enqueue_id: mail for mail in mails}
+                else:
+                    rows |= self.by_ids(queue, missing)
+        return rows
+
+    def change(
+        self,
+        queue: QueueName,
+        changes: Sequence[tuple[UndeletedMail, UndeletedMail]],
+        ttl: timedelta,
+    ) -> bool:
+        """Write each second one in the place of its first; False: another was faster with one of
+        them, and not all are written.
+        """
+        before = {one.enqueue_id: (one, after) for one, after in changes}
+        for part, ids in _by_part(before).items():
+            params = []
+            for enqueue_id in ids:
+                was, now = before[enqueue_id]
+                condition = [was.new_id, was.step.value]
+                values = _ROWS.values(now)[1:]
+                params.append([ttl_seconds(ttl), *values, queue, part, enqueue_id, *condition])
+            if not self._apply_all(self._change, params):
+                return False
+        return True
+
+    def _apply_all(self, statement: object, params: Iterable[Sequence[object]]) -> bool:
+        batch = BatchStatement(retry_policy=FallthroughRetryPolicy())
+        for one in params:
+            batch.add(statement, one)
+        return self._apply(batch, ())
+
+
+def _by_part(ids: Iterable[EnqueueId]) -> dict[int, list[EnqueueId]]:
+    parts: dict[int, list[EnqueueId]] = {}
+    for one in ids:
+        parts.setdefault(one.int % _PARTS, []).append(one)
+    return parts
