@@ -13,6 +13,7 @@ from mailslice.testing.faults.matrix import Case, LaneResult, World, kills
 from mailslice.testing.faults.operations import OPERATIONS
 from mailslice.testing.faults.points import named
 from tests.services.admin.test_moving import MOVE_POINTS
+from tests.services.cli.test_undelete import UNDELETE_POINTS
 from tests.services.faults.lanes import Lane, run_lanes
 from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT
 
@@ -61,7 +62,8 @@ def test_something_was_killed_at_every_point_that_the_code_names(
         case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop
     }
     of_postal = {point for point in named() if point.startswith("postal:")}
-    assert killed_at == named() - set(WHERE_MAILS_WAIT.values()) - MOVE_POINTS - of_postal
+    elsewhere = {*WHERE_MAILS_WAIT.values(), *MOVE_POINTS, *UNDELETE_POINTS}
+    assert killed_at == named() - elsewhere - of_postal
 
 
 def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, LaneResult]) -> None:

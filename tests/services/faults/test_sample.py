@@ -19,8 +19,6 @@ AT_ONCE = 9
 _ASK_NOTHING = {
     "rabbitmq": {"delete", "clear", "discard"},
     "s3": {
-        "delete",
-        "clear",
         "flush",
         "retry",
         "retry-fewer",

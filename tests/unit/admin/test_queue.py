@@ -27,7 +27,8 @@ def settings(**environment):
 class TestMailQueueInMemory(MailQueueContract):
     @pytest.fixture
     def stores(self):
-        return MemoryStores(settings(), existing=tuple(QueueTable))
+        kept = settings(MAILSLICE_ADMIN_UNDO_FOR="0s")  # its content is not in memory
+        return MemoryStores(kept, existing=tuple(QueueTable))
 
     @pytest.fixture
     def queue(self):

@@ -115,6 +115,8 @@ def test_every_own_table_is_registered_with_its_columns():
             "destinations",
             "postal_quarantine",
             "postal_decisions",
+            "deletions",
+            "undeleted_mails",
         ),
     }
     assert TABLES["locks"].declaration() == (

@@ -154,7 +154,7 @@ class _Keeping:
         lost = sum(mail.content is KeptContent.LOST for mail in mails)
         row = DeletedBatch(
             run=self._deletion.run,
-            batch=self._batch,
+            number=self._batch,
             deleted=self._deleted,
             until=self._until,
             place=place,

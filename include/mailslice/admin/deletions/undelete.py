@@ -219,6 +219,7 @@ class _Way:
         crash.point("undelete:rows")
         entered = [replace(one.claim, step=UndeleteStep.ENTERED) for one in mails]
         self._change([*zip((one.claim for one in mails), entered, strict=True)], ttl)
+        crash.point("undelete:entered")
         self._right.require()
         self._runner.run(self._publish_all(rows))
         crash.point("undelete:published")

@@ -24,7 +24,7 @@ class DeletedBatch:
     """
 
     run: str
-    batch: int
+    number: int
     deleted: datetime
     until: datetime
     place: str
@@ -44,11 +44,11 @@ class Deletions(OwnTable):
 
     TABLE = "deletions"
     SCHEMA = """
-        queuename text, run text, batch int, deleted timestamp, until timestamp, place text,
+        queuename text, run text, number int, deleted timestamp, until timestamp, place text,
         mails int, bytes bigint, lost int, who text, reason text, marked boolean,
-        PRIMARY KEY (queuename, run, batch)
+        PRIMARY KEY (queuename, run, number)
     """
-    OPTIONS = "CLUSTERING ORDER BY (run DESC, batch ASC)"
+    OPTIONS = "CLUSTERING ORDER BY (run DESC, number ASC)"
 
     _insert = Statement(insert(("queuename", *_ROWS.columns), "USING TTL ?"))
     _list = Statement(select(_ROWS.columns, "queuename = ?"))

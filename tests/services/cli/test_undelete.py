@@ -1,0 +1,406 @@
+"""Deleted mails come back: once, whole, whatever was killed, and as long as they are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import chain
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mailslice.admin.deletions import (
+    DeletedMail,
+    Deletion,
+    Undeleted,
+    deleted_mails,
+    deleted_runs,
+    undelete,
+)
+from mailslice.admin.deletions.keeping import delete_and_keep
+from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.queues import create
+from mailslice.duties.blob_gc.sources import OwnBucket
+from mailslice.model import crash
+from mailslice.model.clock import system_clock
+from mailslice.model.mail import Mail, QueuedMail, QueueName
+from mailslice.model.names import file_name
+from mailslice.stores import Stores, open_stores
+from mailslice.worker.queue_worker import worker_of
+from tests.acceptance.command import Cli, Inside
+
+CONTENT = b"Subject: tide\r\n\r\nhigh water \xff"
+LARGE = b"Subject: flood\r\n\r\n" + b"\xffwater\r\n" * 20_000
+BEFORE_MARK = ("undo:kept", "undo:noted")
+AFTER_MARK = ("delete:marked", "undo:marked")
+UNDELETE_POINTS = (
+    *("undelete:claimed", "undelete:blobs", "undelete:rows", "undelete:entered"),
+    *("undelete:published", "undelete:recorded"),
+)
+DAY = timedelta(days=1)
+
+
+class Killed(BaseException):
+    """In place of SIGKILL, in this process; `make soak` kills processes."""
+
+
+def kill_at(point: str) -> None:
+    def reached(name: str) -> None:
+        if name == point:
+            crash.arm(None)
+            raise Killed
+
+    crash.arm(reached)
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module: Any) -> Any:
+    with open_stores(fresh_module.settings) as opened:
+        yield opened
+
+
+@dataclass(frozen=True)
+class Spool:
+    """A queue of its own, and the command line on it."""
+
+    stores: Stores
+    queue: QueueName
+    cli: Inside
+
+    @property
+    def view(self) -> MailQueue:
+        return MailQueue(self.stores, self.queue, system_clock)
+
+    def names(self) -> list[str]:
+        return sorted(row.item.mail.name for row in self.view.browse())
+
+    def enqueue(self, *mails: Mail, content: bytes = CONTENT) -> list[QueuedMail]:
+        async def work() -> list[QueuedMail]:
+            async with worker_of(self.stores, self.queue) as worker:
+                return list(
+                    await asyncio.gather(*(worker.enqueue(mail, content) for mail in mails))
+                )
+
+        return asyncio.run(work())
+
+    def clear(self) -> Deletion:
+        deletion = Deletion("tester", "test")
+        self.view.clear(deletion)
+        return deletion
+
+    def deleted(self, **more: Any) -> list[DeletedMail]:
+        lists = deleted_mails(self.stores, self.queue, system_clock(), **more)
+        return list(chain.from_iterable(lists))
+
+    def undelete(self, run: str | None = None, *, accept_duplicates: bool = True) -> Undeleted:
+        outcome = Undeleted()
+        mails = deleted_mails(self.stores, self.queue, system_clock(), run=run)
+        undelete(
+            *(self.stores, self.queue, system_clock, mails, outcome),
+            accept_duplicates=accept_duplicates,
+            sleep=lambda _: None,
+        )
+        return outcome
+
+    def delivered(self) -> list[tuple[QueuedMail, bytes]]:
+        """What a worker hands out and completes, until there is nothing."""
+
+        async def work() -> list[tuple[QueuedMail, bytes]]:
+            found = []
+            async with (
+                worker_of(self.stores, self.queue) as worker,
+                aclosing(worker.deliveries(16)) as deliveries,
+            ):
+                with suppress(TimeoutError):
+                    while True:
+                        delivery = await asyncio.wait_for(anext(deliveries), 1.0)
+                        found.append((delivery.item, delivery.content))
+                        await delivery.complete()
+                await worker.settle()
+            return found
+
+        return asyncio.run(work())
+
+
+@pytest.fixture
+def spool(stores: Stores, fresh_module: Any) -> Any:
+    queue = create(stores, f"spool-{uuid4().hex}")
+    yield Spool(stores, queue, Inside(fresh_module.env, queue))
+    crash.arm(None)
+
+
+def mail(name: str = "m-1", **changes: Any) -> Mail:
+    values = {"sender": "a@example.org", "recipients": ("b@example.net", "c@example.org")}
+    return Mail(**{"name": name, **values, **changes})
+
+
+def drop_blobs(spool: Spool, *items: QueuedMail) -> None:
+    """As James does when it drops the message of a deleted mail."""
+    spool.stores.blobs.delete_many(
+        blob for item in items for blob in (item.header_blob_id, item.body_blob_id)
+    )
+
+
+def test_by_command_a_deleted_mail_comes_back_whole_once_and_the_decisions_say_so(
+    spool: Spool,
+) -> None:
+    attributes = {"colour": b'{"serializer":"StringSerializer","value":"red"}'}
+    wanted, other = spool.enqueue(
+        mail("one", attributes=attributes, error_message="later"), mail("two")
+    )
+    cli = spool.cli
+    words = ("queue", "delete", "spool", "--name", "one", "--yes", "--reason", "spring")
+    answer = cli(*words, "--json")
+    run = answer.one["run"]
+    assert answer.one["deleted"] == 1
+    assert answer.one["restorableUntil"] > system_clock().isoformat()
+    assert f"undo: mailslice queue undelete spool --run {run}" in answer.err
+    drop_blobs(spool, wanted)
+    (line,) = cli.json("queue", "deleted", "spool")
+    assert (line["enqueueId"], line["name"], line["sender"], line["recipients"]) == (
+        *(str(wanted.enqueue_id), "one", "a@example.org", 2),
+    )
+    assert (line["run"], line["bytes"], line["reason"]) == (run, len(CONTENT), "spring")
+    assert line["until"] == answer.one["restorableUntil"]
+    assert cli.json("queue", "deleted", "spool", "--name", "two") == []
+    (summary,) = cli.json("queue", "deleted", "spool", "--runs")
+    assert (summary["run"], summary["mails"], summary["cutOff"]) == (run, 1, False)
+    undo = ("queue", "undelete", "spool", "--run", run, "--yes", "--reason", "wrong ones")
+    (back,) = cli.json(*undo)
+    assert (back["undeleted"], back["already"]) == (1, 0)
+    (again,) = cli.json(*undo)
+    assert (again["undeleted"], again["already"]) == (0, 1)
+    (line,) = cli.json("queue", "deleted", "spool")
+    assert back["ids"] == {str(wanted.enqueue_id): line["undeletedAs"]}
+    delivered = {item.mail.name: (item, content) for item, content in spool.delivered()}
+    item, content = delivered["one"]
+    assert sorted(delivered) == ["one", "two"]
+    assert content == CONTENT
+    assert item.mail == replace(wanted.mail, last_updated_ns=item.mail.last_updated_ns)
+    assert str(item.enqueue_id) == line["undeletedAs"] != str(wanted.enqueue_id)
+    assert delivered["two"][0].enqueue_id == other.enqueue_id
+    decisions = cli.json("decisions", "list", "--queue", "spool")
+    told = [(one["action"], one["mails"], one["reason"], one["run"]) for one in decisions]
+    assert told[:3] == [
+        ("queue undelete", 0, "wrong ones", run),
+        ("queue undelete", 1, "wrong ones", run),
+        ("queue delete", 1, "spring", run),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("undelete", "spool", "--yes"), "give at least one of --run"),
+        (("undelete", "spool", "--run", "x"), "--yes"),
+        (("undelete", "spool", "--run", "tuesday", "--yes"), "'tuesday' of spool is not kept"),
+        (("deleted", "spool", "--run", "tuesday"), "allowed is a run that queue deleted"),
+        (("deleted", "spool", "--runs", "--name", "one"), "give no filter"),
+        (("undelete", "spool", "--id", "tide", "--yes"), "not an enqueue id"),
+    ],
+)
+def test_what_cannot_be_brought_back_is_refused(spool: Spool, words: Any, why: str) -> None:
+    assert why in spool.cli("queue", *words, code=2).err
+
+
+def test_a_store_that_is_away_keeps_every_mail_in_its_queue_unless_none_is_to_be_kept(
+    spool: Spool,
+) -> None:
+    spool.enqueue(mail())
+    away = spool.cli.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:9", MAILSLICE_S3_TIMEOUT="300ms")
+    away("queue", "clear", "spool", "--yes", code=4)
+    assert spool.names() == ["m-1"]
+    answer = away("queue", "clear", "spool", "--yes", "--no-undo", "--json")
+    assert answer.one == {
+        "queue": "spool",
+        "deleted": 1,
+        "run": None,
+        "restorableUntil": None,
+        "contentLost": 0,
+    }
+    assert (spool.names(), spool.deleted()) == ([], [])
+
+
+def test_switched_off_nothing_is_kept(spool: Spool) -> None:
+    spool.enqueue(mail())
+    off = spool.cli.but(MAILSLICE_ADMIN_UNDO_FOR="0s")
+    answer = off("queue", "delete", "spool", "--name", "m-1", "--yes", "--json")
+    assert (answer.one["deleted"], answer.one["run"]) == (1, None)
+    assert "undo:" not in answer.err
+    assert (spool.names(), spool.deleted()) == ([], [])
+
+
+def test_a_mail_without_content_is_deleted_and_kept_and_cannot_come_back(spool: Spool) -> None:
+    lost, _ = spool.enqueue(mail("one"), mail("two"))
+    drop_blobs(spool, lost)
+    run = spool.clear().run
+    lines = {line["name"]: line["content"] for line in spool.cli.json("queue", "deleted", "spool")}
+    assert lines == {"one": "content lost", "two": "kept"}
+    answer = spool.cli("queue", "undelete", "spool", "--run", run, "--yes", "--json", code=1)
+    assert (answer.one["undeleted"], answer.one["contentLost"]) == (1, 1)
+    assert spool.names() == ["two"]
+
+
+def test_large_mails_and_more_than_a_batch_come_back_whole(spool: Spool) -> None:
+    spool.enqueue(*(mail(f"m-{number}", recipients=("b@example.net",)) for number in range(600)))
+    (large,) = spool.enqueue(mail("large"), content=LARGE)
+    deletion = spool.clear()
+    assert (deletion.mails, spool.names()) == (601, [])
+    drop_blobs(spool, large)
+    outcome = spool.undelete(deletion.run)
+    assert (outcome.undeleted, outcome.already, len(outcome.ids)) == (601, 0, 100)
+    rows = {row.item.mail.name: row for row in spool.view.browse()}
+    assert len(rows) == 601
+    assert spool.view.content(rows["large"]) == LARGE
+    assert spool.view.content(rows["m-599"]) == CONTENT
+    assert spool.undelete(deletion.run).already == 601
+
+
+@pytest.mark.parametrize("point", BEFORE_MARK)
+def test_killed_before_the_mark_a_mail_is_in_its_queue_alone(spool: Spool, point: str) -> None:
+    spool.enqueue(mail())
+    kill_at(point)
+    with pytest.raises(Killed):
+        spool.clear()
+    assert (spool.names(), spool.deleted()) == (["m-1"], [])
+    assert spool.undelete().undeleted == 0
+    deletion = spool.clear()
+    assert spool.undelete().undeleted == 1
+    assert spool.undelete(deletion.run).already == 1
+    assert spool.names() == ["m-1"]
+
+
+@pytest.mark.parametrize("point", AFTER_MARK)
+def test_killed_after_the_mark_a_mail_can_come_back(spool: Spool, point: str) -> None:
+    spool.enqueue(mail())
+    kill_at(point)
+    with pytest.raises(Killed):
+        spool.clear()
+    (kept,) = spool.deleted()
+    assert kept.in_doubt == (point != "undo:marked")
+    outcome = spool.undelete(accept_duplicates=False)
+    assert (outcome.undeleted, outcome.doubtful) == ((0, 1) if kept.in_doubt else (1, 0))
+    spool.undelete()
+    assert spool.names() == ["m-1"]
+    assert [content for _, content in spool.delivered()] == [CONTENT]
+
+
+@pytest.mark.parametrize("point", UNDELETE_POINTS)
+def test_an_undelete_that_was_killed_and_is_asked_again_brings_each_mail_back_once(
+    spool: Spool, point: str
+) -> None:
+    items = spool.enqueue(mail("one"), mail("two"))
+    spool.clear()
+    drop_blobs(spool, *items)
+    kill_at(point)
+    with pytest.raises(Killed):
+        spool.undelete()
+    spool.undelete()
+    assert spool.names() == ["one", "two"]
+    assert spool.undelete().already == 2
+    delivered = spool.delivered()
+    assert sorted(item.mail.name for item, _ in delivered) == ["one", "two"]
+    assert {content for _, content in delivered} == {CONTENT}
+
+
+def test_delivered_after_a_kill_it_is_not_brought_back_again(spool: Spool) -> None:
+    spool.enqueue(mail())
+    spool.clear()
+    kill_at("undelete:published")
+    with pytest.raises(Killed):
+        spool.undelete()
+    assert len(spool.delivered()) == 1
+    assert spool.undelete().undeleted == 1, "by the one that was killed"
+    assert (spool.names(), spool.delivered()) == ([], [])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("point", UNDELETE_POINTS)
+def test_a_process_that_is_killed_leaves_the_same(
+    spool: Spool, fresh_module: Any, point: str
+) -> None:
+    spool.enqueue(mail("one"), mail("two"))
+    run = spool.clear().run
+    cli = Cli(fresh_module.env)
+    words = ("queue", "undelete", spool.queue, "--run", run, "--yes")
+    cli.but(MAILSLICE_TEST_CRASH_AT=point)(*words, code=-9)
+    cli(*words)
+    assert spool.names() == ["one", "two"]
+
+
+def test_a_mail_that_a_worker_has_is_told_and_comes_back_on_demand_alone(spool: Spool) -> None:
+    def clear_when_recorded() -> None:
+        while not any(record.in_flight for record in spool.stores.worker_records(spool.queue)):
+            time.sleep(0.1)
+        spool.clear()
+
+    async def work() -> None:
+        async with (
+            worker_of(spool.stores, spool.queue) as worker,
+            aclosing(worker.deliveries(1)) as deliveries,
+        ):
+            delivery = await anext(deliveries)
+            await asyncio.to_thread(clear_when_recorded)
+            await delivery.complete()
+
+    spool.enqueue(mail())
+    asyncio.run(work())
+    (kept,) = spool.deleted()
+    assert kept.as_json()["mayBeDelivered"] is True
+    assert spool.undelete(accept_duplicates=False).doubtful == 1
+    assert spool.names() == []
+    assert spool.undelete().undeleted == 1
+    assert spool.names() == ["m-1"]
+
+
+def test_of_two_deletions_of_one_mail_it_comes_back_once(spool: Spool) -> None:
+    """As when a kill, or two people at once, leave it in two runs."""
+    spool.enqueue(mail())
+    rows = list(spool.view.browse())
+
+    def marked_late(name: str) -> None:
+        if name == "undo:noted":
+            crash.arm(None)
+            delete_and_keep(spool.stores, spool.queue, system_clock, rows, Deletion())
+
+    crash.arm(marked_late)
+    spool.clear()
+    assert len(spool.deleted()) == 2
+    outcome = spool.undelete()
+    assert (outcome.undeleted, outcome.already) == (1, 1)
+    assert spool.names() == ["m-1"]
+
+
+def test_expiry_deletes_what_is_kept_at_its_time_and_not_before(spool: Spool) -> None:
+    spool.enqueue(mail("one"))
+    spool.enqueue(mail("large"), content=LARGE)
+    deletion = spool.clear()
+    assert deletion.until is not None
+    own, folder = spool.stores.own_blobs, f"/{file_name(spool.queue)}/"
+
+    def kept() -> list[str]:
+        return [blob.key for blob in own.list(DELETED_PREFIX) if folder in blob.key]
+
+    assert len(kept()) == 4
+    expire(own, deletion.until - timedelta(seconds=2))
+    assert len(kept()) == 4
+    scan = OwnBucket().scan(spool.stores.settings, [0])
+    assert sum(rows for _, rows, _ in scan) == sum(
+        not blob.key.startswith(DELETED_PREFIX) for blob in own.list("")
+    ), "blob_gc lists none of them"
+    late = deletion.until + timedelta(seconds=2)
+    assert list(deleted_mails(spool.stores, spool.queue, late)) == []
+    assert list(deleted_runs(spool.stores, spool.queue, late)) == []
+    expire(own, late)
+    assert kept() == []
+    assert spool.deleted() == [], "rows of a run whose objects are gone"
+    ttl = spool.stores.cassandra.execute(
+        f"SELECT TTL(who) FROM {spool.stores.settings.own.keyspace}.deletions WHERE queuename = %s",
+        [spool.queue],
+    )
+    assert 6 * DAY < timedelta(seconds=ttl[0][0]) <= 7 * DAY
