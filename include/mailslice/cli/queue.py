@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 app = group("Queues: create, look, count, delete.")
 _IDS_AT_ONCE = 1000
+_SHOWN = ("deleted", "restorableUntil")
 _LIST_COLUMNS = (
     *("queue", "health", "size", "ready", "unacknowledged", "delayed", "parked", "deadLetters"),
     *("workers", "why", "next"),
@@ -362,16 +363,17 @@ def _delete(
         every = "all " if mail_filter is None or mail_filter.matches_all else ""
         confirm(f"Delete {every}{matching} mails of {queue}?", yes)
     action = "queue delete" if mail_filter else "queue clear"
-    about = {"filter": mail_filter.as_json()} if mail_filter else {}
+    given = {"filter": mail_filter.as_json()} if mail_filter else {}
     try:
         if mail_filter:
             opened.queue.delete(mail_filter, deletion=deletion)
         else:
             opened.queue.clear(deletion)
     finally:
-        facts = {**deletion.as_json(), **about}
+        facts = {**deletion.as_json(), **given}
         record(opened.settings, action, queue, deletion.reason or None, **facts)
-    out.one({"queue": queue, **deletion.as_json()})
+    about = deletion.as_json()
+    out.one({"queue": queue, **{one: about[one] for one in about if out.as_json or one in _SHOWN}})
     if deletion.until:
         out.note(f"undo: mailslice queue undelete {queue} --run {deletion.run}")
 

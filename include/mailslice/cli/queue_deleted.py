@@ -134,7 +134,8 @@ def undelete(
         finally:
             facts = {**outcome.as_json(), "run": run, "filter": mail_filter.as_json()}
             record(opened.settings, "queue undelete", queue, reason, **facts)
-    out.one({"queue": queue, **outcome.as_json()})
+    about = outcome.as_json()
+    out.one({"queue": queue, **{one: about[one] for one in about if out.as_json or one != "ids"}})
     if outcome.lost or outcome.doubtful:
         raise SomeFailed(
             f"queue undelete: {outcome.lost} mails have no content any more, {outcome.doubtful} "
