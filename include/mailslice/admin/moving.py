@@ -11,19 +11,17 @@ James deletes the blobs of a marked mail when it drops its message: the new entr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
-from uuid import uuid4
 
+from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, elapsed_seconds
-from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
@@ -41,9 +39,6 @@ _AT_ONCE = 1000
 """Mails between two waits for the workers' records."""
 _BETWEEN_RENEWALS = 100
 _THREADS = 8
-_LEASE = timedelta(seconds=30)
-_PART = 0.7
-"""Of the lease, after which nothing new is begun under it."""
 _PATIENCE = timedelta(minutes=1)
 """For handlers that have a mail when it is marked."""
 _TICK = 1.0
@@ -86,17 +81,17 @@ class Moves:
         clock: Clock,
         *,
         sleep: Callable[[float], None] = time.sleep,
-        lease: timedelta = _LEASE,
+        lease: timedelta = LEASE,
         patience: timedelta = _PATIENCE,
     ) -> None:
         self._stores = stores
         self._queue = queue
         self._clock = clock
         self._sleep = sleep
-        self._lease = lease
         self._patience = patience
-        self._me = str(uuid4())
-        self._until = 0.0
+        self._right = LeasedLock(
+            stores, f"move/{queue}", f"moves mails of {queue}", sleep=sleep, lease=lease
+        )
         self._quarantine = Quarantine(
             stores, queue, clock, table=stores.own.moving_mails, folder=FOLDER_OF_MOVES, sleep=sleep
         )
@@ -118,12 +113,12 @@ class Moves:
         """
         outcome = outcome or MoveOutcome()
         decided = Decided("move", why, who, moved_to=into)
-        with self._locked(), ThreadPoolExecutor(_THREADS) as threads:
+        with self._right.held(), ThreadPoolExecutor(_THREADS) as threads:
             self._finish_earlier(outcome, threads, accept_duplicates=accept_duplicates)
             for batch in batches(rows, _AT_ONCE):
                 taken: list[QuarantinedMail] = []
                 for part in batches(batch, _BETWEEN_RENEWALS):
-                    self._renew()
+                    self._right.renew()
                     taken += self._take_all(part, decided, outcome, threads)
                 self._bring(taken, outcome, threads)
         return outcome
@@ -159,7 +154,8 @@ class Moves:
         """Those of the mails that are out of their queue now."""
         free = self._free(rows, outcome)
         kept = _each(threads, lambda row: self._keep(row, decided), free)
-        self._require_lock()
+        self._right.require()
+        self._right.renew()
         taken = [mail for mail in _each(threads, self._take, kept) if mail is not None]
         lost = sum(mail.content is not Content.KEPT for mail in kept)
         outcome.lost += lost
@@ -220,12 +216,12 @@ class Moves:
                 outcome.gone += 1
         ready = [one for one in mails if one.enqueue_id not in in_flight | done]
         for part in batches(ready, _BETWEEN_RENEWALS):
-            self._renew()
+            self._right.renew()
             for mail, new_id in zip(part, _each(threads, self._release, part), strict=True):
                 outcome.moved[mail.enqueue_id] = new_id
 
     def _release(self, mail: QuarantinedMail) -> EnqueueId:
-        return self._quarantine.release_within(mail, self._until)
+        return self._quarantine.release_within(mail, self._right.until)
 
     def _settled(self, ids: set[EnqueueId]) -> tuple[frozenset[EnqueueId], frozenset[EnqueueId]]:
         """Of marked mails those that a handler still has, and those that are delivered.
@@ -243,7 +239,7 @@ class Moves:
         end = elapsed_seconds() + self._patience.total_seconds()
         while (in_flight := (hands := self._hands()).in_flight & ids) and elapsed_seconds() < end:
             self._sleep(_TICK)
-            self._renew()
+            self._right.renew()
         by_stages = {one for one, stage in self._stages(ids).items() if stage.closed}
         return in_flight, (hands.done & ids) | by_stages
 
@@ -261,36 +257,6 @@ class Moves:
 
     def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._renew()
-        try:
-            yield
-        finally:
-            self._stores.own.locks.release(self._lock, self._me)
-
-    def _renew(self) -> None:
-        """Waits for another mover, who may have been killed. Raises Refused where it goes on."""
-        end = elapsed_seconds() + 2 * self._lease.total_seconds()
-        while True:
-            asked = elapsed_seconds()
-            if self._stores.own.locks.acquire(self._lock, self._me, self._lease) == self._me:
-                self._until = asked + self._lease.total_seconds() * _PART
-                return
-            if asked > end:
-                raise Refused(f"somebody else moves mails of {self._queue}: try again later")
-            self._sleep(_TICK)
-
-    def _require_lock(self) -> None:
-        """The right to go on. Raises StoreUnavailable where it may be lost."""
-        if elapsed_seconds() > self._until:
-            raise StoreUnavailable(f"the move out of {self._queue} took too long: move again")
-        self._renew()
-
-    @property
-    def _lock(self) -> str:
-        return f"move/{self._queue}"
 
 
 def _each(threads: ThreadPoolExecutor, work: Callable[[T], U], items: Sequence[T]) -> list[U]:

@@ -145,6 +145,6 @@ def undelete(
 
 def _restorable(mails: "Iterable[list[DeletedMail]]", *, accept_duplicates: bool) -> int:
     return sum(
-        mail.as_json()["undeletedAs"] is None and (accept_duplicates or not mail.may_be_delivered)
+        not mail.is_back and (accept_duplicates or not mail.may_be_delivered)
         for mail in chain.from_iterable(mails)
     )

@@ -47,6 +47,11 @@ class DeletedMail:
         return self.kept.item.enqueue_id
 
     @property
+    def is_back(self) -> bool:
+        """Whether it was brought back."""
+        return self.undeleted is not None and self.undeleted.step is UndeleteStep.DONE
+
+    @property
     def may_be_delivered(self) -> bool:
         """Whether its recipients may have it: brought back, they may get it twice."""
         return self.in_doubt or self.kept.in_handler
@@ -54,7 +59,6 @@ class DeletedMail:
     def as_json(self) -> dict[str, object]:
         """As `queue deleted --json` prints it."""
         mail, batch, back = self.kept.item.mail, self.batch, self.undeleted
-        done = back is not None and back.step is UndeleteStep.DONE
         return {
             "enqueueId": self.enqueue_id,
             "name": mail.name,
@@ -69,7 +73,7 @@ class DeletedMail:
             "who": batch.who,
             "reason": batch.reason or None,
             "mayBeDelivered": self.may_be_delivered,
-            "undeletedAs": back.new_id if back is not None and done else None,
+            "undeletedAs": back.new_id if back is not None and self.is_back else None,
         }
 
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 from mailslice.admin.deletions.entries import DeletedMail
 from mailslice.admin.deletions.packs import Contents
 from mailslice.admin.evidence import is_over
-from mailslice.admin.lease import LEASE, Lease
+from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.codec.headers import headers_of
@@ -88,15 +88,18 @@ def undelete(
 
     Raises StoreUnavailable: ask again; Refused while another undeletes mails of the queue.
     """
-    right = Lease(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep, lease)
+    right = LeasedLock(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep, lease)
     with right.held(), asyncio.Runner() as runner:
         way = _Way(stores, queue, clock, outcome, right=right, sleep=sleep, runner=runner)
         try:
             for batch in mails:
-                way.bring([one for one in batch if accept_duplicates or not one.may_be_delivered])
-                outcome.doubtful += sum(one.may_be_delivered for one in batch) * (
-                    not accept_duplicates
-                )
+                some = [
+                    mail
+                    for mail in batch
+                    if accept_duplicates or mail.is_back or not mail.may_be_delivered
+                ]
+                outcome.doubtful += len(batch) - len(some)
+                way.bring(some)
         finally:
             way.close()
 
@@ -118,7 +121,7 @@ class _Way:
         clock: Clock,
         outcome: Undeleted,
         *,
-        right: Lease,
+        right: LeasedLock,
         sleep: Callable[[float], None],
         runner: asyncio.Runner,
     ) -> None:
@@ -148,7 +151,7 @@ class _Way:
             ready: list[tuple[DeletedMail, tuple[bytes, bytes]]] = []
             size = 0
             for mail in some:
-                if mail.undeleted is not None and mail.undeleted.step is UndeleteStep.DONE:
+                if mail.is_back:
                     self._outcome.already += 1
                     continue
                 try:

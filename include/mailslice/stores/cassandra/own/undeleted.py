@@ -42,7 +42,7 @@ class UndeletedMail:
 
 _ROWS = RowCodec(UndeletedMail, enqueue_id="enqueueid")
 _KEY = ("queuename", "part")
-_PARTS = 8
+PARTITIONS = 8
 
 
 class UndeletedMails(OwnTable):
@@ -68,7 +68,7 @@ class UndeletedMails(OwnTable):
         asked = ([queue, part, chosen] for part, chosen in _by_part(ids).items())
         return {
             mail.enqueue_id: mail
-            for _, rows in self._session.map(self._by_ids, asked, in_flight=_PARTS)
+            for _, rows in self._session.map(self._by_ids, asked, in_flight=PARTITIONS)
             for mail in map(_ROWS.record, rows)
         }
 
@@ -118,5 +118,5 @@ class UndeletedMails(OwnTable):
 def _by_part(ids: Iterable[EnqueueId]) -> dict[int, list[EnqueueId]]:
     parts: dict[int, list[EnqueueId]] = {}
     for one in ids:
-        parts.setdefault(one.int % _PARTS, []).append(one)
+        parts.setdefault(one.int % PARTITIONS, []).append(one)
     return parts

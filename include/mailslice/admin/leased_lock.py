@@ -21,7 +21,7 @@ _PART = 0.7
 _TICK = 1.0
 
 
-class Lease:
+class LeasedLock:
     """A lock by its name. `doing` is what its holder does, for messages."""
 
     def __init__(
@@ -38,7 +38,8 @@ class Lease:
         self._sleep = sleep
         self._lease = lease
         self._me = str(uuid4())
-        self._until = 0.0
+        self.until = 0.0
+        """Up to when (`elapsed_seconds`) something may be begun."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -55,7 +56,7 @@ class Lease:
         while True:
             asked = elapsed_seconds()
             if self._locks.acquire(self._name, self._me, self._lease) == self._me:
-                self._until = asked + self._lease.total_seconds() * _PART
+                self.until = asked + self._lease.total_seconds() * _PART
                 return
             if asked > end:
                 raise Refused(f"somebody else {self._doing}: try again later")
@@ -63,5 +64,5 @@ class Lease:
 
     def require(self) -> None:
         """Raises StoreUnavailable where the right may be lost."""
-        if elapsed_seconds() > self._until:
+        if elapsed_seconds() > self.until:
             raise StoreUnavailable(f"who {self._doing} took too long: ask again")
