@@ -220,6 +220,7 @@ class _Way:
         self._write_starts(rows[0].partition)
         self._stores.tables.written.insert_many(rows)
         crash.point("undelete:rows")
+        self._right.renew()  # a slow store took a part of it
         entered = [replace(one.claim, step=UndeleteStep.ENTERED) for one in mails]
         self._change([*zip((one.claim for one in mails), entered, strict=True)], ttl)
         crash.point("undelete:entered")
