@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
 from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES, GATES, VALIDATIONS
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
+from mailslice.model.settings import Settings
 from mailslice.stores import Stores, has_cassandra
 
 _PRUNED = "pruned.txt"
@@ -40,10 +41,12 @@ def prune_sometimes(
     return removed
 
 
-def expire_sometimes(artifacts: Artifacts, stores: Stores, now: datetime) -> int:
+def expire_sometimes(
+    artifacts: Artifacts, settings: Settings, stores: Stores, now: datetime
+) -> int:
     """Delete the kept mails whose time is over, once an hour at most; how many objects went."""
     folder = DELETED_PREFIX.rstrip("/")
-    if not has_cassandra(stores.settings) or not _is_due(artifacts, folder, now, _EXPIRY_EVERY):
+    if not has_cassandra(settings) or not _is_due(artifacts, folder, now, _EXPIRY_EVERY):
         return 0
     expired = expire(stores.own_blobs, now)
     _record_pruning(artifacts, folder, now)

@@ -290,7 +290,7 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
     with suppress(TryAgain):  # the report is written, and the next run prunes, too
         run.stores.prune_records()
-        expire_sometimes(folder.artifacts, run.stores, run.clock())
+        expire_sometimes(folder.artifacts, run.settings, run.stores, run.clock())
     return report
 
 

@@ -41,7 +41,11 @@ def settings(tmp_path, monkeypatch):
     runs = Runs()
     own = SimpleNamespace(locks=Locks(), runs=runs)
     stores = SimpleNamespace(
-        own=own, records=own, existing_runs=lambda: runs, prune_records=lambda: 0
+        own=own,
+        records=own,
+        existing_runs=lambda: runs,
+        prune_records=lambda: 0,
+        own_blobs=SimpleNamespace(pages=lambda *_: iter(())),
     )
 
     @contextmanager

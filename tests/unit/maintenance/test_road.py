@@ -80,7 +80,11 @@ def duty(monkeypatch, runs):
     @contextmanager
     def opened(_settings):
         yield SimpleNamespace(
-            own=own, records=own, existing_runs=lambda: runs, prune_records=lambda: 0
+            own=own,
+            records=own,
+            existing_runs=lambda: runs,
+            prune_records=lambda: 0,
+            own_blobs=SimpleNamespace(pages=lambda *_: iter(())),
         )
 
     monkeypatch.setattr(runner, "load", lambda _: found)
