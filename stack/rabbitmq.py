@@ -8,7 +8,10 @@ clone below a private folder; so the server's own script is run, as whoever runs
 from __future__ import annotations
 
 import hashlib
+import os
+import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from stack.debian import debian, inside
@@ -28,6 +31,7 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
     epmd, server = _installed() if not stack.sizes.rabbitmq_release else _of_release(stack)
     folder = stack.state / "rabbitmq"
     (folder / "log").mkdir(parents=True, exist_ok=True)
+    _write_cookie(folder / ".erlang.cookie")
     ports = stack.ports
     write_file(
         "rabbitmq.conf",
@@ -84,6 +88,16 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
         priority=10,
     )
     return mapper, broker
+
+
+def _write_cookie(file: Path) -> None:
+    """Erlang writes the cookie first and takes the rights of others after that: a second Erlang of
+    the start, on a busy machine, refuses a file that others may read.
+    """
+    with suppress(FileExistsError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+        with os.fdopen(descriptor, "w", encoding="ascii") as cookie:
+            cookie.write(secrets.token_hex(16).upper())
 
 
 def _installed() -> tuple[tuple[str, ...], tuple[str, ...]]:
