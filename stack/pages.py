@@ -16,6 +16,7 @@ from typing import Any, get_args
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from mailslice.airflow.action_dag import MAIL_ACTIONS, action_doc
 from mailslice.airflow.dag_doc import dag_doc
 from mailslice.bench.scale import read_measured, scale_page
 from mailslice.cli.documentation import cli_page
@@ -193,7 +194,12 @@ def dags_page(root: Path) -> str:
     for file in sorted((root / "dags").glob("*.py")):
         code = file.read_text(encoding="utf-8")
         text = ast.get_docstring(ast.parse(code)) or ""
-        doc = dag_doc(file.stem, text, reads_only="Tag.READS" in code)
+        is_duty = file.stem != MAIL_ACTIONS
+        doc = (
+            dag_doc(file.stem, text, reads_only="Tag.READS" in code)
+            if is_duty
+            else action_doc(text)
+        )
         lines += ["", f"## {file.stem}", "", doc.strip()]
     return "\n".join(lines) + "\n"
 

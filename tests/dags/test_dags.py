@@ -9,7 +9,8 @@ import pytest
 from mailslice.maintenance.registry import load, names
 from tests.dags.conftest import ROOT, parse
 
-DUTIES = sorted(file.stem for file in (ROOT / "dags").glob("*.py"))
+ACTIONS = "mail_actions"
+DUTIES = sorted({file.stem for file in (ROOT / "dags").glob("*.py")} - {ACTIONS})
 OF_QUEUES = [duty for duty in DUTIES if load(duty).needs_queue]
 OF_NO_QUEUE = [duty for duty in DUTIES if not load(duty).needs_queue]
 IN_SPARK = {"queue_cleanup": {"plan", "apply"}, "queue_size": {"plan"}}
@@ -36,8 +37,11 @@ def test_every_file_parses(parsed):
 
 
 def test_these_are_the_dags_and_each_duty_has_one(parsed):
-    assert sorted(parsed["dags"]) == DUTIES == names()
-    assert {about["file"] for about in parsed["dags"].values()} == {f"{dag}.py" for dag in DUTIES}
+    assert sorted(parsed["dags"]) == sorted([*DUTIES, ACTIONS])
+    assert names() == DUTIES
+    assert [about["file"] for about in parsed["dags"].values()] == [
+        f"{dag}.py" for dag in parsed["dags"]
+    ]
 
 
 def test_parsing_imports_nothing_heavy(parsed):
@@ -123,7 +127,8 @@ def test_runs_are_bounded_and_failures_are_told(parsed, dag):
 
 def test_a_new_airflow_runs_what_only_reads_and_nothing_else(parsed):
     on = {dag for dag, about in parsed["dags"].items() if about["paused"] is False}
-    assert on == READ_ONLY == {d for d in parsed["dags"] if "reads only" in tags(parsed, d)}
+    assert on - {ACTIONS} == READ_ONLY
+    assert {d for d in parsed["dags"] if "reads only" in tags(parsed, d)} == READ_ONLY
     assert {about["paused"] for about in parsed["dags"].values()} == {True, False}
 
 
@@ -140,6 +145,7 @@ def test_the_form_is_dry_where_a_run_would_change_something(parsed, dag):
 
 def test_the_disk_is_reclaimed_after_a_cleanup(parsed):
     follows = {dag: about["follows"] for dag, about in parsed["dags"].items()}
+    follows.pop(ACTIONS)
     assert follows == {dag: [FOLLOWERS[dag]] if dag in FOLLOWERS else [] for dag in DUTIES}
     told = parsed["dags"]["queue_cleanup"]["tasks"]["all_queues"]
     assert told["outlets"] == [FOLLOWERS["reclaim"]]
@@ -286,3 +292,29 @@ def test_dag_files_hold_no_logic():
             node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
         }
         assert imported <= {"datetime", "mailslice"}
+
+
+def test_the_dag_of_actions_never_starts_by_itself_and_does_not_wait_for_an_unpause(parsed):
+    about = parsed["dags"][ACTIONS]
+    assert (about["paused"], about["fires_by_itself"], about["catchup"]) == (False, False, False)
+    assert about["max_active_runs"] == 8
+    assert {name: task["upstream"] for name, task in about["tasks"].items()} == {
+        "select": [],
+        "act": ["select"],
+    }
+    for task in about["tasks"].values():
+        assert task["policy"] == [["mailslice.model.errors.TryAgain", "retry"]]
+    assert about["callback"] == "DutyNotifier"
+
+
+def test_the_form_of_actions_asks_for_queue_and_action_and_its_text_says_each_param(parsed):
+    about = parsed["dags"][ACTIONS]
+    assert list(about["params"]) == [
+        *("queue", "action", "sender", "recipient", "domain", "name", "older_than", "ids", "to"),
+        *("digest", "accept_duplicates", "reason"),
+    ]
+    assert about["schemas"]["action"]["enum"] == ["delete", "clear", "flush", "retry", "move"]
+    for part in ("**Dangers.**", "**Params.**", "**Example**", "airflow dags trigger mail_actions"):
+        assert part in about["doc"]
+    for param in about["params"]:
+        assert f"- `{param}` (`" in about["doc"]

@@ -42,7 +42,8 @@ def test_the_wheel_has_a_dag_and_a_job_for_each_duty_as_they_are_in_the_clone(bu
                 if name.startswith(f"mailslice/{folder}/")
             }
             assert packed == {file.name: file.read_bytes() for file in (ROOT / folder).glob("*.py")}
-            assert {name.removesuffix(".py") for name in packed} == set(registry.names())
+            named = {name.removesuffix(".py") for name in packed}
+            assert named - {"mail_actions"} == set(registry.names())
 
 
 def test_the_wheel_has_every_module_and_file_of_the_product_and_nothing_of_its_tools(built):

@@ -1,0 +1,161 @@
+"""Does what was asked with the mails of a selection, and keeps who asked and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mailslice.actions.preview import Selection
+from mailslice.actions.request import MailAction
+from mailslice.admin import queues
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.moving import MoveOutcome, Moves
+from mailslice.maintenance.decision_files import write_decision
+from mailslice.model.clock import Clock
+from mailslice.view.configuration import ConfigurationGuard
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+_MOST_IDS = 100
+"""Of the mails, in the record of a decision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """Who has it done, why, and by which run. `run` is the same for every try."""
+
+    who: str
+    run: str
+    reason: str | None = None
+    accept_duplicates: bool = False
+
+
+@dataclass(slots=True)
+class ActionOutcome:
+    """`counts`: how many mails went which way. `failed`: a sentence, where not all is done."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    ids: Any = ()
+    failed: str | None = None
+
+
+def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> dict[str, Any]:
+    """Act on the mails of the selection that are still there; the counts, and `failed` or None.
+
+    Done again, also after a kill, it ends the same; what an earlier try did counts as `gone`.
+    Raises UnknownQueue, ConfigurationDiffers, Refused, StoreUnavailable. A decision is written in
+    any case: what was done until then was done.
+    """
+    request = selection.request
+    queues.require(stores, request.queue)
+    if request.to is not None:
+        queues.require(stores, request.to)
+    ConfigurationGuard(stores.tables, stores.settings).agreed()
+    outcome = ActionOutcome()
+    try:
+        _ACTIONS[request.action](stores, selection, deed, clock, outcome)
+    finally:
+        facts: dict[str, object] = {
+            **outcome.counts,
+            "filter": request.texts.parsed().as_json(),
+            "digest": selection.digest,
+            "run": deed.run,
+            "ids": outcome.ids,
+        }
+        if request.to is not None:
+            facts["to"] = request.to
+        write_decision(
+            stores.settings,
+            clock(),
+            who=deed.who,
+            action=f"queue {request.action}",
+            queue=request.queue,
+            reason=deed.reason,
+            facts=facts,
+        )
+    selected = None if selection.ids is None else len(selection.ids)
+    about = {"queue": request.queue, "action": request.action.value, "to": request.to}
+    return {**about, "selected": selected, **outcome.counts, "failed": outcome.failed}
+
+
+def _delete(
+    stores: Stores, selection: Selection, _deed: Deed, clock: Clock, outcome: ActionOutcome
+) -> None:
+    queue = MailQueue(stores, selection.request.queue, clock)
+    deleted = queue.delete(selection.mail_filter(clock()))
+    outcome.counts = {"deleted": deleted} | _gone(selection, deleted)
+    outcome.ids = [str(one) for one in (selection.ids or ())[:_MOST_IDS]]
+
+
+def _retry(
+    stores: Stores, selection: Selection, _deed: Deed, clock: Clock, outcome: ActionOutcome
+) -> None:
+    from mailslice.worker import open_worker
+    from mailslice.worker.retrying import Retried, deliver_due, retry_now
+
+    async def work() -> tuple[Retried, int]:
+        async with open_worker(stores.settings, selection.request.queue) as worker:
+            retried = await retry_now(worker, selection.mail_filter(clock()))
+            return retried, await deliver_due(worker, retried.retried)
+
+    retried, pending = asyncio.run(work())
+    counts = {
+        "retried": len(retried.retried),
+        "soon": retried.soon,
+        "inHandler": retried.in_handler,
+        "deleted": retried.deleted,
+    }
+    outcome.counts = counts | {"pending": pending} | _gone(selection, sum(counts.values()))
+    outcome.ids = [str(one) for one in retried.retried[:_MOST_IDS]]
+
+
+def _move(
+    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
+) -> None:
+    request, moved = selection.request, MoveOutcome()
+    assert request.to is not None  # noqa: S101 - a move has it
+    rows = MailQueue(stores, request.queue, clock).matching(selection.mail_filter(clock()))
+    try:
+        Moves(stores, request.queue, clock).move(
+            rows,
+            request.to,
+            why=deed.reason or "by hand",
+            who=deed.who,
+            accept_duplicates=deed.accept_duplicates,
+            outcome=moved,
+        )
+    finally:
+        outcome.counts = {
+            "moved": len(moved.moved),
+            "gone": moved.gone,
+            "inHandler": moved.in_handler,
+            "contentLost": moved.lost,
+            "pending": moved.pending,
+            "doubtful": moved.doubtful,
+        }
+        pairs = islice(moved.moved.items(), _MOST_IDS)
+        outcome.ids = {str(old): str(new) for old, new in pairs}
+    if moved.pending or moved.doubtful:
+        outcome.failed = (
+            f"{moved.pending} mails are in a handler yet (move again to finish), {moved.doubtful} "
+            "of a move that was cut off may have been delivered since (accept_duplicates moves "
+            "them); their content is kept"
+        )
+
+
+def _gone(selection: Selection, seen: int) -> dict[str, int]:
+    """Mails of the preview that are not there any more, or were done by an earlier try."""
+    return {} if selection.ids is None else {"gone": max(0, len(selection.ids) - seen)}
+
+
+_ACTIONS: Mapping[MailAction, Callable[[Stores, Selection, Deed, Clock, ActionOutcome], None]] = {
+    MailAction.DELETE: _delete,
+    MailAction.CLEAR: _delete,
+    MailAction.FLUSH: _retry,
+    MailAction.RETRY: _retry,
+    MailAction.MOVE: _move,
+}

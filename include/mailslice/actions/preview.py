@@ -1,0 +1,220 @@
+"""Which mails an action is about: a preview fixes their ids, and a digest stands for all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from mailslice.actions.request import DELAYED_ONLY, ActionRequest
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.maintenance.artifacts import Artifacts, iso
+from mailslice.model.batches import batches
+from mailslice.model.clock import Clock
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import Refused
+from mailslice.model.mail import EnqueueId, ViewRow
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+PREVIEWS = "previews"
+"""The folder of previews, in the artifacts."""
+MOST_PREVIEWED = 100_000
+"""Mails of one preview: of more the oldest are taken."""
+SAMPLE = 10
+GOOD_FOR = timedelta(hours=1)
+"""How old a preview may be when a run takes it."""
+MOST_KEPT = 200
+_MEASURED = 200
+"""Mails whose content is measured; of more the size is reckoned from these."""
+_AT_ONCE = 500
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The mails of a request: those of `ids`, or those that match and were enqueued by `before`."""
+
+    request: ActionRequest
+    at: datetime
+    ids: tuple[EnqueueId, ...] | None = None
+    before: datetime | None = None
+
+    @property
+    def digest(self) -> str:
+        """Over queue, action, target, filter and ids: the same for the same, whenever."""
+        return hashlib.sha256(json.dumps(self._facts(), sort_keys=True).encode()).hexdigest()
+
+    def mail_filter(self, now: datetime) -> MailFilter:
+        """What the action goes by."""
+        if self.ids is not None:
+            return MailFilter(ids=frozenset(self.ids))
+        asked = self.request.texts.parsed()
+        if self.before is None or self.request.action in DELAYED_ONLY:
+            return asked
+        age = max(asked.older_than or timedelta(0), now - self.before)
+        return replace(asked, older_than=age)
+
+    def as_json(self) -> dict[str, Any]:
+        """What a file of it holds."""
+        return {**self._facts(), "at": iso(self.at)}
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Selection:
+        """Of `as_json`. Raises ValueError, TypeError or KeyError for anything else."""
+        about = {name: values[name] for name in ("queue", "action", "to")}
+        request = ActionRequest.of({**values["filter"], **about})
+        ids, before = values["ids"], values["before"]
+        return cls(
+            request,
+            datetime.fromisoformat(values["at"]),
+            None if ids is None else tuple(EnqueueId(UUID(hex=one)) for one in ids),
+            None if before is None else datetime.fromisoformat(before),
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        ids = None if self.ids is None else [one.hex for one in self.ids]
+        return {**self.request.as_json(), "ids": ids, "before": iso(self.before)}
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the action would be about. `size`: bytes of content; `measured`: it is exact.
+
+    `cut`: why these are not all that match; `share`: of the queue, None where that is unknown.
+    """
+
+    selection: Selection
+    oldest: datetime | None
+    sample: Sequence[ViewRow]
+    size: int
+    measured: bool
+    cut: str | None
+    share: float | None
+
+    @property
+    def count(self) -> int:
+        """How many mails."""
+        return len(self.selection.ids or ())
+
+
+def preview(
+    stores: Stores,
+    request: ActionRequest,
+    clock: Clock,
+    *,
+    most: int = MOST_PREVIEWED,
+    seconds: float = 10.0,
+) -> Preview:
+    """The oldest mails that match: at most so many, and those that are found in time."""
+    queue, now = MailQueue(stores, request.queue, clock), clock()
+    end, mail_filter = time.monotonic() + seconds, request.texts.parsed()
+    ids: list[EnqueueId] = []
+    first: list[ViewRow] = []
+    cut = None
+    for rows in batches(_looked_at(queue, mail_filter), _AT_ONCE):
+        found = _those(stores, request, [row for row in rows if mail_filter.matches(row, now)])
+        ids += (row.enqueue_id for row in found)
+        first += found[: _MEASURED - len(first)]
+        if len(ids) > most:
+            del ids[most:]
+            cut = f"these are the oldest {most:,}"
+            break
+        if time.monotonic() > end:
+            at = f"{rows[-1].enqueued_time:%Y-%m-%d %H:%M} UTC"
+            cut = f"looked for {seconds:.0f} s, up to mails of {at}"
+            break
+    size = _size(stores, first[: len(ids)])
+    if len(ids) > len(first):
+        size = size * len(ids) // len(first)
+    glance = queue.live_summary(most)
+    return Preview(
+        Selection(request, now, tuple(sorted(ids))),
+        first[0].enqueued_time if first else None,
+        first[:SAMPLE],
+        size,
+        len(ids) <= len(first),
+        cut,
+        min(1.0, len(ids) / glance.size) if glance and glance.size else None,
+    )
+
+
+def keep(location: Artifacts, selection: Selection) -> str:
+    """Write the preview's file; its digest. Of others the oldest go: 200 are kept for a day."""
+    times = location.times(PREVIEWS)
+    newest = sorted(times, key=lambda name: times[name], reverse=True)
+    for name in newest:
+        old = times[name] < selection.at - timedelta(days=1)
+        if old or name in newest[MOST_KEPT - 1 :]:
+            location.remove(name)
+    location.write(_file(selection.digest), json.dumps(selection.as_json()).encode())
+    return selection.digest
+
+
+def previewed(location: Artifacts, request: ActionRequest, digest: str, now: datetime) -> Selection:
+    """The selection of that preview.
+
+    Raises Refused where there is none, where it is older than an hour, not as it was written, or
+    of another request.
+    """
+    data = location.read(_file(digest)) if _DIGEST.fullmatch(digest) else None
+    if data is None:
+        raise Refused(
+            f"no preview has the digest {digest[:64]!r}: it was made elsewhere, or is over a day "
+            "old; preview again"
+        )
+    selection = None
+    with suppress(ValueError, TypeError, KeyError, RecursionError, AttributeError):
+        selection = Selection.of(json.loads(data))
+    if selection is None or selection.digest != digest:
+        raise Refused(f"the preview {digest} is not as it was written; preview again")
+    if selection.request != request:
+        asked, seen = request.as_json(), selection.request.as_json()
+        differ = ", ".join(
+            f"{name} is {asked[name]!r}, previewed was {seen[name]!r}"
+            for name in asked
+            if asked[name] != seen[name]
+        )
+        raise Refused(f"the preview {digest[:12]} is of another request: {differ}; preview again")
+    if (age := now - selection.at) > GOOD_FOR:
+        raise Refused(
+            f"the preview {digest[:12]} is {format_duration(age)} old; allowed: "
+            f"{format_duration(GOOD_FOR)}; preview again"
+        )
+    return selection
+
+
+def _file(digest: str) -> str:
+    return f"{PREVIEWS}/{digest}.json"
+
+
+def _looked_at(queue: MailQueue, mail_filter: MailFilter) -> Iterator[ViewRow]:
+    """Rows among which are all that match. A scan for few mails must end in time: it gives all."""
+    narrow = mail_filter.ids is not None or isinstance(mail_filter.name, str)
+    return queue.browse(mail_filter if narrow else MailFilter())
+
+
+def _those(stores: Stores, request: ActionRequest, rows: Sequence[ViewRow]) -> Sequence[ViewRow]:
+    """The delayed ones, where the action is about these alone. Creates no table."""
+    from mailslice.stores.cassandra.own import DelayedMails
+
+    if request.action not in DELAYED_ONLY or not rows:
+        return rows
+    table = DelayedMails.existing(stores.cassandra, stores.settings)
+    due = table.waiting(request.queue, [row.enqueue_id for row in rows]) if table else {}
+    return [row for row in rows if row.enqueue_id in due]
+
+
+def _size(stores: Stores, rows: Sequence[ViewRow]) -> int:
+    blobs = [id_ for row in rows for id_ in (row.item.header_blob_id, row.item.body_blob_id)]
+    heads = stores.blobs.heads(blobs) if blobs else {}
+    return sum(head.size for head in heads.values() if head is not None)

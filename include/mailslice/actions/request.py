@@ -1,0 +1,134 @@
+"""Which action, on which mails of which queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from mailslice.admin.filters import MailFilter
+from mailslice.codec.wildcards import Wildcard, is_pattern
+from mailslice.model.durations import parse_duration
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import queue_name
+
+MOST_GIVEN = 10_000
+"""Ids that one request may name."""
+_LONGEST = 1000
+
+
+class MailAction(StrEnum):
+    """What is done. Each but `clear` and `flush` takes a filter."""
+
+    DELETE = "delete"
+    CLEAR = "clear"
+    FLUSH = "flush"
+    RETRY = "retry"
+    MOVE = "move"
+
+
+DELAYED_ONLY = {MailAction.FLUSH, MailAction.RETRY}
+_OF_ALL = {MailAction.CLEAR, MailAction.FLUSH}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailTexts:
+    """A filter as people write it: the names of the flags of `queue delete`. Empty says nothing."""
+
+    sender: str | None = None
+    recipient: str | None = None
+    domain: str | None = None
+    name: str | None = None
+    older_than: str | None = None
+    ids: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What says anything."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def parsed(self) -> MailFilter:
+        """The filter; `*` and `?` are wildcards. Raises BadInput naming the field."""
+        if len(self.ids) > MOST_GIVEN:
+            raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MOST_GIVEN} are")
+        return MailFilter(
+            sender=_pattern(self.sender),
+            recipient=_pattern(self.recipient),
+            domain=_pattern(self.domain),
+            name=_pattern(self.name, ignore_case=False),
+            older_than=parse_duration(self.older_than, "older_than") if self.older_than else None,
+            ids=frozenset(map(enqueue_id, self.ids)) if self.ids else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """`to`: the queue that gets the mails of a move. Raises BadInput for what does not fit."""
+
+    queue: QueueName
+    action: MailAction
+    texts: MailTexts
+    to: QueueName | None = None
+
+    def __post_init__(self) -> None:
+        given = self.texts.given
+        self.texts.parsed()
+        if self.action in _OF_ALL and given:
+            raise BadInput(f"{self.action} is about every mail: {', '.join(given)} is not allowed")
+        if self.action is MailAction.DELETE and not set(given) - {"older_than"}:
+            raise BadInput(
+                "delete: give at least one of sender, recipient, domain, name and ids "
+                "(older_than only narrows them; clear deletes all)"
+            )
+        if (self.action is MailAction.MOVE) != (self.to is not None):
+            raise BadInput(f"{self.action}: to={self.to!r}; a move has a queue there, alone")
+        if self.to == self.queue:
+            raise BadInput(f"move: queue and to are one queue, {self.queue!r}; two are allowed")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ActionRequest:
+        """From fields of a form or params: `queue`, `action`, `to` and those of MailTexts.
+
+        Others are ignored. Raises BadInput.
+        """
+        texts = {field.name: values.get(field.name) or None for field in fields(MailTexts)}
+        ids = texts.pop("ids") or ()
+        for name, text in texts.items():
+            if text is not None and (not isinstance(text, str) or len(text) > _LONGEST):
+                raise BadInput(f"{name}: allowed is a text of at most {_LONGEST} characters")
+        if not isinstance(ids, list | tuple):
+            raise BadInput("ids: allowed is a list of enqueue ids")
+        action, to = str(values.get("action")), values.get("to") or None
+        if action not in set(MailAction):
+            raise BadInput(f"action {action[:40]!r}; allowed: {', '.join(MailAction)}")
+        return cls(
+            queue_name(str(values.get("queue") or "")),
+            MailAction(action),
+            MailTexts(**texts, ids=tuple(sorted({str(enqueue_id(str(one))) for one in ids}))),
+            None if to is None else queue_name(str(to)),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The request as previews keep it."""
+        texts = self.texts.given
+        if "ids" in texts:
+            texts["ids"] = list(texts["ids"])
+        return {"queue": self.queue, "action": self.action.value, "to": self.to, "filter": texts}
+
+
+def enqueue_id(text: str) -> EnqueueId:
+    """Raises BadInput for what is no UUID."""
+    try:
+        return EnqueueId(UUID(text))
+    except ValueError:
+        raise BadInput(f"enqueue id {text[:60]!r} is not allowed: give a UUID") from None
+
+
+def _pattern(text: str | None, *, ignore_case: bool = True) -> str | Wildcard | None:
+    """A Wildcard where the text has * or ?; None where it is empty."""
+    if not text or not is_pattern(text):
+        return text or None
+    return Wildcard(text, ignore_case=ignore_case)

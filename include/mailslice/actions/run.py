@@ -1,0 +1,95 @@
+"""One run of an action, in two steps that may each be repeated: fix the mails, then act.
+
+The run's folder, `runs/mail_actions/QUEUE/RUN/`, has the selection and the result.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from mailslice.actions.perform import Deed, perform
+from mailslice.actions.preview import Selection, keep, preview, previewed
+from mailslice.actions.request import ActionRequest
+from mailslice.admin import queues
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.retention import prune_sometimes
+from mailslice.maintenance.run_request import run_of_dag
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.settings import Settings
+from mailslice.stores import open_stores
+
+log = logging.getLogger(__name__)
+MAIL_ACTIONS = "mail_actions"
+"""The DAG, and its folder of runs."""
+ANY = "any"
+"""In place of a digest: the mails that match when the run begins, without a preview."""
+_SELECTION, _RESULT = "selection.json", "result.json"
+_PREVIEW_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRun:
+    """What a run was asked. `digest`: of its preview, ANY, or "" where it is to make one only."""
+
+    request: ActionRequest
+    deed: Deed
+    digest: str = ""
+    clock: Clock = system_clock
+
+    @classmethod
+    def of_dag(cls, request: ActionRequest, dag_run: str, digest: str, **deed: Any) -> ActionRun:
+        """Of a run of Airflow; `deed`: the fields of Deed but `run`."""
+        run = run_of_dag(MAIL_ACTIONS, request.queue, dag_run)
+        return cls(request, Deed(run=run, **deed), digest)
+
+    def select(self, settings: Settings) -> dict[str, Any]:
+        """Fix the mails, once for all tries. `act`: whether there is anything to act on.
+
+        Without a digest: makes a preview and shows its digest. Raises Refused, BadInput.
+        """
+        if settings.admin.reason_required and not (self.deed.reason or "").strip():
+            raise BadInput("reason is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one")
+        location, folder = artifacts(settings), self._folder(settings)
+        if not self.digest:
+            with open_stores(settings) as stores:
+                queues.require(stores, self.request.queue)
+                seen = preview(stores, self.request, self.clock, seconds=_PREVIEW_SECONDS)
+            digest = keep(location, seen.selection)
+            about = {"count": seen.count, "bytes": seen.size, "cut": seen.cut, "digest": digest}
+            log.info("a preview, nothing is changed: %s", about)
+            return {**about, "act": False}
+        if folder.read_json(_SELECTION) is None:
+            now = self.clock()
+            selection = (
+                Selection(self.request, now, before=now)
+                if self.digest == ANY
+                else previewed(location, self.request, self.digest, now)
+            )
+            folder.write_json(_SELECTION, selection.as_json())
+        return {"digest": self.digest, "act": True}
+
+    def act(self, settings: Settings) -> dict[str, Any]:
+        """Act on what `select` fixed; the result. Raises BadInput where nothing is fixed."""
+        folder = self._folder(settings)
+        kept = folder.read_json(_SELECTION)
+        if kept is None:
+            raise BadInput(f"{folder.uri} has no {_SELECTION}: begin with the task select")
+        with open_stores(settings) as stores:
+            result = perform(stores, Selection.of(kept), self.deed, self.clock)
+        folder.write_json(_RESULT, result)
+        log.info("%s", result)
+        self._prune(settings)
+        return result
+
+    def _prune(self, settings: Settings) -> None:
+        now, keep_for = self.clock(), settings.duty.retention
+        try:
+            prune_sometimes(artifacts(settings), MAIL_ACTIONS, self.request.queue, now, keep_for)
+        except MailsliceError as error:
+            log.warning("old runs were not pruned: %s", error)
+
+    def _folder(self, settings: Settings) -> RunFolder:
+        return RunFolder(artifacts(settings), MAIL_ACTIONS, self.request.queue, self.deed.run)

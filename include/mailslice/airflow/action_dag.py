@@ -1,0 +1,191 @@
+"""The DAG that acts on mails: its params, and two tasks. `mailslice.actions` does the work.
+
+It is on when Airflow first sees it: nothing but a person, or a script, ever starts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from textwrap import fill
+from typing import Any
+
+from airflow.sdk import DAG, Param, get_current_context, task
+
+from mailslice.actions.request import MOST_GIVEN, MailAction
+from mailslice.airflow.dag_duty import DagDuty
+from mailslice.airflow.dag_settings import DagSettings, load_dag_settings
+from mailslice.airflow.deployments import Deployment, deployments
+from mailslice.airflow.duty_dag import Declaration, dag_arguments
+from mailslice.airflow.notifier import DutyNotifier
+from mailslice.airflow.run_request import who
+from mailslice.airflow.task_chain import final_errors
+from mailslice.airflow.versions import AirflowFailException, AirflowSkipException
+
+MAIL_ACTIONS = "mail_actions"
+MOST_RUNS = 8
+"""At once: a long move keeps no delete waiting."""
+_TEXT = {"type": ["null", "string"], "maxLength": 1000}
+_DELAYED = "; delayed mails alone are flushed and retried"
+PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
+    "queue": (..., {"type": "string", "minLength": 1, "maxLength": 255}, "which has the mails"),
+    "action": (
+        ...,
+        {"type": "string", "enum": [action.value for action in MailAction]},
+        f"what is done{_DELAYED}",
+    ),
+    "sender": (None, _TEXT, "envelope sender, `<>` the null sender; `*` and `?` are wildcards"),
+    "recipient": (None, _TEXT, "one of the envelope recipients"),
+    "domain": (None, _TEXT, "domain of one of the recipients"),
+    "name": (None, _TEXT, "name of the mail"),
+    "older_than": (None, _TEXT, "least age, such as 2h or 30d"),
+    "ids": (
+        [],
+        {"type": ["null", "array"], "items": {"type": "string"}, "maxItems": MOST_GIVEN},
+        "enqueue ids, one a line",
+    ),
+    "to": (None, _TEXT, "queue that gets the mails of a move"),
+    "digest": (
+        None,
+        {"type": ["null", "string"], "pattern": "^([0-9a-f]{64}|any|)$"},
+        (
+            "of the preview: its mails alone are acted on; any = without a preview, the mails that "
+            "match and were enqueued before the run began; none = a preview, which changes nothing"
+        ),
+    ),
+    "accept_duplicates": (
+        False,
+        {"type": "boolean"},
+        (
+            "of a move: also mails at which an earlier move was cut off and that may have been "
+            "delivered since"
+        ),
+    ),
+    "reason": (None, _TEXT, "why, for the record"),
+}
+"""Name -> default (`...`: it must be given), JSON schema, meaning."""
+
+
+class ActionTasks:
+    """Makes the tasks, inside the DAG."""
+
+    def __init__(self, duty: DagDuty) -> None:
+        self._duty = duty
+
+    def select(self) -> Any:
+        """The task that fixes which mails the run is about."""
+        return _task("select", self._duty, select)()
+
+    def act(self) -> Any:
+        """The task that acts."""
+        return _task("act", self._duty, act)()
+
+
+Wire = Callable[[ActionTasks], None]
+
+
+def action_dag(*, doc: str | None, **more: Any) -> Callable[[Wire], Wire]:
+    """Declares the DAG in each deployment; the decorated function wires its tasks.
+
+    `more` are the fields of Declaration. Raises BadSetting, which Airflow shows as import error.
+    """
+    declaration = Declaration(duty=MAIL_ACTIONS, doc=doc, **more)
+
+    def declare(wire: Wire) -> Wire:
+        settings = load_dag_settings()
+        for deployment in deployments():
+            _build(declaration, wire, settings, deployment)
+        return wire
+
+    return declare
+
+
+def action_doc(text: str) -> str:
+    """Markdown: `text`, with the params before its example."""
+    before, example, after = text.strip().partition("**Example**")
+    lines = []
+    for name, (default, _, meaning) in PARAMS.items():
+        shown = "required" if default is ... else "false" if default is False else "unset"
+        words = fill(
+            f"- `{name}` (`{shown}`): {meaning}",
+            100,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines.append(words)
+    head = "**Params.** In brackets: the default."
+    return "\n".join([f"{before}{head}", "", *lines, "", f"{example}{after}"])
+
+
+def _build(
+    declaration: Declaration, wire: Wire, settings: DagSettings, deployment: Deployment
+) -> None:
+    own, prefix = settings.of(MAIL_ACTIONS), settings.prefix + deployment.prefix
+    duty = DagDuty(
+        duty=MAIL_ACTIONS,
+        prefix=prefix,
+        load=deployment.enter,
+        settings=own,
+        shared_artifacts=settings.shared_artifacts,
+    )
+    with DAG(
+        dag_id=f"{prefix}{MAIL_ACTIONS}",
+        doc_md=action_doc(declaration.doc or ""),
+        schedule=None,
+        params={name: _param(name) for name in PARAMS},
+        tags=[*(tag.value for tag in declaration.tags), *own.tags],
+        is_paused_upon_creation=bool(own.paused),
+        **dag_arguments(declaration, own, DutyNotifier(deployment.connection))
+        | {"max_active_runs": MOST_RUNS},
+    ) as dag:
+        wire(ActionTasks(duty))
+    dag.fileloc = wire.__code__.co_filename
+
+
+def _param(name: str) -> Param:
+    default, schema, meaning = PARAMS[name]
+    about = {"title": name.replace("_", " ").capitalize(), "description": meaning, **schema}
+    return Param(**about) if default is ... else Param(default, **about)
+
+
+def _task(
+    task_id: str, duty: DagDuty, work: Callable[[DagDuty, Mapping[str, Any]], dict[str, Any]]
+) -> Callable[[], Any]:
+    @task(task_id=task_id)
+    def run() -> dict[str, Any]:
+        with final_errors():
+            return work(duty, get_current_context())
+
+    return run
+
+
+def select(duty: DagDuty, context: Mapping[str, Any]) -> dict[str, Any]:
+    """The task that fixes which mails the run is about. Raises Refused for a preview of others."""
+    return _run_of(context).select(duty.ready())
+
+
+def act(duty: DagDuty, context: Mapping[str, Any]) -> dict[str, Any]:
+    """The task that acts. Its XCom is the result, also where not all could be done."""
+    run = _run_of(context)
+    if not run.digest:
+        raise AirflowSkipException("a preview: nothing is changed; run again with its digest")
+    result = run.act(duty.ready())
+    if result["failed"]:
+        context["ti"].xcom_push(key="return_value", value=result)
+        raise AirflowFailException(f"{run.request.action}: {result['failed']}: {result}")
+    return result
+
+
+def _run_of(context: Mapping[str, Any]) -> Any:
+    from mailslice.actions.request import ActionRequest
+    from mailslice.actions.run import ActionRun
+
+    params = dict(context["params"])
+    return ActionRun.of_dag(
+        ActionRequest.of(params),
+        context["dag_run"].run_id,
+        params.get("digest") or "",
+        who=who(context),
+        reason=params.get("reason") or None,
+        accept_duplicates=bool(params.get("accept_duplicates")),
+    )

@@ -1,0 +1,186 @@
+"""Runs of actions on real stores: what was previewed is acted on, and nothing else."""
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from mailslice.actions.preview import preview
+from mailslice.actions.request import ActionRequest
+from mailslice.actions.run import ANY, ActionRun
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.queues import create
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import BadInput, Refused, UnknownQueue
+from mailslice.model.mail import Mail
+from mailslice.stores import open_stores
+from mailslice.worker.queue_worker import worker_of
+
+CONTENT = b"Subject: tide\r\n\r\nhigh water"
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module):
+    with open_stores(fresh_module.settings) as opened:
+        yield opened
+
+
+class Queue:
+    """A queue of its own, and runs of actions on it."""
+
+    def __init__(self, stores):
+        self.stores = stores
+        self.name = create(stores, f"spool-{uuid4().hex}")
+
+    def add(self, *names, sender="a@example.org", delay=None):
+        async def work():
+            async with worker_of(self.stores, self.name) as worker:
+                for name in names:
+                    mail = Mail(name=name, sender=sender, recipients=("b@example.net",))
+                    await worker.enqueue(mail, CONTENT, delay=delay)
+
+        asyncio.run(work())
+
+    @property
+    def names(self):
+        return [
+            row.item.mail.name for row in MailQueue(self.stores, self.name, system_clock).browse()
+        ]
+
+    def request(self, action="delete", **fields):
+        return ActionRequest.of({"queue": self.name, "action": action, **fields})
+
+    def run(self, request, digest="", dag_run="manual__1", **deed):
+        deed = {"who": "ada", "reason": "flood", **deed}
+        return ActionRun.of_dag(request, dag_run, digest, **deed)
+
+    def previewed(self, request):
+        return self.run(request, dag_run=f"p-{uuid4()}").select(self.stores.settings)
+
+    def act(self, request, digest, **more):
+        run = self.run(request, digest, **more)
+        assert run.select(self.stores.settings)["act"]
+        return run.act(self.stores.settings)
+
+
+@pytest.fixture
+def queue(stores):
+    return Queue(stores)
+
+
+def decisions(fresh_module, queue):
+    files = Path(fresh_module.env["MAILSLICE_ARTIFACTS"], "decisions").rglob("*.json")
+    found = [json.loads(file.read_text()) for file in files]
+    return [one for one in found if one["queue"] == queue]
+
+
+def test_a_delete_is_about_the_previewed_mails_and_not_about_those_that_came_since(
+    queue, fresh_module
+):
+    queue.add("spam-1", "spam-2", "good")
+    request = queue.request(name="spam-*")
+    seen = queue.previewed(request)
+    assert (seen["count"], seen["bytes"], seen["cut"], seen["act"]) == (2, 54, None, False)
+    assert queue.names == ["spam-1", "spam-2", "good"]
+    queue.add("spam-3")
+    result = queue.act(request, seen["digest"])
+    assert (result["selected"], result["deleted"], result["gone"]) == (2, 2, 0)
+    assert queue.names == ["good", "spam-3"]
+    (decision,) = decisions(fresh_module, queue.name)
+    assert (decision["who"], decision["action"], decision["reason"]) == (
+        "ada",
+        "queue delete",
+        "flood",
+    )
+    assert (decision["filter"], decision["deleted"]) == ({"name": "spam-*"}, 2)
+    assert (decision["digest"], len(decision["ids"])) == (seen["digest"], 2)
+
+
+def test_a_run_that_is_tried_again_ends_the_same_and_takes_no_new_mail(queue):
+    queue.add("spam-1", "good")
+    request = queue.request(name="spam-*")
+    digest = queue.previewed(request)["digest"]
+    queue.act(request, digest)
+    queue.add("spam-2")
+    again = queue.act(request, digest)
+    assert (again["deleted"], again["gone"]) == (0, 1)
+    assert queue.names == ["good", "spam-2"]
+
+
+def test_without_a_preview_mails_that_come_after_the_begin_of_the_run_stay(queue):
+    queue.add("one", "two")
+    request = queue.request("clear")
+    run = queue.run(request, ANY)
+    run.select(queue.stores.settings)
+    queue.add("three")
+    assert run.act(queue.stores.settings)["deleted"] == 2
+    assert run.act(queue.stores.settings)["deleted"] == 0
+    assert queue.names == ["three"]
+
+
+def test_a_preview_of_another_filter_queue_or_action_changes_nothing(queue):
+    queue.add("spam-1", "good")
+    digest = queue.previewed(queue.request(name="spam-*"))["digest"]
+    for other in (queue.request(name="*"), queue.request("clear"), queue.request(sender="a@*")):
+        with pytest.raises(Refused, match="is of another request"):
+            queue.act(other, digest)
+    with pytest.raises(BadInput, match=r"has no selection\.json: begin with the task select"):
+        queue.run(queue.request(name="spam-*"), digest).act(queue.stores.settings)
+    assert queue.names == ["spam-1", "good"]
+
+
+def test_a_preview_has_a_sample_the_share_and_says_where_it_is_cut(queue):
+    queue.add(*(f"m-{number:02}" for number in range(13)))
+    request = queue.request("clear")
+    seen = preview(queue.stores, request, system_clock)
+    assert [row.item.mail.name for row in seen.sample] == [f"m-{number:02}" for number in range(10)]
+    assert (seen.count, seen.share, seen.cut, seen.measured) == (13, 1.0, None, True)
+    assert seen.oldest == seen.sample[0].enqueued_time
+    few = preview(queue.stores, request, system_clock, most=5)
+    assert (few.count, few.cut, few.size, few.share) == (5, "these are the oldest 5", 5 * 27, None)
+    ids = [str(one.enqueue_id) for one in seen.sample[:3]]
+    chosen = preview(queue.stores, queue.request(ids=[*ids, str(uuid4())]), system_clock)
+    assert (chosen.count, round(chosen.share * 13)) == (3, 3)
+    assert preview(queue.stores, queue.request(name="none"), system_clock).count == 0
+    late = preview(queue.stores, request, system_clock, seconds=-1)
+    assert late.cut.startswith("looked for -1 s, up to mails of 20")
+
+
+def test_delayed_mails_alone_are_retried(queue):
+    queue.add("now")
+    queue.add("later", "other", delay=timedelta(hours=1))
+    request = queue.request("retry", name="later")
+    seen = queue.previewed(request)
+    assert seen["count"] == 1
+    result = queue.act(request, seen["digest"])
+    assert (result["retried"], result["pending"], result["gone"]) == (1, 0, 0)
+    assert queue.previewed(queue.request("flush"))["count"] == 1
+    result = queue.act(queue.request("flush"), ANY, dag_run="manual__2")
+    assert (result["retried"], result["selected"]) == (1, None)
+    assert queue.previewed(queue.request("flush"))["count"] == 0
+
+
+def test_a_move_brings_the_previewed_mails_to_the_other_queue(queue, stores, fresh_module):
+    other = Queue(stores)
+    queue.add("spam-1", "good")
+    request = queue.request("move", name="spam-*", to=other.name)
+    digest = queue.previewed(request)["digest"]
+    queue.add("spam-2")
+    result = queue.act(request, digest)
+    assert (result["moved"], result["gone"], result["failed"]) == (1, 0, None)
+    assert (queue.names, other.names) == (["good", "spam-2"], ["spam-1"])
+    (decision,) = decisions(fresh_module, queue.name)
+    assert (decision["to"], len(decision["ids"])) == (other.name, 1)
+    with pytest.raises(UnknownQueue):
+        queue.previewed(ActionRequest.of({"queue": "none", "action": "clear"}))
+
+
+def test_a_reason_is_asked_for_where_the_settings_say_so(queue, fresh_module):
+    settings = fresh_module.settings.model_copy(
+        update={"admin": fresh_module.settings.admin.model_copy(update={"reason_required": True})}
+    )
+    with pytest.raises(BadInput, match="reason is missing"):
+        queue.run(queue.request("clear"), ANY, reason=" ").select(settings)

@@ -1,0 +1,141 @@
+"""Which requests there are, and what a digest stands for."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from mailslice.actions.preview import Selection, keep, previewed
+from mailslice.actions.request import MOST_GIVEN, ActionRequest, MailAction
+from mailslice.maintenance.artifacts import Artifacts
+from mailslice.model.errors import BadInput, Refused
+from mailslice.model.mail import EnqueueId
+from mailslice.model.settings import S3Settings
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+ONE, TWO = (EnqueueId(UUID(int=number)) for number in (1, 2))
+DELETE = {"queue": "spool", "action": "delete", "sender": "spam@*"}
+
+
+@pytest.fixture
+def location(tmp_path):
+    return Artifacts(str(tmp_path), S3Settings())
+
+
+def selection(ids=(ONE, TWO), at=NOW, **changes):
+    return Selection(ActionRequest.of({**DELETE, **changes}), at, ids)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"action": "drop"}, "action 'drop'; allowed: delete, clear, flush, retry, move"),
+        ({"action": None}, "action 'None'"),
+        ({"queue": ""}, "queue"),
+        ({"sender": ""}, "delete: give at least one of sender"),
+        ({"sender": None, "older_than": "1h"}, "older_than only narrows them"),
+        ({"action": "clear"}, "clear is about every mail: sender is not allowed"),
+        ({"action": "flush", "sender": "", "older_than": "1h"}, "flush is about every mail"),
+        ({"action": "move"}, "a move has a queue there, alone"),
+        ({"to": "other"}, "a move has a queue there, alone"),
+        ({"action": "move", "to": "spool"}, "queue and to are one queue"),
+        ({"older_than": "soon"}, "older_than"),
+        ({"recipient": "nobody"}, "recipient"),
+        ({"ids": ["x"]}, "enqueue id 'x'"),
+        ({"ids": "x"}, "ids: allowed is a list"),
+        ({"ids": [str(UUID(int=one)) for one in range(MOST_GIVEN + 1)]}, "at most 10000"),
+        ({"sender": "a" * 1001}, "sender: allowed is a text of at most 1000"),
+        ({"sender": ["a"]}, "sender: allowed is a text"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_name(changes, says):
+    with pytest.raises(BadInput, match=says.replace("*", r"\*")):
+        ActionRequest.of({**DELETE, **changes})
+
+
+def test_empty_fields_say_nothing_and_ids_are_one_set_however_they_are_written():
+    request = ActionRequest.of(
+        {**DELETE, "sender": "", "name": None, "ids": [ONE.hex, str(TWO).upper(), str(ONE)]}
+    )
+    assert request.as_json() == {
+        "queue": "spool",
+        "action": "delete",
+        "to": None,
+        "filter": {"ids": [str(ONE), str(TWO)]},
+    }
+    assert request.texts.parsed().ids == {ONE, TWO}
+
+
+def test_a_digest_is_over_queue_action_target_filter_and_ids_and_not_over_the_time():
+    others = [
+        selection(queue="other"),
+        selection(action="retry"),
+        selection(action="move", to="other"),
+        selection(action="move", to="third"),
+        selection(sender="spam?*"),
+        selection(recipient="spam@*"),
+        selection(older_than="1h"),
+        selection(ids=(ONE,)),
+        selection(ids=()),
+        selection(ids=None),
+    ]
+    digests = {one.digest for one in [selection(), *others]}
+    assert len(digests) == len(others) + 1
+    assert selection(at=NOW + timedelta(days=1)).digest == selection().digest
+
+
+def test_a_preview_is_there_for_its_own_request_alone(location):
+    digest = keep(location, selection())
+    found = previewed(location, selection().request, digest, NOW + timedelta(minutes=59))
+    assert (found, found.mail_filter(NOW).ids) == (selection(), {ONE, TWO})
+    for changes, says in (
+        ({"queue": "other"}, "queue is 'other', previewed was 'spool'"),
+        ({"action": "retry"}, "action is 'retry', previewed was 'delete'"),
+        ({"sender": "*"}, r"filter is \{'sender': '\*'\}, previewed was \{'sender': 'spam@\*'\}"),
+    ):
+        with pytest.raises(Refused, match=f"is of another request: {says}"):
+            previewed(location, selection(**changes).request, digest, NOW)
+
+
+def test_an_old_an_edited_and_an_unknown_preview_are_refused(location, tmp_path):
+    digest, request = keep(location, selection()), selection().request
+    with pytest.raises(Refused, match="is 61m old; allowed: 1h; preview again"):
+        previewed(location, request, digest, NOW + timedelta(minutes=61))
+    file = tmp_path / "previews" / f"{digest}.json"
+    for text in (
+        file.read_text().replace(TWO.hex, UUID(int=3).hex),
+        "no JSON",
+        "[]",
+        '{"ids": 1}',
+        "null",
+    ):
+        file.write_text(text)
+        with pytest.raises(Refused, match="is not as it was written"):
+            previewed(location, request, digest, NOW)
+    (tmp_path / "secret.json").write_text("{}")
+    for unknown in ("0" * 64, "../secret", "", "A" * 64, digest + "\n"):
+        with pytest.raises(Refused, match="no preview has the digest"):
+            previewed(location, request, unknown, NOW)
+
+
+def test_of_previews_200_are_kept(location, monkeypatch):
+    monkeypatch.setattr("mailslice.actions.preview.MOST_KEPT", 3)
+    digests = [keep(location, selection(queue=f"q{number}")) for number in range(5)]
+    files = location.files("previews")
+    assert len(files) == 3
+    assert f"previews/{digests[-1]}.json" in files
+
+
+def test_without_a_preview_only_what_was_there_when_the_run_began_is_meant():
+    request = ActionRequest.of({**DELETE, "older_than": "1h"})
+    began = NOW - timedelta(minutes=5)
+    assert Selection(request, began, before=began).mail_filter(NOW).older_than == timedelta(hours=1)
+    request = ActionRequest.of({"queue": "spool", "action": "clear"})
+    asked = Selection(request, began, before=began).mail_filter(NOW)
+    assert asked.older_than == timedelta(minutes=5)
+    assert {one.value for one in MailAction} == {"delete", "clear", "flush", "retry", "move"}
+
+
+def test_a_selection_is_read_as_it_was_written():
+    for one in (selection(), selection(ids=()), Selection(selection().request, NOW, before=NOW)):
+        assert Selection.of(one.as_json()) == one
