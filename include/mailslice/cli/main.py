@@ -26,7 +26,7 @@ from mailslice.cli import (
     mail,
     postal_quarantine,
     queue_deleted,  # noqa: F401
-    queue_moves,
+    queue_holds,
     report,
     stuck,
     webadmin,
@@ -51,7 +51,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _name, _group in (
-    ("queue", queue_moves.app),  # it adds to those of `queue`, as queue_deleted does
+    ("queue", queue_holds.app),  # queue_moves and queue_deleted add to it, too
     ("mail", mail.app),
     ("worker", worker.app),
     ("stuck", stuck.app),

@@ -7,7 +7,7 @@ look well: without the facts that a word needs, the word is UNKNOWN.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -46,7 +46,9 @@ class HealthFacts:
     ready, unacknowledged, delayed, parked and dead letters. `lost` is of an audit that is younger
     than the count, else None. `stuck` mails were found by stuck_mails and are not dealt with.
     `silent` mails are held by workers that have no heartbeat any more. `moving`: messages a second,
-    in and out. `held`: who holds the queue, and why. `unanswered`: stores that did not answer.
+    in and out. `held`: what a person holds, and why (`model.holds`); `release`: the command that
+    ends it; `is_held_whole`: no worker consumes, and none is to. `unanswered`: stores that did not
+    answer.
     """
 
     queue: str
@@ -63,6 +65,8 @@ class HealthFacts:
     silent: int = 0
     moving: float = 0.0
     held: str | None = None
+    release: str | None = None
+    is_held_whole: bool = False
     unanswered: tuple[str, ...] = field(default=())
 
 
@@ -76,8 +80,11 @@ class HealthVerdict:
 
 
 def judge(facts: HealthFacts) -> HealthVerdict:
-    """The worst that is true of the queue."""
-    return min(_verdicts(facts), key=lambda verdict: verdict.health.severity)
+    """The worst that is true of the queue. A hold is told whatever the word is."""
+    worst = min(_verdicts(facts), key=lambda verdict: verdict.health.severity)
+    if facts.held is None or worst.health is Health.HELD:
+        return worst
+    return replace(worst, why=f"{worst.why}; held: {facts.held}")
 
 
 def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
@@ -92,7 +99,7 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
     if facts.stuck or facts.silent:
         command = f"mailslice duty run stuck_mails --queue {queue} --dry-run"
         yield HealthVerdict(Health.STUCK, _stuck(facts), command)
-    if facts.ready and facts.consumers == 0:
+    if facts.ready and facts.consumers == 0 and not facts.is_held_whole:
         why = f"{facts.ready:,} messages are ready, and nobody consumes them"
         yield HealthVerdict(Health.NO_WORKERS, why, f"mailslice worker run {queue}")
     if facts.oldest is not None and facts.oldest > facts.late_after and not _all_delayed(facts):
@@ -109,7 +116,8 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
         measure = f"mailslice duty run queue_size --queue {queue}"
         yield HealthVerdict(Health.UNKNOWN, "its mails were never counted", measure)
     if facts.held is not None:
-        yield HealthVerdict(Health.HELD, f"held: {facts.held}", f"mailslice queue release {queue}")
+        release = facts.release or f"mailslice queue release {queue}"
+        yield HealthVerdict(Health.HELD, f"held: {facts.held}", release)
     yield HealthVerdict(Health.OK, _well(facts))
 
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mailslice.admin.holds import active_holds
 from mailslice.maintenance.health import HealthFacts, HealthVerdict, judge
 from mailslice.maintenance.report import DRY_RUN
 from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
+from mailslice.model.holds import ActiveHolds, Hold
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 
@@ -67,6 +69,7 @@ class QueueOverview:
     deliver_rate: float | None
     workers: int | None
     reports: Mapping[str, Report]
+    holds: tuple[Hold, ...] = ()
 
     @property
     def alerts(self) -> list[Mapping[str, Any]]:
@@ -94,23 +97,42 @@ def overview(
 
     `queues` None: all that RabbitMQ has.
     """
-    moving = traffic(stores.management)
+    moving, unanswered = traffic(stores.management), list[str]()
+    held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
     chosen = stores.management.mail_queues() if queues is None else queues
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
         found = list(
-            threads.map(lambda queue: _overview(stores, clock, queue, moving, most), chosen)
+            threads.map(
+                lambda queue: _overview(
+                    stores,
+                    clock,
+                    queue,
+                    moving,
+                    most=most,
+                    held=held.get(queue, ActiveHolds()),
+                    away=unanswered,
+                ),
+                chosen,
+            )
         )
     return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
 
 
 def _overview(
-    stores: Stores, clock: Clock, queue: QueueName, moving: Mapping[str, Traffic], most: Most
+    stores: Stores,
+    clock: Clock,
+    queue: QueueName,
+    moving: Mapping[str, Traffic],
+    *,
+    most: Most,
+    held: ActiveHolds,
+    away: Sequence[str],
 ) -> QueueOverview:
     names, now = RabbitNames(queue), clock()
     work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
     depth, letters = work.depth if work else None, dead.depth if dead else None
     waiting_for_time, set_aside = delayed(moving, names), parked(moving, names)
-    unanswered: list[str] = []
+    unanswered = [*away]
     reports = _answered(lambda: newest_reports(stores, queue), unanswered) or {}
     records = _answered(lambda: stores.worker_records(queue), unanswered)
     broker = _sum(
@@ -132,6 +154,9 @@ def _overview(
         stuck=_stuck(reports.get("stuck_mails")),
         silent=_silent(records),
         moving=sum((work.published or 0.0, work.delivered or 0.0)) if work else 0.0,
+        held=_sentence(held),
+        release=held.all[0].release if held.all else None,
+        is_held_whole=held.whole is not None,
         unanswered=tuple(dict.fromkeys(unanswered)),
     )
     return QueueOverview(
@@ -150,6 +175,7 @@ def _overview(
         deliver_rate=work.delivered if work else None,
         workers=None if records is None else sum(record.is_alive for record in records),
         reports=reports,
+        holds=held.all,
     )
 
 
@@ -236,6 +262,13 @@ def _stuck(report: Report | None) -> int:
         return 0
     planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
     return planned if report.get("status") == DRY_RUN else max(0, planned - applied)
+
+
+def _sentence(held: ActiveHolds) -> str | None:
+    if not held.all:
+        return None
+    more = f"; and {len(held.all) - 1} more: mailslice queue holds" if len(held.all) > 1 else ""
+    return f"{held.all[0].sentence}{more}"
 
 
 def _silent(records: Sequence[WorkerRecord] | None) -> int:

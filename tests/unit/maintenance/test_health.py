@@ -86,6 +86,27 @@ def verdict(**facts):
             "held: ada until 12:00, a storm of bounces",
             "mailslice queue release spool",
         ),
+        (
+            {
+                "held": "domain b.example, it blocks us",
+                "release": "mailslice queue release spool --domain b.example",
+            },
+            Health.HELD,
+            "held: domain b.example, it blocks us",
+            "mailslice queue release spool --domain b.example",
+        ),
+        (
+            {"held": "the whole queue", "is_held_whole": True, "ready": 3, "consumers": 0},
+            Health.HELD,
+            "held: the whole queue",
+            "mailslice queue release spool",
+        ),
+        (
+            {"held": "domain b.example", "ready": 3, "consumers": 0},
+            Health.NO_WORKERS,
+            "3 messages are ready, and nobody consumes them; held: domain b.example",
+            "mailslice worker run spool",
+        ),
     ],
 )
 def test_word_reason_and_next_step(facts, health, why, next_):

@@ -8,6 +8,7 @@ from mailslice.stores.cassandra.own.decisions import DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DelayedMail, DelayedMails, DelayState
 from mailslice.stores.cassandra.own.deletions import DeletedBatch, Deletions
 from mailslice.stores.cassandra.own.destinations import Destinations
+from mailslice.stores.cassandra.own.holds import Holds
 from mailslice.stores.cassandra.own.letters import DeadLetterNote, DeadLetterNotes
 from mailslice.stores.cassandra.own.mail_stages import MailStages
 from mailslice.stores.cassandra.own.quarantine import MovingMails, QuarantinedMail, QuarantineTable
@@ -41,3 +42,4 @@ class OwnTables(OwnRecords):
         self.decisions = Decisions(session, keyspace)
         self.deletions = Deletions(session, keyspace)
         self.undeleted_mails = UndeletedMails(session, keyspace)
+        self.holds = Holds(session, keyspace)

@@ -99,6 +99,8 @@ class WorkerRecord:
     """Whether it writes stage marks: without them a stage says nothing of what was sent."""
     shared: bool | None = None
     """By which MAILSLICE_QUEUE_SHARED it works; None in a record of an earlier version."""
+    holds: tuple[str, ...] = ()
+    """Changes of holds that it goes by (`model.holds`)."""
     heartbeat: datetime | None = None
     read_at: datetime | None = None
     written_us: int = 0
@@ -153,7 +155,7 @@ class WorkerRecords(OwnTable):
         beat bigint, every_ms int, stage_marks boolean, in_flight blob,
         messages frozen<map<uuid, blob>>, done frozen<list<uuid>>, times frozen<map<int, bigint>>,
         settled bigint, completed bigint, hops bigint, undoing bigint, left_behind bigint,
-        shared boolean, PRIMARY KEY (queuename, worker)
+        shared boolean, holds frozen<list<text>>, PRIMARY KEY (queuename, worker)
     """
     GC_GRACE_SECONDS = 3_600
 

@@ -1,0 +1,146 @@
+"""Hold a queue, or domains of it, for mailslice's workers; release it; and what is held.
+
+Workers read holds every few seconds (`worker.io.hold_watch`). James' consumers know nothing of
+them. The caller keeps the decision: who, what, why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import uuid4
+
+from mailslice.admin import queues
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.clock import Clock
+from mailslice.model.errors import BadInput, Refused
+from mailslice.model.holds import APPLIES_TO, WHOLE_QUEUE, ActiveHolds, Hold, held_domain
+from mailslice.model.mail import QueueName
+from mailslice.stores import Stores
+
+MOST_DOMAINS = 500
+"""Of one queue: workers read all of them every few seconds."""
+MOST_REASON = 1000
+_HEARD_OF = timedelta(seconds=75)
+"""An idle worker writes its record once a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldState:
+    """A hold, and how many of the queue's workers know it, of how many that were heard of."""
+
+    hold: Hold
+    seen_by: int
+    workers: int
+
+    def as_json(self) -> dict[str, object]:
+        """As `queue holds --json` has it."""
+        return {
+            "queue": self.hold.queue,
+            "domain": self.hold.domain or None,
+            "since": self.hold.since,
+            "until": self.hold.until,
+            "who": self.hold.who,
+            "reason": self.hold.reason,
+            "seenBy": self.seen_by,
+            "workers": self.workers,
+            "appliesTo": APPLIES_TO,
+        }
+
+
+def hold(
+    stores: Stores,
+    queue: QueueName,
+    clock: Clock,
+    *,
+    who: str,
+    reason: str,
+    domains: Iterable[str] = (),
+    lasts: timedelta | None = None,
+) -> list[Hold]:
+    """Hold the whole queue, or these recipient domains; what is held now of what was asked for.
+
+    `lasts` None: until a release. One that is held already gets the new end, who and reason, and
+    began when it did. Raises BadInput, UnknownQueue, Refused for too many domains.
+    """
+    names = _names(domains)
+    if not reason.strip() or len(reason) > MOST_REASON:
+        raise BadInput(f"a hold needs a reason of 1 to {MOST_REASON} characters: all will read it")
+    if lasts is not None and lasts < timedelta(seconds=1):
+        raise BadInput(f"a hold of {lasts.total_seconds():g} s is not allowed; at least 1s is")
+    queues.require(stores, queue)
+    table = stores.own.holds
+    now = instant(epoch_ms(clock()))  # as it is stored
+    known = {one.domain: one for one in table.list(queue) if one.is_active(now)}
+    if len(known.keys() | names) > MOST_DOMAINS:
+        raise Refused(
+            f"queue {queue} has {len(known)} holds; at most {MOST_DOMAINS} are allowed: hold the "
+            "whole queue, or release some"
+        )
+    until = None if lasts is None else now + lasts
+    made = [
+        Hold(
+            queue,
+            name,
+            known[name].since if name in known else now,
+            until,
+            who,
+            reason.strip(),
+            uuid4().hex[:12],
+        )
+        for name in sorted(names)
+    ]
+    for one in made:
+        table.save(one, lasts)
+    return made
+
+
+def release(
+    stores: Stores, queue: QueueName, clock: Clock, *, domains: Iterable[str] = ()
+) -> list[Hold]:
+    """End the hold of the whole queue, or of these domains; those that were active.
+
+    Each is ended alone: without `domains`, domains stay held. What is not held is left out.
+    """
+    from mailslice.stores.cassandra.own import Holds
+
+    names = _names(domains)
+    queues.require(stores, queue)
+    table = Holds.existing(stores.cassandra, stores.settings)
+    if table is None:
+        return []
+    ended = [one for one in table.list(queue) if one.domain in names and one.is_active(clock())]
+    for name in names:
+        table.delete(queue, name)
+    return ended
+
+
+def active_holds(
+    stores: Stores, clock: Clock, queue: QueueName | None = None
+) -> dict[QueueName, ActiveHolds]:
+    """What is held now, by queue; of one queue, or of all. One read. Creates nothing."""
+    from mailslice.stores.cassandra.own import Holds
+
+    table = Holds.existing(stores.cassandra, stores.settings)
+    by_queue: dict[QueueName, list[Hold]] = {}
+    for one in table.list(queue) if table is not None else ():
+        by_queue.setdefault(one.queue, []).append(one)
+    now = clock()
+    active = {name: ActiveHolds.at(now, found) for name, found in by_queue.items()}
+    return {name: one for name, one in sorted(active.items()) if one.all}
+
+
+def holds(stores: Stores, clock: Clock, queue: QueueName | None = None) -> list[HoldState]:
+    """What is held now, of one queue or of all, the whole queue before its domains."""
+    found: list[HoldState] = []
+    for name, active in active_holds(stores, clock, queue).items():
+        records = [one for one in stores.worker_records(name) if one.silence <= _HEARD_OF]
+        for one in active.all:
+            seen_by = sum(one.change in record.holds for record in records)
+            found.append(HoldState(one, seen_by, len(records)))
+    return found
+
+
+def _names(domains: Iterable[str]) -> set[str]:
+    return {held_domain(one) for one in domains} or {WHOLE_QUEUE}

@@ -1,0 +1,108 @@
+"""`mailslice queue hold`, `release`, `holds`, and what `queue list` and `worker top` say of them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.model.mail import QueueName
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.own import WorkerRecord, WorkerRecords
+from tests.acceptance.command import Cli
+from tests.services.cli.test_queue import add
+
+
+@pytest.fixture
+def cli(fresh_module):
+    return Cli(fresh_module.env).inside().own_queue()
+
+
+def why(cli):
+    """As `queue list` says it; RabbitMQ's figures of a new queue are seconds behind."""
+    return next(line["why"] for line in cli.json("queue", "list") if line["queue"] == "spool")
+
+
+def test_a_held_queue_says_so_until_it_is_released(cli):
+    add(cli, 2)
+    words = ("queue", "hold", "spool", "--for", "2h", "--reason", "a storm of bounces")
+    (held,) = cli.json(*words)
+    left = datetime.fromisoformat(held["until"]) - datetime.now(UTC)
+    assert timedelta(minutes=119) < left <= timedelta(hours=2)
+    assert (held["queue"], held["domain"], held["reason"]) == ("spool", None, "a storm of bounces")
+    assert "@" in held["who"]
+    assert held["appliesTo"] == "mailslice's workers; James' consumers are not affected"
+    assert cli.json("queue", "holds", "spool") == [held]
+    assert held in cli.json("queue", "holds")
+    assert cli.json("queue", "holds", "other") == []
+    assert "held: the whole queue since" in why(cli)
+    assert "a storm of bounces (James' consumers are not affected)" in why(cli)
+    assert cli.json("queue", "release", "spool", "--reason", "over")[0]["released"] == 1
+    assert cli.json("queue", "release", "spool")[0]["released"] == 0
+    assert held not in cli.json("queue", "holds")
+    assert "held" not in why(cli)
+    did = cli.json("decisions", "list", "--queue", "spool", "--since", "1h")
+    assert [line["action"] for line in did][:3] == ["queue release", "queue release", "queue hold"]
+    assert (did[1]["reason"], did[2]["reason"]) == ("over", "a storm of bounces")
+    assert did[2]["facts"]["until"] == held["until"]
+
+
+def test_domains_are_held_and_released_one_by_one(cli):
+    words = ("queue", "hold", "spool", "--reason", "they block us")
+    held = cli.json(*words, "--domain", "B.example.", "--domain", "bücher.example")
+    assert [one["domain"] for one in held] == ["b.example", "xn--bcher-kva.example"]
+    assert [one["until"] for one in held] == [None, None]
+    assert "; and 1 more: mailslice queue holds" in why(cli)
+    answer = cli("queue", "release", "spool")
+    assert "still held: domain b.example since" in answer.err
+    assert len(cli.json("queue", "holds", "spool")) == 2
+    released = cli.json(
+        "queue", "release", "spool", "--domain", "b.EXAMPLE", "--domain", "c.example"
+    )
+    assert (released[0]["released"], released[0]["domains"]) == (1, ["b.example"])
+    assert [one["domain"] for one in cli.json("queue", "holds", "spool")] == [
+        "xn--bcher-kva.example"
+    ]
+
+
+def test_held_again_it_began_when_it_did_and_ends_when_it_is_said(cli):
+    (first,) = cli.json("queue", "hold", "spool", "--for", "1h", "--reason", "one")
+    (second,) = cli.json("queue", "hold", "spool", "--for", "3h", "--reason", "two")
+    assert (second["since"], second["reason"]) == (first["since"], "two")
+    assert second["until"] > first["until"]
+    assert cli.json("queue", "holds", "spool") == [second]
+
+
+def test_a_hold_ends_by_itself(cli):
+    cli.json("queue", "hold", "spool", "--for", "1s", "--reason", "short")
+    cli.json("queue", "hold", "spool", "--domain", "b.example", "--for", "1s", "--reason", "short")
+    for _ in range(20):
+        if not (held := cli.json("queue", "holds", "spool")):
+            break
+    assert held == []
+
+
+def test_what_is_refused(cli):
+    for words, text in (
+        (("--reason", " "), "needs a reason"),
+        ((), "needs a reason"),
+        (("--reason", "r", "--domain", "a@b.example"), "--domain: 'a@b.example' is not allowed"),
+        (("--reason", "r", "--domain", "*.example"), "--domain: '*.example' is not allowed"),
+        (("--reason", "r", "--for", "0s"), "at least 1s"),
+    ):
+        assert text in cli("queue", "hold", "spool", *words, code=2).err
+    assert "no mail queue 'other'" in cli("queue", "hold", "other", "--reason", "r", code=2).err
+    assert cli.json("queue", "holds", "spool") == []
+
+
+def test_workers_that_know_a_hold_are_counted(cli, fresh_module):
+    (held,) = cli.json("queue", "hold", "spool", "--reason", "r")
+    assert (held["seenBy"], held["workers"]) == (0, 0)
+    with open_stores(fresh_module.settings) as stores:
+        (row,) = stores.own.holds.list(QueueName(cli.spool))
+        table = WorkerRecords.created(stores.cassandra, stores.settings)
+        for number, known in enumerate(((row.change,), ("earlier",), ())):
+            record = WorkerRecord(
+                f"w{number}", "h", 1, datetime.now(UTC), timedelta(seconds=5), 1, holds=known
+            )
+            table.save(QueueName(cli.spool), record)
+    (shown,) = cli.json("queue", "holds", "spool")
+    assert (shown["seenBy"], shown["workers"]) == (1, 3)
