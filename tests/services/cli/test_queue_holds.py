@@ -1,4 +1,4 @@
-"""`mailslice queue hold`, `release`, `holds`, and what `queue list` and `worker top` say of them."""
+"""`mailslice queue hold`, `release`, `holds`, and what `queue list` says of them."""
 
 from datetime import UTC, datetime, timedelta
 

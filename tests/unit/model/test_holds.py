@@ -81,7 +81,7 @@ def test_a_hold_says_what_until_when_why_and_for_whom():
     "text", ["", " ", "a@b", "*.b", "b?", "a,b", "a b", "a/b", "x" * 256, "a\tb", "\x1b[1m", "b`c"]
 )
 def test_what_is_no_domain_is_refused(text):
-    with pytest.raises(BadInput, match="--domain: .* is not allowed"):
+    with pytest.raises(BadInput, match=r"--domain: .* is not allowed"):
         held_domain(text)
 
 
