@@ -57,7 +57,7 @@ class Recorder:
         self._table: WorkerRecords | None = None
         self._beat = 0
         self._written = 0.0
-        self._reported = (0, 0)
+        self._reported: tuple[int, int, tuple[str, ...]] = (0, 0, ())
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -99,8 +99,12 @@ class Recorder:
                 self._written = loop.time() + (0.0 if is_away else _IDLE)
 
     def _is_due(self, now: float) -> bool:
-        """Every few seconds after changes; at once for the first slow mail; else once a minute."""
+        """Every few seconds after changes, and while something is held; at once for the first slow
+        mail, and for another hold; else once a minute.
+        """
         quiet = now - self._written
+        if quiet >= 0 and self._holds() != self._reported[2]:
+            return True
         if (
             self._beat == 0
             and quiet >= 0
@@ -109,10 +113,14 @@ class Recorder:
             return True
         has_changes = (
             bool(self._state.in_hand)
-            or self._reported != (0, self._context.statistics.count)
+            or self._reported != (0, self._context.statistics.count, ())
+            or bool(self._holds())
             or any(True for _ in self._received())
         )
         return quiet >= (self._every if has_changes else max(_IDLE, self._every))
+
+    def _holds(self) -> tuple[str, ...]:
+        return () if self._state.holds is None else self._state.holds.active.changes
 
     def _handed(self) -> Iterator[float]:
         return (
@@ -123,7 +131,7 @@ class Recorder:
 
     async def _write(self, in_flight: tuple[InFlightMail, ...]) -> None:
         statistics = self._context.statistics
-        summary = (len(in_flight), statistics.count)
+        summary = (len(in_flight), statistics.count, self._holds())
         if self._table is None:
             self._table = await asyncio.to_thread(self._opened)
         self._beat += 1
@@ -144,6 +152,7 @@ class Recorder:
             left_behind=statistics.abandoned,
             stage_marks=self._state.in_doubt is not None and self._state.handler_marks,
             shared=self._context.settings.queue.shared,
+            holds=summary[2],
         )
         await self._context.bridge.rows(self._table.save_future(self._context.queue, record))
         self._written = asyncio.get_running_loop().time()

@@ -18,6 +18,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 _TOTALS = {
     "faults": ("prepare_faults", "Deliveries that a fault of mailslice kept from the handler"),
     "parked": ("mails_parked", "Messages put aside because a store did not answer for them"),
+    "set_aside": ("mails_set_aside", "Mails delayed because a domain of theirs is held"),
     "in_doubt": (
         "recipients_failed_in_doubt",
         "Recipients failed because their sender ended before the answer was written",
@@ -27,6 +28,9 @@ _TOTALS = {
 }
 _LEVELS = {
     "waiting": ("mails_held", "Mails that wait in this process for a store to answer"),
+    "held_whole": ("queue_held", "Processes that take no mail because the queue is held"),
+    "held_domains": ("domains_held", "Domains that are held, summed over processes"),
+    "holds_unknown": ("holds_unknown", "Processes that cannot read holds, and go by the last ones"),
     "undoing": ("enqueues_undoing", "Failed enqueues that are being taken back"),
 }
 """Fields of `WorkerStatistics` -> name and description of the figure."""

@@ -34,6 +34,7 @@ from mailslice.worker.io.cassandra_bridge import Bridge
 from mailslice.worker.io.content_loader import ContentBudget, Loader, return_large_blocks
 from mailslice.worker.io.context import QueueContext, Tuning
 from mailslice.worker.io.destination_throttle import DestinationThrottle
+from mailslice.worker.io.hold_watch import HoldWatch
 from mailslice.worker.stages.stage_log import Stages
 from mailslice.worker.validation import MOST_PREFETCH, check_count, check_span
 
@@ -123,6 +124,8 @@ class QueueWorker:
             await deliveries.disconnect()
         if self._watching is not None:
             self._watching.cancel()
+        if self.state.holds is not None:
+            await self.state.holds.close()
         await self._recorder.close()
         await self._enqueuer.close()
         if self.state.throttle is not None:
@@ -253,7 +256,7 @@ def _wire(  # noqa: PLR0917 - the parts, in the order in which they are opened
         tuning=tuning,
         event_log=event_log,
     )
-    state = WorkerState(context, Delays(context))
+    state = WorkerState(context, Delays(context), holds=HoldWatch(context))
     if settings.worker.bounce_queue is not None:
         state.reporter = Reporter(context, queue_name(settings.worker.bounce_queue))
     if queue in settings.queue.stage_marks:

@@ -96,6 +96,11 @@ class Consumer:
         self._link: Link | None = None
         self._tag: str | None = None
         self._stopped = False
+        self._deliver: Callable[..., None] = lambda *_: None
+        self._paused = False
+        self._subscribing = False
+        self._is_set_up = False
+        """Whether it consumes by its link, or would if it were not paused."""
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -113,6 +118,18 @@ class Consumer:
         """What it consumes by, or did last."""
         return self._link
 
+    async def pause(self) -> None:
+        """No more deliveries until `resume`; the channel stays open for those in hand."""
+        self._paused = True
+        await self._unsubscribe()
+
+    async def resume(self) -> None:
+        """Deliveries again, at once or when it is connected."""
+        self._paused = False
+        if self._is_set_up and self._link is not None and self._link.is_open and not self._tag:
+            with suppress(TryAgain):  # the link is lost, and the next one consumes
+                await self._begin(self._link)
+
     async def stop(self) -> None:
         """No more deliveries; the channel stays open for the settlement of those in hand."""
         if self._running is not None:
@@ -121,6 +138,8 @@ class Consumer:
         if self._stopped or self._link is None or not self._link.is_open:
             return
         self._stopped = True  # a second cancel of the same tag is never answered
+        if self._paused and not self._subscribing:
+            return
         if self._tag is None:
             # It may have asked to consume and not been told the tag yet: nothing is in hand, but
             # the broker would deliver from then on.
@@ -140,6 +159,7 @@ class Consumer:
         while True:
             try:
                 self._link = self._tag = None
+                self._is_set_up = self._subscribing = False
                 if self._prepare is not None:
                     await self._prepare()
                 self._link = link = await Link.open(self._settings)
@@ -196,7 +216,26 @@ class Consumer:
 
         channel.add_on_cancel_callback(cancelled)
         await link.call(channel.basic_qos, prefetch_count=self._prefetch)
-        self._tag = await self.subscribe(link, deliver)
+        self._deliver = deliver
+        if not self._paused:
+            await self._begin(link)
+        self._is_set_up = True
+        if self._paused:
+            await self._unsubscribe()
+
+    async def _begin(self, link: Link) -> None:
+        self._subscribing = True
+        self._tag = await self.subscribe(link, self._deliver)
+        self._subscribing = False
+
+    async def _unsubscribe(self) -> None:
+        tag, self._tag = self._tag, None
+        if tag is None or self._link is None or not self._link.is_open:
+            return
+        try:
+            await self._link.call(self._link.channel.basic_cancel, tag)
+        except TryAgain as error:
+            self._link.end(error)  # it may deliver still; the next link does not consume
 
     async def subscribe(self, link: Link, deliver: Callable[..., None]) -> str:
         """Begins to consume; the broker's tag of the consumer."""

@@ -31,6 +31,7 @@ from mailslice.worker.io.content_loader import Reservation
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.destination_throttle import BlockingThrottle, DestinationThrottle
+from mailslice.worker.io.hold_watch import HoldWatch
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.stages.stage_log import StageMarks
@@ -52,6 +53,8 @@ class WorkerState:
     """Only where senders get reports of recipients that fail."""
     in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
     """Mails that are ready to be handed out here, or were, and are not settled."""
+    holds: HoldWatch | None = None
+    """Only where mails are taken."""
     handler_marks: bool = False
     """Whether the handler takes the stage of its mails. Another may have sent without a record."""
     is_condemned: Callable[[EnqueueId], bool] = lambda _enqueue_id: False

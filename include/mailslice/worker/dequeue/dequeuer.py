@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
@@ -15,6 +15,7 @@ from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
 from mailslice.worker.dequeue.prefetch_window import Slots
 from mailslice.worker.dequeue.preparer import Preparer
+from mailslice.worker.io.hold_watch import HoldWatch
 
 _TICK = 0.5
 _TICKS_PER_CHECK = 10
@@ -49,6 +50,10 @@ class Deliveries:
         self._trouble: tuple[float, MailsliceError] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._holds = state.holds
+        self._held: bool | None = None
+        """Whether the whole queue is held; None: that is not known yet."""
+        self._obeying: asyncio.Task[None] | None = None
         self._hop = ExpiredDelayConsumer(context, state.delays)
         self._consumer = Consumer(
             context.settings.rabbitmq,
@@ -124,6 +129,10 @@ class Deliveries:
             self._closing.result()
 
     async def _close(self) -> None:
+        if self._holds is not None:
+            self._holds.leave(self._holds_changed)
+        if self._obeying is not None:
+            await asyncio.wait({self._obeying})
         if self._ticking is not None:
             self._ticking.cancel()
             await self._hop.close()
@@ -143,8 +152,34 @@ class Deliveries:
     def _start(self) -> None:
         self._slots.touch()
         self._ticking = asyncio.create_task(self._tick(), name="deliveries-tick")
-        self._consumer.start()
         self._hop.start()
+        if self._holds is None:
+            self._consumer.start()
+        else:
+            self._holds.follow(self._holds_changed)
+
+    def _holds_changed(self) -> None:
+        """They were read for the first time or changed; or nobody knows them yet."""
+        if self._holds is None or self._stopped:
+            return
+        if not self._holds.is_known:
+            self._troubled(self._holds.trouble or StoreUnavailable("holds are not known yet"))
+            self._slots.changed.set()
+        elif self._obeying is None or self._obeying.done():
+            self._obeying = asyncio.create_task(self._obey(self._holds), name="holds-obey")
+        self._preparer.set_held_aside()
+
+    async def _obey(self, holds: HoldWatch) -> None:
+        """Consumes, or not, until that is what the holds say."""
+        while (is_held := holds.active.whole is not None) != self._held and not self._stopped:
+            before, self._held = self._held, is_held
+            if is_held:
+                await self._consumer.pause()
+                await self._slots.give_back()
+            elif before is not None:
+                await self._consumer.resume()
+            if before is None:
+                self._consumer.start()
 
     async def _tick(self) -> None:
         ticks = 0
@@ -183,6 +218,9 @@ class Deliveries:
         self._slots.lose(link)
 
     def _arrived(self, message: Message) -> None:
+        if self._held:  # it was on its way when the consumer was cancelled
+            message.give_back()
+            return
         crash.point("dequeue:arrived")
         slot = self._slots.arrived(message)
         slot.task = asyncio.create_task(self._preparer.prepare(slot))

@@ -16,13 +16,14 @@ from mailslice.codec import message as codec
 from mailslice.codec.headers import count_in, partition_in
 from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, Undecodable
+from mailslice.model.holds import Hold
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED, PARK_SECONDS
 from mailslice.model.stages import Decision, DeliveryVerdict, MailStage
 from mailslice.worker.dequeue import strikes
 from mailslice.worker.dequeue.dead_letters import dead_letter
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
-from mailslice.worker.dequeue.lease import LAST_RESORT
+from mailslice.worker.dequeue.lease import LAST_RESORT, Lease
 from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
     LONGEST_UNACKNOWLEDGED,
@@ -32,6 +33,8 @@ from mailslice.worker.dequeue.park import (
     is_counted,
 )
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
+from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
+from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.deleted_check import REASON, DeliveryStatus, delivery_status, row_of
 from mailslice.worker.stages.stage_log import WAIT_SECONDS, Doubt
 
@@ -133,6 +136,17 @@ class Preparer:
             self._slots.make_ready(slot, slot.ready)
         else:
             await self.prepare(slot)
+
+    def set_held_aside(self) -> None:
+        """Of mails that are ready, those of a domain that is held now: they are not handed out."""
+        for slot in list(self._slots):
+            ready = slot.ready
+            if ready is None or self._hold_of(ready.item.mail.recipients) is None:
+                continue
+            self._slots.withhold(slot)
+            ready.abandon()
+            slot.ready = None
+            slot.task = asyncio.create_task(self.prepare(slot))
 
     async def _park_or_dead_letter(self, slot: Slot, why: object) -> bool:
         """Whether the message left the window: parked or, by faults of its own, dead-lettered."""
@@ -288,6 +302,11 @@ class Preparer:
         record: MailStage | None = None,
         remaining: tuple[str, ...] | None = None,
     ) -> bool:
+        recipients = remaining or (item.mail.recipients if record is None else record.remaining)
+        if (hold := self._hold_of(recipients)) is not None:
+            return await self._set_aside(
+                slot, narrowed(item, remaining or item.mail.recipients), hold
+            )
         try:
             content, reservation = await self._context.loader.load(item)
         except ContentMissing as error:
@@ -295,9 +314,9 @@ class Preparer:
                 return False  # done meanwhile, by whoever had another copy: its blobs went with it
             await self._dead_letter(slot, f"content missing: {error}", str(item.enqueue_id))
             return True
-        if item.enqueue_id in self._state.in_hand:
+        if item.enqueue_id in self._state.in_hand or self._hold_of(recipients) is not None:
             reservation.release()
-            return False  # another copy was quicker
+            return False  # another copy was quicker, or its domain is held since
         crash.point("dequeue:loaded")
         delivery = Delivery(
             self._state,
@@ -309,4 +328,28 @@ class Preparer:
             remaining=remaining,
         )
         self._slots.make_ready(slot, delivery)
+        return True
+
+    def _hold_of(self, recipients: tuple[str, ...]) -> Hold | None:
+        return None if self._state.holds is None else self._state.holds.of(recipients)
+
+    async def _set_aside(self, slot: Slot, item: QueuedMail, hold: Hold) -> bool:
+        """Delays a mail of a held domain, as a retry that was no attempt."""
+        pause = hold.pause(self._context.clock())
+        lease = Lease(self._context, self._state.delays, slot.message, item.enqueue_id)
+        await publish_retry(
+            self._context,
+            self._state.delays,
+            lease,
+            item,
+            after=pause,
+            headers=own_headers(slot.message.headers),
+            fewer_recipients=False,
+            held=True,
+        )
+        crash.point("hold:copied")
+        self._slots.ack(slot)
+        self._context.statistics.set_aside += 1
+        due = self._context.clock() + pause
+        self._context.events.emit("deferred", item, why=f"domain {hold.domain} is held", next=due)
         return True

@@ -37,6 +37,7 @@ async def publish_retry(
     after: timedelta | None,
     headers: dict[str, object],
     fewer_recipients: bool,
+    held: bool = False,
     answer: str = "",
 ) -> None:
     """Publishes the message for the recipients of `item`, at once or `after` a delay.
@@ -72,7 +73,7 @@ async def publish_retry(
     else:
         due = context.clock() + after
         await delays.schedule(
-            item.enqueue_id, copy, due, has_message=not lease.is_out, answer=answer
+            item.enqueue_id, copy, due, has_message=not lease.is_out, held=held, answer=answer
         )
 
 

@@ -179,13 +179,14 @@ class Delays:
         due: datetime,
         *,
         leased: bool = False,
+        held: bool = False,
         has_message: bool = True,
         answer: str = "",
     ) -> None:
         """Writes the row, then publishes the copy. The copy of an older row is dropped later.
 
         The caller does not acknowledge its message, or report an enqueue, before this returns.
-        `leased`: a handler has the mail (`lease`). `has_message` False: the caller has none any
+        `leased`: a handler has the mail (`lease`). `held`: its domain is held. `has_message` False: the caller has none any
         more, and the older row's copy alone represents the mail. Then a copy precedes the row.
         `answer`: of the attempt that failed; that of an earlier one stays where it is empty.
         """
@@ -213,6 +214,7 @@ class Delays:
             enqueued=copy.timestamp,
             throttled=bool(copy.headers.get(HEADER_THROTTLED)),
             leased=leased,
+            held=held,
             answer=answer or (before.answer if before else ""),
         )
         await self.rows.save(row)
@@ -229,12 +231,14 @@ class Delays:
         """Whether a later attempt waits for its time: then this older message is not delivered.
 
         The row comes before its copy, so a copy with its token is published first. A row with as
-        many failures proves nothing: it may be the delay that this message ended, or a lease.
+        many failures proves nothing: it may be the delay that this message ended, or a lease. One
+        that is held does: this message was to be acknowledged (ADR 86).
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
             return False
-        if row.failures <= failures_in(message.headers) or row.due <= self._context.clock():
+        is_later = row.held or row.failures > failures_in(message.headers)
+        if not is_later or row.due <= self._context.clock():
             return False
         await self._publish_copy(_copy_of(row), row.token, row.due)
         return True

@@ -42,6 +42,8 @@ class Tuning:
     """A delayed mail that is due within this time is not brought forward: more than a worker takes
     from reading its row to publishing it, with what clocks differ by.
     """
+    holds_every: float = 3.0
+    """Between two reads of what people hold (`hold_watch`)."""
     waiting_bytes: int = 2 * 1024 * 1024
     """Memory for copies that wait in the worker for the rest of their delay."""
     row_reads: tuple[float, ...] = (0.0, 1.5)

@@ -41,6 +41,12 @@ class WorkerStatistics:
         self.waiting = 0
         """Deliveries that wait now for a store to answer."""
         self.parked = 0
+        self.set_aside = 0
+        """Mails that were delayed because a domain of theirs is held."""
+        self.held_whole = 0
+        self.held_domains = 0
+        self.holds_unknown = 0
+        """1 while holds cannot be read."""
         self.in_doubt = 0
         """Recipients that failed in doubt."""
         self.destinations: Counter[tuple[str, str]] = Counter()

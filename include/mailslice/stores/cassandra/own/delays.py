@@ -38,8 +38,8 @@ class DelayedMail:
     `written_us` is the write time that was read. `failures`, `redrives` and `enqueued` are as in
     its message (headers and timestamp), for who publishes it without a copy at hand. `throttled`:
     it waits for a destination that takes no more. `leased`: it is in a handler, and delivered
-    again when that has died. `answer`: what the last attempt was answered, redacted. A row that is
-    closed keeps `failures` and `answer`.
+    again when that has died. `held`: a domain of it is held. `answer`: what the last attempt was
+    answered, redacted. A row that is closed keeps `failures` and `answer`.
     """
 
     enqueue_id: EnqueueId
@@ -54,6 +54,7 @@ class DelayedMail:
     enqueued: datetime | None = None
     throttled: bool = False
     leased: bool = False
+    held: bool = False
     answer: str = ""
 
 
@@ -89,7 +90,8 @@ class DelayedMails(OwnTable):
     SCHEMA = """
         queuename text, shard int, enqueueid uuid, due timestamp, copy_token uuid,
         published boolean, slicestart timestamp, bucketid int, message blob, failures int,
-        redrives int, enqueued timestamp, throttled boolean, leased boolean, answer text,
+        redrives int, enqueued timestamp, throttled boolean, leased boolean, held boolean,
+        answer text,
         PRIMARY KEY ((queuename, shard), enqueueid)
     """
 

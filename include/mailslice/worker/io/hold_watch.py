@@ -1,0 +1,130 @@
+"""What people hold of a queue, as its worker knows it: one read every few seconds, not one a mail.
+
+A store that does not answer changes nothing: the worker goes on with what it knows, and says so.
+Before the first answer nothing is known, and no mail is taken (ADR 86).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from mailslice.codec.addresses import domain_of
+from mailslice.model.errors import MailsliceError, StoreUnavailable
+from mailslice.model.holds import ActiveHolds, Hold
+from mailslice.stores.cassandra.own import Holds
+
+if TYPE_CHECKING:
+    from mailslice.worker.io.context import QueueContext
+
+log = logging.getLogger(__name__)
+
+
+class HoldWatch:
+    """The holds of one queue, for one worker on one event loop."""
+
+    def __init__(self, context: QueueContext) -> None:
+        self._context = context
+        self._table: Holds | None = None
+        self._rows: tuple[Hold, ...] = ()
+        self._listeners: set[Callable[[], None]] = set()
+        self._running: asyncio.Task[None] | None = None
+        self.active = ActiveHolds()
+        self.is_known = False
+        """Whether they were read once."""
+        self.trouble: MailsliceError | None = None
+        """Why they could not be read the last time."""
+
+    def follow(self, listener: Callable[[], None]) -> None:
+        """Calls the listener after each change, and after each look until they are known first."""
+        self._listeners.add(listener)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name="holds")
+        elif self.is_known:
+            listener()
+
+    def leave(self, listener: Callable[[], None]) -> None:
+        """The listener is not called any more."""
+        self._listeners.discard(listener)
+
+    def of(self, recipients: Collection[str]) -> Hold | None:
+        """The hold of a domain of these recipients, if there is one."""
+        if not self.active.domains:
+            return None
+        return self.active.of({domain_of(one) for one in recipients})
+
+    async def close(self) -> None:
+        """Ends."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
+
+    async def _run(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(self._context.tuning.holds_every)
+
+    async def _look(self) -> None:
+        was_known = self.is_known
+        try:
+            self._rows = await self._read()
+        except Exception as error:  # noqa: BLE001 - whatever it is, what was known holds
+            self._missed(error)
+        else:
+            self._known()
+        before = self.active
+        self.active = ActiveHolds.at(self._context.clock(), self._rows)
+        self._tell(before)
+        if not was_known or self.active != before:
+            for listener in [*self._listeners]:
+                listener()
+
+    async def _read(self) -> tuple[Hold, ...]:
+        if self._table is None:
+            self._table = await asyncio.to_thread(self._opened)
+        if self._table is None:
+            return ()  # nothing was ever held
+        rows = await self._context.bridge.rows(self._table.of_future(self._context.queue))
+        return tuple(map(self._table.hold, rows))
+
+    def _opened(self) -> Holds | None:
+        table = Holds.existing(self._context.stores.cassandra, self._context.settings)
+        if table is not None:
+            table.prepare()
+        return table
+
+    def _known(self) -> None:
+        if self.trouble is not None:
+            self._log(logging.INFO, "holds_read", "holds of queue %s are read again")
+        self.is_known, self.trouble = True, None
+        self._context.statistics.holds_unknown = 0
+
+    def _missed(self, error: Exception) -> None:
+        if self.trouble is None:
+            text = (
+                "holds of queue %s could not be read; the worker goes on with those it knows (%d): %s"
+                if self.is_known
+                else "holds of queue %s could not be read; the worker takes no mail yet (%d): %s"
+            )
+            self._log(logging.WARNING, "holds_unknown", text, len(self.active.all), error)
+        is_ours = isinstance(error, MailsliceError)
+        self.trouble = error if is_ours else StoreUnavailable(f"holds could not be read: {error}")
+        self._context.statistics.holds_unknown = 1
+
+    def _tell(self, before: ActiveHolds) -> None:
+        """Log what is held now, and what not any more."""
+        known = {hold.domain: hold for hold in before.all}
+        for hold in self.active.all:
+            if known.pop(hold.domain, None) != hold:
+                self._log(logging.WARNING, "queue_held", "queue %s is held: %s", hold.sentence)
+        for hold in known.values():
+            what = f"domain {hold.domain}" if hold.domain else "the whole queue"
+            self._log(logging.WARNING, "hold_ended", "queue %s: the hold of %s ended", what)
+        self._context.statistics.held_whole = int(self.active.whole is not None)
+        self._context.statistics.held_domains = len(self.active.domains)
+
+    def _log(self, level: int, action: str, text: str, *facts: object) -> None:
+        queue = self._context.queue
+        log.log(level, text, queue, *facts, extra={"action": action, "queue": queue})
