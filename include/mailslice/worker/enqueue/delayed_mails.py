@@ -186,9 +186,10 @@ class Delays:
         """Writes the row, then publishes the copy. The copy of an older row is dropped later.
 
         The caller does not acknowledge its message, or report an enqueue, before this returns.
-        `leased`: a handler has the mail (`lease`). `held`: its domain is held. `has_message` False: the caller has none any
-        more, and the older row's copy alone represents the mail. Then a copy precedes the row.
-        `answer`: of the attempt that failed; that of an earlier one stays where it is empty.
+        `leased`: a handler has the mail (`lease`). `held`: a domain of it is held. `has_message`
+        False: the caller has none any more, and the older row's copy alone represents the mail.
+        Then a copy precedes the row. `answer`: of the attempt that failed; that of an earlier one
+        stays where it is empty.
         """
         now = self._context.clock()
         await self.declare(level_for(due - now))

@@ -103,14 +103,14 @@ class HoldWatch:
 
     def _missed(self, error: Exception) -> None:
         if self.trouble is None:
-            text = (
-                "holds of queue %s could not be read; the worker goes on with those it knows (%d): %s"
-                if self.is_known
-                else "holds of queue %s could not be read; the worker takes no mail yet (%d): %s"
-            )
-            self._log(logging.WARNING, "holds_unknown", text, len(self.active.all), error)
-        is_ours = isinstance(error, MailsliceError)
-        self.trouble = error if is_ours else StoreUnavailable(f"holds could not be read: {error}")
+            known = f"the {len(self.active.all)} that it knows" if self.is_known else "no mail yet"
+            text = "holds of queue %s could not be read; the worker goes on with %s: %s"
+            self._log(logging.WARNING, "holds_unknown", text, known, error)
+        self.trouble = (
+            error
+            if isinstance(error, MailsliceError)
+            else StoreUnavailable(f"holds could not be read: {error}")
+        )
         self._context.statistics.holds_unknown = 1
 
     def _tell(self, before: ActiveHolds) -> None:
