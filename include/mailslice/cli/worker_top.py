@@ -89,6 +89,7 @@ class Top:
     def _row(
         self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]
     ) -> dict[str, Any]:
+        from mailslice.admin.holds import active_holds
         from mailslice.stores.rabbitmq.traffic import delayed, parked
 
         names = RabbitNames(queue)
@@ -96,6 +97,8 @@ class Top:
         depth, dead_depth = work.depth if work else None, dead.depth if dead else None
         summary = self._asked(lambda: self._view_summary(queue))
         records = self._asked(lambda: self._stores.worker_records(queue))
+        active = self._asked(lambda: active_holds(self._stores, system_clock, queue))
+        held = (active or {}).get(queue)
         oldest = summary.oldest if summary is not None else work.oldest if work else None
         return {
             "queue": queue,
@@ -117,7 +120,8 @@ class Top:
             **of_workers(records),
             "problems": [
                 *alarms,
-                *_unconsumed(depth),
+                *(f"held: {hold.sentence}" for hold in (held.all if held else ())),
+                *(() if held and held.whole else _unconsumed(depth)),
                 *_silent(records),
                 *_undoing(records),
                 *([str(self.away)] if self.away else []),
