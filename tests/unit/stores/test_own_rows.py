@@ -110,6 +110,7 @@ def test_every_own_table_is_registered_with_its_columns():
         *("runs", "locks", "delayed_mails", "queue_samples", "slice_statistics", "decisions"),
         *("dead_letter_notes", "counter_claims", "worker_records", "quarantine", "mail_stages"),
         *(
+            "holds",
             "moving_mails",
             "republished_mails",
             "destinations",
