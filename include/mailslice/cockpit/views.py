@@ -14,7 +14,7 @@ from uuid import UUID
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
-from mailslice.cockpit.waiting import Holder, WaitingMail, why_it_waits
+from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
 from mailslice.codec.wildcards import Wildcard, is_pattern
 from mailslice.maintenance.artifacts import artifacts, iso, plain
 from mailslice.maintenance.health import Health
@@ -157,9 +157,9 @@ def _waiting(
 ) -> WaitingMail:
     holder = next(
         (
-            Holder(record.worker, record.age(mail), mail.stage, mail.attempt, record.silence)
+            HoldingWorker(record.worker, record.age(mail), mail.stage, mail.attempt, record.silence)
             if not record.is_alive
-            else Holder(record.worker, record.age(mail), mail.stage, mail.attempt)
+            else HoldingWorker(record.worker, record.age(mail), mail.stage, mail.attempt)
             for record in stores.worker_records(one.queue)
             for mail in record.in_flight
             if mail.enqueue_id == row.enqueue_id and not mail.returned

@@ -10,7 +10,7 @@ from mailslice.maintenance.health import span
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HoldingWorker:
     """The worker whose record has the mail. `silent`: how long ago it should have spoken."""
 
     worker: str
@@ -31,7 +31,7 @@ class WaitingMail:
     due: datetime | None = None
     attempts: int = 0
     answer: str = ""
-    holder: Holder | None = None
+    holder: HoldingWorker | None = None
     consumers: int | None = None
     dead_letters: int | None = None
     is_lost: bool = False
