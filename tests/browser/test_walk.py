@@ -120,7 +120,14 @@ def test_maintenance_leads_to_a_run_and_its_data_docs(measured, visit):
     expect(page.get_by_role("row", name=re.compile("^queue_cleanup"))).to_contain_text("dry run")
     expect(page.get_by_role("row", name=re.compile("^queue_size"))).to_contain_text("*/15 * * * *")
     page.get_by_role("link", name="Data Docs").first.click()
-    expect(page.locator("body")).to_contain_text("check of queue idle")
+    expect(page.locator("h1")).to_have_text(re.compile("^PASS ?queue_cleanup: check of queue idle"))
+    expect(page.locator("body")).to_contain_text("The plan may be applied.")
+    assert visitor.pale() == []
+    page.get_by_role("link", name="All checks").click()
+    expect(page.locator("h1")).to_have_text("Checks of all runs")
+    page.get_by_role("link", name="Maintenance").click()
+    expect(page.locator("h1")).to_have_text("Maintenance")
+    assert visitor.complaints == []
 
 
 def test_measurements_are_shaded_and_drawn(measured, visit):
