@@ -11,7 +11,8 @@ PASS, FAIL = "PASS", "FAIL"
 _STYLE = """<style>
 :root{color-scheme:light dark;--ink:#1b2530;--faint:#5d6b79;--line:#dde3ea;--paper:#fff;
 --link:#0b6e99;--good:#14713f;--good-soft:#e2f4ea;--bad:#a3122a;--bad-soft:#fbe6e9}
-@media(prefers-color-scheme:dark){:root{--ink:#e6ebf0;--faint:#98a6b4;--line:#2c3742;--paper:#11161c;
+@media(prefers-color-scheme:dark){:root{--ink:#e6ebf0;--faint:#98a6b4;--line:#2c3742;
+--paper:#11161c;
 --link:#58b7dd;--good:#6fd39a;--good-soft:#153324;--bad:#ff8a9b;--bad-soft:#3d1a20}}
 body{font:16px/1.5 system-ui,sans-serif;margin:1.5rem auto;max-width:64rem;padding:0 1rem;
 background:var(--paper);color:var(--ink)}
@@ -19,7 +20,8 @@ a{color:var(--link)}nav{margin-bottom:1rem}h1{font-size:1.5rem;margin:.2rem 0 .6
 h2{font-size:1.1rem;margin:1.6rem 0 .4rem}.faint{color:var(--faint)}
 .verdict{display:inline-block;border-radius:99px;padding:.1rem .9rem;margin-right:.6rem;
 font-weight:700}
-.pass{background:var(--good-soft);color:var(--good)}.fail{background:var(--bad-soft);color:var(--bad)}
+.pass{background:var(--good-soft);color:var(--good)}
+.fail{background:var(--bad-soft);color:var(--bad)}
 .says{font-size:1.1rem}ul{padding-left:1.2rem}li{margin:.3rem 0}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
 td,th{border-bottom:1px solid var(--line);padding:.4rem .6rem;text-align:left;vertical-align:top}
