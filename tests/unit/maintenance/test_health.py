@@ -104,7 +104,7 @@ def verdict(**facts):
         (
             {"held": "domain b.example", "ready": 3, "consumers": 0},
             Health.NO_WORKERS,
-            "3 messages are ready, and nobody consumes them; held: domain b.example",
+            "3 messages are ready, and nobody consumes the queue; held: domain b.example",
             "mailslice worker run spool",
         ),
     ],
