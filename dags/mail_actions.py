@@ -1,4 +1,4 @@
-"""### Acts on mails of a queue: delete, clear, flush, retry, move
+"""### Acts on mails of a queue: delete and its undo, clear, flush, retry, move, republish
 
 A person, or a script, says which mails and what is to be done with them. The page of mailslice
 starts it behind its buttons; so may anybody whom Airflow lets trigger it. It has no schedule.
@@ -13,10 +13,13 @@ starts it behind its buttons; so may anybody whom Airflow lets trigger it. It ha
 
 The result says how many mails went which way; `gone` are those of the preview that were delivered
 or deleted meanwhile, or done by an earlier try of the same run. A try that was killed is repeated,
-and ends the same.
+and ends the same. `undo` names the run by which deleted mails come back, for seven days
+(MAILSLICE_ADMIN_UNDO_FOR): action `undelete` with it as `run`.
 
-**Dangers.** Deleted mails are never delivered. A moved mail has a new enqueue id, and is delivered
-at once. With `digest` = `any` nobody has seen the mails before.
+`republish` runs the duties queue_audit, with a census, and republish_lost: with their gates.
+
+**Dangers.** Deleted mails are not delivered unless they are undeleted in time. A moved mail has a
+new enqueue id, and is delivered at once. With `digest` = `any` nobody has seen the mails before.
 
 **Example**
 

@@ -30,9 +30,7 @@ LOG = ROOT / ".state" / "setup.log"
 JDK = "openjdk-17-jdk-headless"
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 OLDEST = (3, 11)
-BROWSER = ("chromium", "fonts-dejavu-core")
-"""What the tests of the cockpit need beside the rest: `make soak` alone asks for it."""
-DEBUG, WITH_BROWSER = "--debug", "--browser"
+DEBUG = "--debug"
 
 
 class SetupError(Exception):
@@ -46,9 +44,7 @@ words that are no numbers.
 
 
 def main(argv: list[str]) -> int:
-    """Runs the steps; gives the exit code. `--debug` shows where an error comes from, `--browser`
-    installs one.
-    """
+    """Runs the steps; gives the exit code. `--debug` shows where an error comes from."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8
@@ -57,8 +53,6 @@ def main(argv: list[str]) -> int:
         LOG.parent.mkdir(parents=True, exist_ok=True)
         with locked(LOG.parent / "setup.lock"):
             _step("system packages", system_packages)
-            if WITH_BROWSER in argv:
-                _step("browser", browser)
             _step("Python packages", python_packages)
     except (SetupError, *UNEXPECTED) as error:
         if DEBUG in argv and not isinstance(error, SetupError):
@@ -149,16 +143,7 @@ def missing_packages() -> list[str]:
 
 def system_packages() -> str:
     """Installs what is missing when root; otherwise raises with the one line that does."""
-    return _installed(missing_packages)
-
-
-def browser() -> str:
-    """As `system_packages`: Debian's Chromium."""
-    return _installed(lambda: [] if shutil.which(BROWSER[0]) else [*BROWSER])
-
-
-def _installed(look: Callable[[], list[str]]) -> str:
-    packages = look()
+    packages = missing_packages()
     if not packages:
         return "there"
     line = f"apt-get install -y --no-install-recommends {' '.join(packages)}"
@@ -176,7 +161,7 @@ def _installed(look: Callable[[], list[str]]) -> str:
     _run(update, "the package lists cannot be updated", network, environment, fatal=False)
     failure = f"{', '.join(packages)} cannot be installed"
     _run(line.split(), failure, f"{network}, then {line}", environment)
-    missing = look()
+    missing = missing_packages()
     if missing:
         raise SetupError(
             f"{', '.join(missing)}: still not found after apt-get. Remedy: {line}, and look at its "

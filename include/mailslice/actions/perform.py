@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import MailAction
 from mailslice.admin import queues
+from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undelete
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import MoveOutcome, Moves
+from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import Clock
 from mailslice.view.configuration import ConfigurationGuard
@@ -20,6 +22,7 @@ from mailslice.view.configuration import ConfigurationGuard
 if TYPE_CHECKING:
     from mailslice.stores import Stores
 
+_MOST_COUNTED = 100_000
 _MOST_IDS = 100
 """Of the mails, in the record of a decision."""
 
@@ -41,6 +44,10 @@ class ActionOutcome:
     counts: dict[str, int] = field(default_factory=dict)
     ids: Any = ()
     failed: str | None = None
+    undo: Mapping[str, Any] = field(default_factory=dict)
+    """By which run the mails come back, and until when; empty where they cannot."""
+    information: Mapping[str, Any] | None = None
+    """What James' routes say of it besides."""
 
 
 def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> dict[str, Any]:
@@ -61,13 +68,13 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
     finally:
         facts: dict[str, object] = {
             **outcome.counts,
+            **outcome.undo,
             "filter": request.texts.parsed().as_json(),
             "digest": selection.digest,
-            "run": deed.run,
+            "dagRun": deed.run,
             "ids": outcome.ids,
         }
-        if request.to is not None:
-            facts["to"] = request.to
+        facts |= {name: of for name in ("to", "run") if (of := getattr(request, name))}
         write_decision(
             stores.settings,
             clock(),
@@ -79,16 +86,55 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
         )
     selected = None if selection.ids is None else len(selection.ids)
     about = {"queue": request.queue, "action": request.action.value, "to": request.to}
-    return {**about, "selected": selected, **outcome.counts, "failed": outcome.failed}
+    return {
+        **about,
+        "selected": selected,
+        **outcome.counts,
+        **outcome.undo,
+        "failed": outcome.failed,
+    } | ({"information": outcome.information} if outcome.information else {})
 
 
 def _delete(
-    stores: Stores, selection: Selection, _deed: Deed, clock: Clock, outcome: ActionOutcome
+    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
 ) -> None:
     queue = MailQueue(stores, selection.request.queue, clock)
-    deleted = queue.delete(selection.mail_filter(clock()))
-    outcome.counts = {"deleted": deleted} | _gone(selection, deleted)
-    outcome.ids = [str(one) for one in (selection.ids or ())[:_MOST_IDS]]
+    initial = _size(queue, selection)
+    deletion = Deletion(deed.who, deed.reason or "")
+    try:
+        queue.delete(selection.mail_filter(clock()), deletion=deletion)
+    finally:
+        outcome.counts = {"deleted": deletion.mails} | _gone(selection, deletion.mails)
+        outcome.ids = [str(one) for one in (selection.ids or ())[:_MOST_IDS]]
+        if deletion.until is not None:
+            outcome.undo = {"undo": deletion.run, "restorableUntil": iso(deletion.until)}
+    if initial is not None:
+        outcome.information = {"initialCount": initial, "remainingCount": _size(queue, selection)}
+
+
+def _undelete(
+    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
+) -> None:
+    request, came = selection.request, Undeleted()
+    mails = deleted_mails(stores, request.queue, clock(), run=request.run)
+    again = deed.accept_duplicates
+    try:
+        undelete(stores, request.queue, clock, mails, came, accept_duplicates=again)
+    finally:
+        facts = dict(came.as_json())
+        outcome.ids = {str(old): str(new) for old, new in came.ids.items()}
+        outcome.counts = {name: int(str(facts[name])) for name in facts if name != "ids"}
+    if came.lost or came.doubtful:
+        outcome.failed = (
+            f"{came.lost} mails have no content any more, {came.doubtful} may have been delivered "
+            "(accept_duplicates brings them back)"
+        )
+
+
+def _size(queue: MailQueue, selection: Selection) -> int | None:
+    """For scripts, which have no preview: None where it would take too long."""
+    glance = queue.live_summary(_MOST_COUNTED) if selection.ids is None else None
+    return None if glance is None else glance.size
 
 
 def _retry(
@@ -147,6 +193,28 @@ def _move(
         )
 
 
+def _republish(
+    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
+) -> None:
+    """An audit that takes a census, and then the mails that it proves lost: with their gates."""
+    from mailslice.maintenance.run_request import RunRequest
+    from mailslice.maintenance.runner import run_all
+
+    def run(duty: str, run_id: str, params: Mapping[str, object]) -> dict[str, Any]:
+        given = {**params, **age, "reason": deed.reason or "by hand"}
+        asked = RunRequest(duty, selection.request.queue, run_id, who=deed.who, params=given)
+        return run_all(asked, stores.settings, clock=clock)
+
+    asked_age = selection.request.texts.older_than
+    age = {} if asked_age is None else {"older_than": asked_age}
+    audit = run("queue_audit", f"{deed.run}-audit", {"census": True})
+    params = {"audit": audit["run"], "accept_duplicates": deed.accept_duplicates}
+    report = run("republish_lost", deed.run, params)
+    count = int(report["nbRequeuedMails"])
+    outcome.counts = {"republished": count}
+    outcome.information = {"nbRequeuedMails": count, "run": report["run"]}
+
+
 def _gone(selection: Selection, seen: int) -> dict[str, int]:
     """Mails of the preview that are not there any more, or were done by an earlier try."""
     return {} if selection.ids is None else {"gone": max(0, len(selection.ids) - seen)}
@@ -158,4 +226,6 @@ _ACTIONS: Mapping[MailAction, Callable[[Stores, Selection, Deed, Clock, ActionOu
     MailAction.FLUSH: _retry,
     MailAction.RETRY: _retry,
     MailAction.MOVE: _move,
+    MailAction.REPUBLISH: _republish,
+    MailAction.UNDELETE: _undelete,
 }

@@ -13,14 +13,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from mailslice.actions.request import DELAYED_ONLY, ActionRequest
+from mailslice.actions.request import DELAYED_ONLY, WITHOUT_PREVIEW, ActionRequest
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.maintenance.artifacts import Artifacts, iso
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import Refused
+from mailslice.model.errors import BadInput, Refused
 from mailslice.model.mail import EnqueueId, ViewRow
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Selection:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Selection:
         """Of `as_json`. Raises ValueError, TypeError or KeyError for anything else."""
-        about = {name: values[name] for name in ("queue", "action", "to")}
+        about = {name: values[name] for name in ("queue", "action", "to", "run")}
         request = ActionRequest.of({**values["filter"], **about})
         ids, before = values["ids"], values["before"]
         return cls(
@@ -115,7 +115,12 @@ def preview(
     most: int = MOST_PREVIEWED,
     seconds: float = 10.0,
 ) -> Preview:
-    """The oldest mails that match: at most so many, and those that are found in time."""
+    """The oldest mails that match: at most so many, and those that are found in time.
+
+    Raises BadInput for an action that has no preview.
+    """
+    if request.action in WITHOUT_PREVIEW:
+        raise BadInput(f"{request.action} has no preview: its digest is `any`")
     queue, now = MailQueue(stores, request.queue, clock), clock()
     end, mail_filter = time.monotonic() + seconds, request.texts.parsed()
     ids: list[EnqueueId] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -28,10 +29,14 @@ class MailAction(StrEnum):
     FLUSH = "flush"
     RETRY = "retry"
     MOVE = "move"
+    REPUBLISH = "republish"
+    UNDELETE = "undelete"
 
 
 DELAYED_ONLY = {MailAction.FLUSH, MailAction.RETRY}
-_OF_ALL = {MailAction.CLEAR, MailAction.FLUSH}
+_OF_ALL = {MailAction.CLEAR, MailAction.FLUSH, MailAction.UNDELETE}
+WITHOUT_PREVIEW = {MailAction.REPUBLISH, MailAction.UNDELETE}
+"""What chooses its mails by its own proofs, or chooses none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,25 +71,33 @@ class MailTexts:
 
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
-    """`to`: the queue that gets the mails of a move. Raises BadInput for what does not fit."""
+    """`to`: the queue that gets the mails of a move. `run`: the delete whose mails come back.
+
+    Raises BadInput for what does not fit.
+    """
 
     queue: QueueName
     action: MailAction
     texts: MailTexts
     to: QueueName | None = None
+    run: str | None = None
 
     def __post_init__(self) -> None:
         given = self.texts.given
         self.texts.parsed()
         if self.action in _OF_ALL and given:
-            raise BadInput(f"{self.action} is about every mail: {', '.join(given)} is not allowed")
+            raise BadInput(f"{self.action} takes no filter: {', '.join(given)} is not allowed")
         if self.action is MailAction.DELETE and not set(given) - {"older_than"}:
             raise BadInput(
                 "delete: give at least one of sender, recipient, domain, name and ids "
                 "(older_than only narrows them; clear deletes all)"
             )
+        if self.action is MailAction.REPUBLISH and set(given) - {"older_than"}:
+            raise BadInput("republish: of the filter older_than alone is allowed")
         if (self.action is MailAction.MOVE) != (self.to is not None):
             raise BadInput(f"{self.action}: to={self.to!r}; a move has a queue there, alone")
+        if (self.action is MailAction.UNDELETE) != (self.run is not None):
+            raise BadInput(f"{self.action}: run={self.run!r}; an undelete has the run of a delete")
         if self.to == self.queue:
             raise BadInput(f"move: queue and to are one queue, {self.queue!r}; two are allowed")
 
@@ -101,14 +114,15 @@ class ActionRequest:
                 raise BadInput(f"{name}: allowed is a text of at most {_LONGEST} characters")
         if not isinstance(ids, list | tuple):
             raise BadInput("ids: allowed is a list of enqueue ids")
-        action, to = str(values.get("action")), values.get("to") or None
+        action, to, run = str(values.get("action")), values.get("to"), values.get("run")
         if action not in set(MailAction):
             raise BadInput(f"action {action[:40]!r}; allowed: {', '.join(MailAction)}")
         return cls(
             queue_name(str(values.get("queue") or "")),
             MailAction(action),
             MailTexts(**texts, ids=tuple(sorted({str(enqueue_id(str(one))) for one in ids}))),
-            None if to is None else queue_name(str(to)),
+            queue_name(str(to)) if to else None,
+            str(run)[:200] if run else None,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -116,7 +130,18 @@ class ActionRequest:
         texts = self.texts.given
         if "ids" in texts:
             texts["ids"] = list(texts["ids"])
-        return {"queue": self.queue, "action": self.action.value, "to": self.to, "filter": texts}
+        about = {"queue": self.queue, "action": self.action.value, "to": self.to, "run": self.run}
+        return {**about, "filter": texts}
+
+
+def literal(text: str) -> str:
+    """The text as a filter that matches itself alone, whatever is in it."""
+    return re.sub(r"([*?\\])", r"\\\1", text) if is_pattern(text) else text
+
+
+def said(text: str | None) -> str | None:
+    """What `literal` was given."""
+    return re.sub(r"\\(.)", r"\1", text) if text and is_pattern(text) else text
 
 
 def enqueue_id(text: str) -> EnqueueId:

@@ -11,13 +11,14 @@ from typing import Any
 
 from mailslice.actions.perform import Deed, perform
 from mailslice.actions.preview import Selection, keep, preview, previewed
-from mailslice.actions.request import ActionRequest
+from mailslice.actions.request import WITHOUT_PREVIEW, ActionRequest
 from mailslice.admin import queues
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.retention import prune_sometimes
 from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.stores import open_stores
 
@@ -53,7 +54,7 @@ class ActionRun:
         if settings.admin.reason_required and not (self.deed.reason or "").strip():
             raise BadInput("reason is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one")
         location, folder = artifacts(settings), self._folder(settings)
-        if not self.digest:
+        if not self.digest and self.request.action not in WITHOUT_PREVIEW:
             with open_stores(settings) as stores:
                 queues.require(stores, self.request.queue)
                 seen = preview(stores, self.request, self.clock, seconds=_PREVIEW_SECONDS)
@@ -65,7 +66,7 @@ class ActionRun:
             now = self.clock()
             selection = (
                 Selection(self.request, now, before=now)
-                if self.digest == ANY
+                if self.digest == ANY or self.request.action in WITHOUT_PREVIEW
                 else previewed(location, self.request, self.digest, now)
             )
             folder.write_json(_SELECTION, selection.as_json())
@@ -77,8 +78,12 @@ class ActionRun:
         kept = folder.read_json(_SELECTION)
         if kept is None:
             raise BadInput(f"{folder.uri} has no {_SELECTION}: begin with the task select")
-        with open_stores(settings) as stores:
-            result = perform(stores, Selection.of(kept), self.deed, self.clock)
+        try:
+            with open_stores(settings) as stores:
+                result = perform(stores, Selection.of(kept), self.deed, self.clock)
+        except MailsliceError as error:
+            folder.write_json(_RESULT, {**self.request.as_json(), "failed": str(error)})
+            raise
         folder.write_json(_RESULT, result)
         log.info("%s", result)
         self._prune(settings)
@@ -93,3 +98,9 @@ class ActionRun:
 
     def _folder(self, settings: Settings) -> RunFolder:
         return RunFolder(artifacts(settings), MAIL_ACTIONS, self.request.queue, self.deed.run)
+
+
+def result_of(settings: Settings, queue: QueueName, dag_run: str) -> dict[str, Any] | None:
+    """The result of a run of Airflow on that queue; None while there is none."""
+    run = run_of_dag(MAIL_ACTIONS, queue, dag_run)
+    return RunFolder(artifacts(settings), MAIL_ACTIONS, queue, run).read_json(_RESULT)

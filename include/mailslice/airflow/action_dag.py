@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 
-from mailslice.actions.request import MOST_GIVEN, MailAction
+from mailslice.actions.request import MOST_GIVEN, WITHOUT_PREVIEW, MailAction
 from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.dag_settings import DagSettings, load_dag_settings
 from mailslice.airflow.deployments import Deployment, deployments
@@ -44,20 +44,22 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
         "enqueue ids, one a line",
     ),
     "to": (None, _TEXT, "queue that gets the mails of a move"),
+    "run": (None, _TEXT, "of an undelete: the delete whose mails come back, by `queue deleted`"),
     "digest": (
         None,
         {"type": ["null", "string"], "pattern": "^([0-9a-f]{64}|any|)$"},
         (
             "of the preview: its mails alone are acted on; any = without a preview, the mails that "
-            "match and were enqueued before the run began; none = a preview, which changes nothing"
+            "match and were enqueued before the run began; none = a preview, which changes "
+            "nothing. Republish and undelete have no preview"
         ),
     ),
     "accept_duplicates": (
         False,
         {"type": "boolean"},
         (
-            "of a move: also mails at which an earlier move was cut off and that may have been "
-            "delivered since"
+            "of a move and an undelete: also mails at which an earlier one was cut off and that "
+            "may have been delivered since; of a republish, those that James may have delivered"
         ),
     ),
     "reason": (None, _TEXT, "why, for the record"),
@@ -167,7 +169,7 @@ def select(duty: DagDuty, context: Mapping[str, Any]) -> dict[str, Any]:
 def act(duty: DagDuty, context: Mapping[str, Any]) -> dict[str, Any]:
     """The task that acts. Its XCom is the result, also where not all could be done."""
     run = _run_of(context)
-    if not run.digest:
+    if not run.digest and run.request.action not in WITHOUT_PREVIEW:
         raise AirflowSkipException("a preview: nothing is changed; run again with its digest")
     result = run.act(duty.ready())
     if result["failed"]:

@@ -4,7 +4,7 @@
 |---|---|---|
 | look | read the DAG queue_cleanup | viewer |
 | preview | trigger the DAG queue_cleanup | user |
-| act | that, and change pools | op |
+| act | that, trigger the DAG mail_actions, and change pools | op |
 | content | act, and the role is named admin | admin |
 """
 
@@ -15,16 +15,30 @@ from typing import Any
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
-from fastapi import HTTPException, Request
+from fastapi import Depends, HTTPException, Request
 
 from mailslice.cockpit.rights import Guards, Right
 
 ADMIN = "admin"
 
 
-def guards_of(dag: str) -> Guards:
-    """A dependency for each right, asked of the DAG of that id."""
-    may_trigger = requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag)
+def guards_of(dag: str, actions: str) -> Guards:
+    """A dependency for each right, asked of the DAG of that id, and of mail_actions."""
+    may_trigger, may_trigger_actions = (
+        requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=name)
+        for name in (dag, actions)
+    )
+
+    def may_act(
+        request: Request,
+        user: GetUserDep,
+        _duties: Any = Depends(may_trigger),  # noqa: B008 - Annotated cannot name what is made here
+        _actions: Any = Depends(may_trigger_actions),  # noqa: B008
+    ) -> None:
+        """Who may change pools operates this Airflow. Raises HTTPException 403."""
+        request.state.who = user.get_name()
+        _require_op(user)
+
     return {
         Right.LOOK: requires_access_dag("GET", param_dag_id=dag),
         Right.PREVIEW: may_trigger,
@@ -33,8 +47,7 @@ def guards_of(dag: str) -> Guards:
     }
 
 
-def may_act(user: GetUserDep) -> None:
-    """Who may change pools operates this Airflow. Raises HTTPException 403."""
+def _require_op(user: Any) -> None:
     if not get_auth_manager().is_authorized_pool(method="PUT", user=user):
         raise HTTPException(403, "this needs the role op")
 
@@ -42,7 +55,7 @@ def may_act(user: GetUserDep) -> None:
 def may_see_content(request: Request, user: GetUserDep) -> None:
     """No rule of Airflow's is for admins alone, so the role's name decides."""
     request.state.who = user.get_name()
-    may_act(user)
+    _require_op(user)
     if ADMIN not in {role.lower() for role in roles(user)}:
         raise HTTPException(403, "the content of mails is for the role admin")
 

@@ -11,26 +11,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
 from mailslice.cockpit import views
+from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import data_docs
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rendering import Renderer
 from mailslice.cockpit.rights import Guards, Right
 from mailslice.cockpit.views import TABS, MailsFilter
+from mailslice.cockpit.writes import refusal
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, MailsliceError, TryAgain
 
 STATIC = Path(__file__).parent / "static"
-KINDS = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
@@ -50,15 +48,21 @@ ROUTES = {
     "/spark": (Right.LOOK, "spark"),
     "/maintenance": (Right.LOOK, "maintenance"),
     "/form": (Right.PREVIEW, "form"),
+    "/preview": (Right.PREVIEW, "preview"),
+    "/act": (Right.ACT, "act"),
+    "/result": (Right.LOOK, "result"),
     "/docs/{path:path}": (Right.LOOK, "docs"),
     "/static/{name}": (Right.LOOK, "static"),
     "/api/queues": (Right.LOOK, "queues"),
     "/api/dags": (Right.LOOK, "dags"),
 }
 """The right that each route asks for, and the method of Pages that answers."""
+POSTS = frozenset({"/preview", "/act"})
+"""Routes that are asked by POST; the others by GET."""
 _MOST_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
 Text = Annotated[str, Query(max_length=320)]
+Asked = Annotated[dict[str, Any], Body()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +84,23 @@ def cockpit(
     *,
     dag_of: Callable[[str], str] = str,
     schedules: Schedules = dict,
+    start: Start | None = None,
 ) -> FastAPI:
-    """The app. `dag_of`: duty -> id of its DAG. Who acts is `request.state.who`, by the guards."""
+    """The app. `dag_of`: duty -> id of its DAG. Who acts is `request.state.who`, by the guards.
+
+    `start` starts runs that act on mails; None: nobody can.
+    """
     app = FastAPI(title="mailslice", docs_url=None, redoc_url=None, openapi_url=None)
-    pages = Pages(facts, dag_of, schedules)
+    pages = Pages(facts, dag_of, schedules, start)
     for path, (right, method) in ROUTES.items():
         app.add_api_route(
             path,
             getattr(pages, method),
+            methods=["POST" if path in POSTS else "GET"],
             dependencies=[Depends(guards[right])],
             response_class=HTMLResponse,
         )
-    app.add_exception_handler(MailsliceError, pages.explain)
-    app.add_exception_handler(HTTPException, pages.explain)
+    app.add_exception_handler(MailsliceError, _explain)
     _guard_writes(app)
     return app
 
@@ -100,8 +108,15 @@ def cockpit(
 class Pages:
     """What each route answers."""
 
-    def __init__(self, facts: Facts, dag_of: Callable[[str], str], schedules: Schedules) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        dag_of: Callable[[str], str],
+        schedules: Schedules,
+        start: Start | None,
+    ) -> None:
         self._facts = facts
+        self._actions = Actions(facts, start)
         self._dag_of = dag_of
         self._schedules = schedules
         self._render = Renderer(dag_of, lambda: facts.now)
@@ -146,14 +161,27 @@ class Pages:
             problem=self._facts.snapshot().problem,
             refresh=0 if tab == "mails" else 10,
             fields=fields,
+            about={"queue": one.queue, **_filter(fields)},
+            whom="All that match" if wanted.any else "All mails",
+            others=self._others(one.queue),
             **_tab(self._facts, one, tab, wanted, after),
         )
 
     def mail(self, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002 - the name in the address
         """One mail: envelope, attributes, whether its content is there."""
         one = self._require(queue)
-        found = views.mail(self._facts, one, id)
-        return self._render("mail.html", view="mail", queue=one.queue, id=id, mail=found, refresh=0)
+        found = views.mail(self._facts, one.queue, id)
+        return self._render(
+            "mail.html",
+            view="mail",
+            queue=one.queue,
+            id=id,
+            mail=found,
+            refresh=0,
+            about={"queue": one.queue, "ids": [id]},
+            whom="This mail",
+            others=self._others(one.queue),
+        )
 
     def content(self, request: Request, queue: Text, id: Text) -> Response:  # noqa: A002
         """The bytes of one mail, as a download. Each look is recorded first."""
@@ -179,13 +207,18 @@ class Pages:
 
     def maintenance(self) -> HTMLResponse:
         """Every duty: schedule, last run, what it did."""
-        runs = self._facts.known("runs", views.all_runs)
+        problem, runs = None, []
+        try:
+            with self._facts.stores() as stores:
+                runs = views.all_runs(stores)
+        except TryAgain as error:
+            problem = str(error)
         return self._render(
             "maintenance.html",
             view="maintenance",
-            duties=views.duties(self._dag_of, self._schedules(), runs.value or []),
-            runs=(runs.value or [])[: views.NEWEST],
-            last=runs,
+            duties=views.duties(self._dag_of, self._schedules(), runs),
+            runs=runs[: views.NEWEST],
+            problem=problem,
         )
 
     def form(self, duty: Text) -> HTMLResponse:
@@ -193,6 +226,19 @@ class Pages:
         if duty not in names():
             raise HTTPException(404, f"duty {duty!r}; known: {', '.join(names())}")
         return self._render("form.html", **views.form(load(duty)))
+
+    def preview(self, asked: Asked) -> HTMLResponse:
+        """What an action on mails would be about, with the form that starts it."""
+        return self._render("preview.html", **self._actions.preview(asked))
+
+    def act(self, request: Request, asked: Asked) -> JSONResponse:
+        """Start the run that does what was previewed, as the user."""
+        started = self._actions.act(asked, getattr(request.state, "who", "unknown"))
+        return JSONResponse({"dag": self._dag_of(started.dag), "run": started.run})
+
+    def result(self, queue: Text, run: Text) -> HTMLResponse:
+        """What came of a run that acted on mails."""
+        return self._render("result.html", queue=queue, run=run, **self._actions.result(queue, run))
 
     def queues(self) -> JSONResponse:
         """As `mailslice queue list --json`, with the time of the figures."""
@@ -226,20 +272,9 @@ class Pages:
                 runs = views.runs_of(stores, duty, run)
         return self._render("report.html", view="report", ours=duty is not None, runs=runs)
 
-    def explain(self, request: Request, error: Exception) -> Response:
-        """The error as a page for people, as JSON for scripts; 503 when a later attempt may
-        succeed.
-        """
-        status, headers = 503 if isinstance(error, TryAgain) else 400, None
-        detail: Any = str(error)
-        if isinstance(error, HTTPException):
-            status, detail, headers = error.status_code, error.detail, error.headers
-        if "text/html" not in request.headers.get("accept", ""):
-            return JSONResponse({"detail": detail}, status, headers)
-        page = self._render("error.html", status=status, detail=detail)
-        page.status_code = status
-        page.headers.update(headers or {})
-        return page
+    def _others(self, queue: str) -> list[str]:
+        """The queues that mails of this one can go to."""
+        return [one.queue for one in self._facts.snapshot().queues if one.queue != queue]
 
     def _require(self, name: str) -> QueueOverview:
         one = self._facts.queue(name)
@@ -248,23 +283,33 @@ class Pages:
         return one
 
 
+def _explain(_request: Request, error: Exception) -> JSONResponse:
+    """The error as an answer; 503 when a later attempt may succeed."""
+    return JSONResponse({"detail": str(error)}, 503 if isinstance(error, TryAgain) else 400)
+
+
+def _filter(fields: Mapping[str, str]) -> dict[str, str]:
+    """What the form of the mails' list says, by the names that actions have."""
+    return {"name" if field == "mail" else field: text for field, text in fields.items() if text}
+
+
 def _tab(
     facts: Facts, one: QueueOverview, tab: str, wanted: MailsFilter, after: str
 ) -> dict[str, Any]:
     if tab == "mails":
-        page, problem = None, None
+        page, problem = views.MailsPage(), None
         try:
             page = views.mails(facts, one.queue, wanted, after or None)
-        except (BadInput, TryAgain) as error:
+        except BadInput as error:
             problem = str(error)
-        return {"page": page, "filters": wanted, "error": problem, "after": after}
+        return {"page": page, "filters": wanted, "error": problem}
     if tab == "domains":
         return views.domains(one)
     if tab == "slices":
         return views.slices(one)
-    of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
-    last = facts.known((tab, one.queue), lambda stores: of_stores[tab](stores, one.queue))
-    return {"runs": [], "workers": [], "stuck": [], **(last.value or {}), "last": last}
+    with facts.stores() as stores:
+        of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
+        return of_stores[tab](stores, one.queue)
 
 
 def _guard_writes(app: FastAPI) -> None:
@@ -273,20 +318,11 @@ def _guard_writes(app: FastAPI) -> None:
         """Headers of every answer; a request that would write is refused unless it comes from this
         site, as JSON.
         """
-        if request.method not in ("GET", "HEAD") and not (
-            _same_site(request)
-            and request.headers.get("content-type", "").split(";")[0] == "application/json"
-        ):
-            text = "writes need an Origin of this site and the content type application/json"
-            return JSONResponse({"detail": text}, 403)
+        if refused := refusal(request):
+            return JSONResponse({"detail": refused[1]}, refused[0])
         answer = await call_next(request)
         answer.headers.setdefault("Content-Security-Policy", PAGE_POLICY)
         answer.headers["X-Content-Type-Options"] = "nosniff"
         answer.headers["Referrer-Policy"] = "same-origin"
         answer.headers.setdefault("Cache-Control", "no-store")
         return answer
-
-
-def _same_site(request: Request) -> bool:
-    origin = request.headers.get("origin", "")
-    return origin.partition("://")[2] == request.headers.get("host", "")

@@ -99,6 +99,23 @@ def test_a_delete_is_about_the_previewed_mails_and_not_about_those_that_came_sin
     assert (decision["digest"], len(decision["ids"])) == (seen["digest"], 2)
 
 
+def test_what_was_deleted_comes_back_by_the_run_that_the_result_names(queue, fresh_module):
+    queue.add("spam-1", "good")
+    result = queue.act(queue.request(name="spam-*"), ANY)
+    assert result["restorableUntil"] > "2026"
+    request = queue.request("undelete", run=result["undo"])
+    back = queue.act(request, "", dag_run="manual__2")
+    assert (back["undeleted"], back["already"], back["failed"]) == (1, 0, None)
+    assert sorted(queue.names) == ["good", "spam-1"]
+    again = queue.act(request, "", dag_run="manual__3")
+    assert (again["undeleted"], again["already"]) == (0, 1)
+    first, *others = sorted(decisions(fresh_module, queue.name), key=lambda one: one["time"])
+    assert first["undo"] == result["undo"]
+    assert {one["run"] for one in others} == {result["undo"]}
+    with pytest.raises(BadInput, match="is not kept"):
+        queue.act(queue.request("undelete", run="none"), "", dag_run="manual__4")
+
+
 def test_a_run_that_is_tried_again_ends_the_same_and_takes_no_new_mail(queue):
     queue.add("spam-1", "good")
     request = queue.request(name="spam-*")

@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 
 from mailslice.actions.preview import Selection, keep, previewed
-from mailslice.actions.request import MOST_GIVEN, ActionRequest, MailAction
+from mailslice.actions.request import MOST_GIVEN, ActionRequest, literal, said
+from mailslice.codec.wildcards import Wildcard
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import BadInput, Refused
 from mailslice.model.mail import EnqueueId
@@ -29,16 +30,21 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"action": "drop"}, "action 'drop'; allowed: delete, clear, flush, retry, move"),
+        (
+            {"action": "drop"},
+            "action 'drop'; allowed: delete, clear, flush, retry, move, republish, undelete",
+        ),
         ({"action": None}, "action 'None'"),
         ({"queue": ""}, "queue"),
         ({"sender": ""}, "delete: give at least one of sender"),
         ({"sender": None, "older_than": "1h"}, "older_than only narrows them"),
-        ({"action": "clear"}, "clear is about every mail: sender is not allowed"),
-        ({"action": "flush", "sender": "", "older_than": "1h"}, "flush is about every mail"),
+        ({"action": "clear"}, "clear takes no filter: sender is not allowed"),
+        ({"action": "flush", "sender": "", "older_than": "1h"}, "flush takes no filter"),
         ({"action": "move"}, "a move has a queue there, alone"),
         ({"to": "other"}, "a move has a queue there, alone"),
         ({"action": "move", "to": "spool"}, "queue and to are one queue"),
+        ({"action": "undelete", "sender": None}, "an undelete has the run of a delete"),
+        ({"run": "r"}, "an undelete has the run of a delete"),
         ({"older_than": "soon"}, "older_than"),
         ({"recipient": "nobody"}, "recipient"),
         ({"ids": ["x"]}, "enqueue id 'x'"),
@@ -61,6 +67,7 @@ def test_empty_fields_say_nothing_and_ids_are_one_set_however_they_are_written()
         "queue": "spool",
         "action": "delete",
         "to": None,
+        "run": None,
         "filter": {"ids": [str(ONE), str(TWO)]},
     }
     assert request.texts.parsed().ids == {ONE, TWO}
@@ -133,7 +140,22 @@ def test_without_a_preview_only_what_was_there_when_the_run_began_is_meant():
     request = ActionRequest.of({"queue": "spool", "action": "clear"})
     asked = Selection(request, began, before=began).mail_filter(NOW)
     assert asked.older_than == timedelta(minutes=5)
-    assert {one.value for one in MailAction} == {"delete", "clear", "flush", "retry", "move"}
+
+
+@pytest.mark.parametrize("text", ["plain", "a*b", "a?", "a\\", "a\\*", "*", "[x]*"])
+def test_a_literal_text_matches_itself_alone(text):
+    name = ActionRequest.of({**DELETE, "sender": "", "name": literal(text)}).texts.parsed().name
+    matches = name.matches if isinstance(name, Wildcard) else name.__eq__
+    assert matches(text)
+    assert not any(map(matches, ("", "other", f"{text}x", text.replace("*", "xx") + "x")))
+    assert said(literal(text)) == text
+
+
+def test_a_republish_takes_an_age_and_has_no_preview():
+    asked = {"queue": "spool", "action": "republish", "older_than": "1d"}
+    assert ActionRequest.of(asked).as_json()["filter"] == {"older_than": "1d"}
+    with pytest.raises(BadInput, match="of the filter older_than alone is allowed"):
+        ActionRequest.of({**asked, "sender": "a@b.example"})
 
 
 def test_a_selection_is_read_as_it_was_written():

@@ -9,8 +9,8 @@ from fastapi import HTTPException
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from mailslice.cockpit.app import ROUTES, STATIC, Schedule, cockpit
-from mailslice.cockpit.data_docs import docs_path, safe_path, with_way_back
+from mailslice.cockpit.app import POSTS, ROUTES, STATIC, Schedule, cockpit
+from mailslice.cockpit.data_docs import docs_path, safe_path
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
 from mailslice.maintenance.health import Health, HealthVerdict
@@ -117,12 +117,19 @@ def addresses(parameters="?name=spool&queue=spool&id=x&duty=queue_size"):
     }
 
 
+def ask(client, path, address):
+    if path not in POSTS:
+        return client.get(address).status_code
+    return client.post(path, json={}, headers={"origin": "http://testserver"}).status_code
+
+
 def test_every_route_has_a_right_in_the_table(facts):
     app = cockpit(facts, dict.fromkeys(Right, lambda: None))
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert len(routes) == len(app.routes)
     assert {route.path for route in routes} == set(ROUTES)
-    assert {method for route in routes for method in route.methods} == {"GET"}
+    methods = {route.path: route.methods for route in routes}
+    assert methods == {path: {"POST" if path in POSTS else "GET"} for path in ROUTES}
 
 
 @pytest.mark.parametrize("right", Right)
@@ -132,7 +139,7 @@ def test_each_route_is_refused_to_whoever_lacks_its_right(facts, right):
 
     guards = {each: refuse if each is right else lambda: None for each in Right}
     client = TestClient(cockpit(facts, guards), raise_server_exceptions=False)
-    answers = {path: client.get(address).status_code for path, address in addresses().items()}
+    answers = {path: ask(client, path, address) for path, address in addresses().items()}
     refused = {path for path, status in answers.items() if status == 403}
     assert refused == {path for path, (needed, _) in ROUTES.items() if needed is right}
 
@@ -282,7 +289,7 @@ def test_pages_have_no_script_or_style_of_their_own_and_only_relative_addresses(
 
 
 def test_the_script_puts_no_html_into_the_page(client):
-    script = client.get("/static/cockpit.js").text
+    script = client.get("/static/cockpit.js").text + client.get("/static/actions.js").text
     for way in (
         "innerHTML",
         "outerHTML",
@@ -336,14 +343,6 @@ def test_data_docs_are_served_with_their_media_type_and_run_no_script(client, tm
     assert "script-src" not in answer.headers["content-security-policy"]
     for path in ("link.html", "tool.sh", "missing.html", "gates"):
         assert client.get(f"/docs/{path}").status_code == 404
-
-
-@pytest.mark.parametrize(("path", "home"), [("index.html", "../"), ("gates/x.html", "../../")])
-def test_a_page_of_data_docs_leads_back_to_the_cockpit(path, home):
-    page = with_way_back(b"<html><head></head><body class=x><h1>PASS</h1></body></html>", path)
-    assert f'<a href="{home}">Mail queues</a>'.encode() in page
-    assert page.index(b"</nav>") < page.index(b"<h1>")
-    assert with_way_back(b"<p>no body</p>", path) == b"<p>no body</p>"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """The cockpit as Airflow's plugin: each right is a rule of Airflow's auth manager."""
 
-import asyncio
-
 import pytest
-from fastapi import HTTPException
-from starlette.requests import Request
+from fastapi import Depends, FastAPI
+from fastapi.testclient import TestClient
 
 from mailslice.cockpit.app import ROUTES
 from mailslice.cockpit.rights import Right
+from mailslice.webadmin.app import ROUTES as JAMES
+
+TASK = "0b5a7d56-5c1c-4f7b-9c1e-3f0c2d5a9b11"
 
 
 class User:
@@ -26,26 +27,33 @@ ROLES = {
 }
 
 
-def allowed(plugin, right, user):
-    """Whether the guard lets a user of Airflow's simple auth manager pass."""
-    guard = plugin.guards[right]
-    request = Request({"type": "http", "path_params": {}, "query_string": b"", "headers": []})
-    names = guard.__code__.co_varnames[: guard.__code__.co_argcount]
-    given = {"request": request, "user": user, "session": None}
-    try:
-        answer = guard(**{name: given[name] for name in names})
-        if asyncio.iscoroutine(answer):
-            asyncio.run(answer)
-    except HTTPException as error:
-        return error.status_code != 403
-    return True
+@pytest.fixture
+def james(plugin, simple_auth_manager, monkeypatch):
+    """James' routes, and who asks: the cookie and the token of Airflow are not checked here."""
+    from airflow.api_fastapi.core_api.security import get_user
+
+    del simple_auth_manager
+    monkeypatch.setitem(plugin.james.dependency_overrides, get_user, lambda: User("admin"))
+    return TestClient(plugin.james)
+
+
+def answers(plugin, right, user):
+    """The status that a route of that right answers to a user of Airflow's simple auth manager."""
+    from airflow.api_fastapi.core_api.security import get_user
+
+    app = FastAPI()
+    app.add_api_route("/", lambda: None, dependencies=[Depends(plugin.guards[right])])
+    app.dependency_overrides[get_user] = lambda: user
+    return TestClient(app).get("/").status_code
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_each_role_has_the_rights_that_the_table_says(plugin, simple_auth_manager, role):
     del simple_auth_manager
     user = User(role)
-    assert {right for right in Right if allowed(plugin, right, user)} == ROLES[role]
+    statuses = {right: answers(plugin, right, user) for right in Right}
+    assert set(statuses.values()) <= {200, 403}
+    assert {right for right, status in statuses.items() if status == 200} == ROLES[role]
 
 
 def test_every_route_of_the_mounted_app_is_in_the_table(plugin):
@@ -56,3 +64,43 @@ def test_the_view_is_in_the_side_bar_below_whatever_path_airflow_has(plugin):
     nav, tab = plugin.MailslicePlugin.external_views
     assert (nav["name"], nav["href"], nav["destination"]) == ("Mail queues", "mailslice/", "nav")
     assert (tab["href"], tab["destination"]) == ("mailslice/?dag={DAG_ID}&run={RUN_ID}", "dag_run")
+
+
+def test_james_routes_are_asked_before_the_page_and_are_all_in_their_table(plugin):
+    james, page = plugin.MailslicePlugin.fastapi_apps
+    assert (james["url_prefix"], page["url_prefix"]) == ("/mailslice/webadmin", "/mailslice")
+    assert (james["app"], page["app"]) == (plugin.james, plugin.app)
+    assert {(method, route.path) for route in plugin.james.routes for method in route.methods} == {
+        (method, path) for method, path, *_ in JAMES
+    } | {("GET", "/openapi.json")}
+
+
+def test_without_a_login_james_routes_are_401_in_james_words(plugin, simple_auth_manager):
+    del simple_auth_manager
+    client = TestClient(plugin.james)
+    for method, path, *_ in [*JAMES, ("GET", "/openapi.json")]:
+        words = {"authorization": "Bearer x.y.z"} if method != "GET" else {}
+        answer = client.request(method, path.format(queue="spool", task=TASK), headers=words)
+        assert answer.status_code in {401, 403}, path
+        assert answer.json()["statusCode"] == answer.status_code
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 403),
+        ({"origin": "http://evil.example", "content-type": "application/json"}, 403),
+        ({"origin": "http://testserver"}, 403),
+        ({"origin": "http://testserver", "content-type": "text/plain"}, 403),
+        ({"authorization": "Basic eDp5", "content-type": "text/plain"}, 403),
+        ({"authorization": "Bearer "}, 403),
+        ({"origin": "http://testserver", "content-type": "application/json"}, 204),
+        ({"authorization": "Bearer token"}, 204),
+    ],
+)
+def test_a_write_by_cookie_needs_json_of_this_site_and_one_by_token_does_not(
+    plugin, james, monkeypatch, headers, status
+):
+    monkeypatch.setattr(plugin.runs, "find", lambda _dags, _run: None)
+    answer = james.delete(f"/tasks/{TASK}", headers=headers)
+    assert answer.status_code == status, answer.text

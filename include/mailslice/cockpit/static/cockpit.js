@@ -79,24 +79,18 @@ function search() {
 document.addEventListener("input", (event) => { if (event.target.id === "search") search(); });
 
 /* Charts */
-function clock(at) {
-  const text = new Date(at * 1000).toISOString();
-  return text.slice(11, 16) === "00:00" ? text.slice(5, 10) : text.slice(11, 16);
-}
-
 function draw() {
   for (const box of document.querySelectorAll("[data-chart]:not([data-drawn])")) {
     box.dataset.drawn = "yes";
-    const { x, live, dead, window: seconds } = JSON.parse(box.dataset.chart);
+    const { x, live, dead } = JSON.parse(box.dataset.chart);
     if (!x.length || !window.uPlot) continue;
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
-    const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
-    const half = (seconds ?? 3600) / 2;
+    const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line") } };
     const bars = window.uPlot.paths.bars({ size: [0.8, 40] });
     new window.uPlot({
-      width: box.clientWidth || 600, height: 240, axes: [{ ...axis, values: (_plot, at) => at.map(clock) }, axis], scales: { x: { range: (_plot, from, to) => [from - half, to + half] } }, tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      series: [{ label: "slice", value: (_plot, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ")) }, { label: "dead", stroke: colour("--faint"), fill: colour("--line"), paths: bars }, { label: "live", stroke: colour("--accent"), fill: colour("--accent"), paths: bars }],
+      width: box.clientWidth || 600, height: 240, axes: [axis, axis], tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      series: [{}, { label: "dead", stroke: colour("--faint"), fill: colour("--line"), paths: bars }, { label: "live", stroke: colour("--accent"), fill: colour("--accent"), paths: bars }],
     }, [x, dead, live], box);
   }
 }
@@ -120,7 +114,7 @@ async function begin(duty, conf) {
   follow(dag, started.dag_run_id, about.is_paused);
 }
 
-function follow(dag, run, paused) {
+function follow(dag, run, paused, ended) {
   const state = make("span", "pill warn", "queued");
   const line = make("p", "", `${dag}: `, state, " ", airflowLink(`dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`, "open its page"), paused ? " · the DAG is paused: unpause it there, else the run waits" : "");
   $("following").replaceChildren(line);
@@ -128,7 +122,7 @@ function follow(dag, run, paused) {
     try {
       const found = await get(`${AIRFLOW}api/v2/dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`);
       state.textContent = found.state;
-      if (found.state === "success" || found.state === "failed") { state.className = `pill ${found.state === "success" ? "good" : "bad"}`; return; }
+      if (found.state === "success" || found.state === "failed") { state.className = `pill ${found.state === "success" ? "good" : "bad"}`; await ended?.(); return; }
     } catch (error) { problem(error.message); return; }
     setTimeout(look, 2000);
   };
@@ -200,3 +194,5 @@ theme();
 try { if (window.parent !== window) new MutationObserver(theme).observe(window.parent.document.documentElement, { attributes: true }); } catch { /* as above */ }
 addEventListener("load", draw);
 setTimeout(refresh, 10000);
+
+export { follow, get, make, problem };

@@ -1,0 +1,224 @@
+"""James' tasks as runs of our DAGs: the task's id is the id of the run.
+
+Airflow keeps who asked, what came of it and the logs. Delete, clear and republish are runs of
+mail_actions, the others runs of a duty's DAG.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+from mailslice.actions.request import MailAction, literal, said
+from mailslice.actions.run import ANY, MAIL_ACTIONS, result_of
+from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
+from mailslice.cockpit.facts import Facts
+from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
+from mailslice.model.durations import parse_duration
+from mailslice.model.errors import TryAgain
+from mailslice.model.mail import QueueName
+from mailslice.webadmin.answers import instant
+from mailslice.webadmin.queues import Queues
+from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
+
+SUBMITTED_FROM = "airflow"
+CANCELED = "canceled by DELETE /tasks"
+MOST_TASKS = 1000
+_UUID = "________-____-____-____-____________"
+_TEXTS = ("sender", "name", "recipient")
+_DUTIES = {
+    TaskType.BROWSE_START: "queue_cleanup",
+    TaskType.BLOB_GC: "blob_gc",
+    TaskType.COUNTERS: "counter_repair",
+}
+_ACTIONS = {
+    TaskType.CLEAR: MailAction.CLEAR,
+    TaskType.DELETE: MailAction.DELETE,
+    TaskType.REPUBLISH: MailAction.REPUBLISH,
+}
+_APPLY = ("apply_", "act")
+"""How the ids of tasks begin that change something."""
+
+
+class DagRuns(Protocol):
+    """Airflow's runs: the functions of `airflow.runs`."""
+
+    def start(self, dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -> str:
+        """Start a run; its id."""
+
+    def find(self, dags: Sequence[str], run: str) -> DagRunState | None:
+        """The run of that id."""
+
+    def newest(self, dags: Sequence[str], like: str, most: int) -> Sequence[DagRunState]:
+        """The newest runs whose id is like that."""
+
+    def fail(self, one: DagRunState, note: str) -> None:
+        """End the run."""
+
+
+class DagTasks:
+    """See `webadmin.tasks.Tasks`. `dag_of`: duty, or mail_actions -> id of its DAG."""
+
+    poll_seconds = 1.0
+
+    def __init__(self, runs: DagRuns, facts: Facts, dag_of: Callable[[str], str]) -> None:
+        self._runs, self._facts, self._dag_of = runs, facts, dag_of
+        self._names = {dag_of(name): name for name in (MAIL_ACTIONS, *_DUTIES.values())}
+
+    def submit(self, request: TaskRequest) -> None:
+        """See `tasks.Tasks`. Raises Refused where the DAG is missing or paused."""
+        name, conf = conf_of(request)
+        self._runs.start(self._dag_of(name), conf, request.who, str(request.id))
+
+    def get(self, task: UUID) -> Task | None:
+        """See `tasks.Tasks`."""
+        found = self._runs.find(list(self._names), str(task))
+        return None if found is None else self._task(found, whole=True)
+
+    def newest(self) -> Sequence[Task]:
+        """See `tasks.Tasks`. Without what duties report: that would be a read of each."""
+        found = self._runs.newest(list(self._names), _UUID, MOST_TASKS)
+        tasks = [task for one in found if (task := self._task(one, whole=False)) is not None]
+        return sorted(tasks, key=lambda task: task.submitted, reverse=True)
+
+    def cancel(self, task: UUID) -> None:
+        """See `tasks.Tasks`. A task whose run has begun to change something goes on."""
+        found = self._runs.find(list(self._names), str(task))
+        if found is None or found.state not in {QUEUED, RUNNING}:
+            return
+        if not any(one.startswith(_APPLY) for one in found.began):
+            self._runs.fail(found, CANCELED)
+
+    def _task(self, one: DagRunState, *, whole: bool) -> Task | None:
+        type_ = _type(self._names[one.dag], one.conf)
+        try:
+            id_ = UUID(one.run)
+        except ValueError:
+            return None
+        if type_ is None or str(id_) != one.run:
+            return None
+        status = _status(one)
+        return Task(
+            id_,
+            type_,
+            status,
+            one.queued,
+            SUBMITTED_FROM,
+            started=one.started,
+            ended=one.ended if status.is_final else None,
+            executed_on=None if one.started is None else SUBMITTED_FROM,
+            canceled_from=SUBMITTED_FROM if status is Status.CANCELED else None,
+            information=self._information(one, type_, status) if whole else _about(one, type_),
+        )
+
+    def _information(self, one: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
+        """What is known of the work: James' figures, from the run's report."""
+        about = _about(one, type_)
+        queue = QueueName(
+            str(one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), ""))
+        )
+        if type_ in _ACTIONS:
+            result = result_of(self._facts.settings, queue, one.run) or {}
+            about |= result.get("information") or {}
+            error = result.get("failed")
+        else:
+            run = run_of_dag(_DUTIES[type_], queue or NO_QUEUE, one.run)
+            report = self._report(run)
+            about |= {name: report.get(key, 0) for name, key in _FIGURES.get(type_, {}).items()}
+            about |= {"run": run} if report else {}
+            error = report.get("message")
+        if status is Status.FAILED:
+            about["error"] = error or f"the run of {one.dag} failed: its log in Airflow has more"
+        return about
+
+    def _report(self, run: str) -> Mapping[str, Any]:
+        try:
+            with self._facts.stores() as stores:
+                runs = stores.existing_runs()
+                row = runs.get(run) if runs is not None else None
+        except TryAgain:  # what the run did is not known now; its state is
+            return {}
+        return {} if row is None else dict(json.loads(row.report))
+
+
+class DagQueues(Queues):
+    """As Queues; a flush is a run, too, for which nobody waits."""
+
+    def __init__(self, facts: Facts, runs: DagRuns, dag_of: Callable[[str], str]) -> None:
+        super().__init__(facts)
+        self._runs, self._dag_of = runs, dag_of
+
+    def flush(self, name: str, who: str, reason: str | None) -> int:
+        """Have delayed mails delivered now. How many is in the run's result: 0 here."""
+        conf = {"queue": self.require(name), "action": MailAction.FLUSH.value, "digest": ANY}
+        self._runs.start(self._dag_of(MAIL_ACTIONS), {**conf, "reason": reason}, who)
+        return 0
+
+
+def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
+    """The DAG that does the task, without prefix, and the conf of its run."""
+    params, reason = request.params, request.reason or "webadmin"
+    if request.type in _ACTIONS:
+        conf: dict[str, Any] = {
+            "queue": request.queue,
+            "action": _ACTIONS[request.type].value,
+            "digest": ANY,
+            "reason": reason,
+        }
+        if request.type is TaskType.DELETE:
+            given = {name: params.get(name) for name in _TEXTS}
+            conf |= {name: literal(text) for name, text in given.items() if text is not None}
+        if request.type is TaskType.REPUBLISH:
+            conf |= {
+                "older_than": params["olderThan"],
+                "accept_duplicates": params["acceptDuplicates"],
+            }
+        return MAIL_ACTIONS, conf
+    conf = {"dry_run": False, "reason": reason}
+    if request.queue is not None:
+        conf["queues"] = [request.queue]
+    if request.type is TaskType.COUNTERS:
+        conf["trust_projection"] = params["trustMessageProjection"]
+    return _DUTIES[request.type], conf
+
+
+_FIGURES: Mapping[TaskType, Mapping[str, str]] = {
+    TaskType.BLOB_GC: {
+        name: name for name in ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount")
+    },
+    TaskType.COUNTERS: {"processedMailboxes": "processedMailboxes"},
+}
+
+
+def _type(name: str, conf: Mapping[str, Any]) -> TaskType | None:
+    if name == MAIL_ACTIONS:
+        return next((one for one, act in _ACTIONS.items() if act == conf.get("action")), None)
+    return next(one for one, duty in _DUTIES.items() if duty == name)
+
+
+def _status(one: DagRunState) -> Status:
+    if one.state == QUEUED:
+        return Status.WAITING
+    if one.state == RUNNING:
+        return Status.IN_PROGRESS
+    if one.state == SUCCESS:
+        return Status.COMPLETED
+    return Status.CANCELED if one.note == CANCELED else Status.FAILED
+
+
+def _about(one: DagRunState, type_: TaskType) -> dict[str, Any]:
+    """What the request said."""
+    at = one.ended or one.started or one.queued
+    about: dict[str, Any] = {"type": type_.value, "timestamp": instant(at)}
+    if "queue" in one.conf:
+        about |= {"mailQueueName": one.conf["queue"], "queue": one.conf["queue"]}
+    if type_ is TaskType.DELETE:
+        about |= {name: said(one.conf.get(name)) for name in _TEXTS}
+    if type_ is TaskType.REPUBLISH:
+        age = parse_duration(str(one.conf.get("older_than") or "0s"), "older_than")
+        about |= {"mailQueue": one.conf.get("queue"), "olderThan": instant(one.queued - age)}
+    if type_ is TaskType.BROWSE_START:
+        about["mailQueue"] = next(iter(one.conf.get("queues") or ()), None)
+    return about

@@ -1,0 +1,128 @@
+"""Runs of our DAGs by Airflow's own functions: for routes that start and watch runs for a user.
+
+The routes are served by Airflow's API server, which has its database.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mailslice.model.errors import BadInput, Refused
+
+QUEUED, RUNNING, SUCCESS = "queued", "running", "success"
+_OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
+
+
+@dataclass(frozen=True, slots=True)
+class DagRunState:
+    """A run at a moment. `began`: ids of the tasks that ran, or run."""
+
+    dag: str
+    run: str
+    state: str
+    conf: Mapping[str, Any]
+    queued: datetime
+    started: datetime | None
+    ended: datetime | None
+    note: str | None
+    began: frozenset[str] = frozenset()
+
+
+def start(dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -> str:
+    """Start a run as that user; its id. Raises Refused where the DAG is missing or paused, BadInput
+    for a conf that its params do not allow.
+    """
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.exceptions import ParamValidationError
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunTriggeredByType
+    from sqlalchemy import select
+
+    with create_session() as session:
+        model = session.scalar(select(DagModel).where(DagModel.dag_id == dag))
+        if model is None or model.is_stale:
+            raise Refused(f"Airflow has no DAG {dag}: it is not there, or was not parsed yet")
+        if model.is_paused:
+            raise Refused(f"the DAG {dag} is paused in Airflow: unpause it first")
+    more: dict[str, Any] = {"triggering_user_name": who}
+    if "triggering_user_name" not in inspect.signature(trigger_dag).parameters:  # 3.0
+        more = {}
+    try:
+        made = trigger_dag(
+            dag, triggered_by=DagRunTriggeredByType.REST_API, run_id=run, conf=dict(conf), **more
+        )
+    except (ParamValidationError, ValueError) as error:
+        raise BadInput(f"{dag}: {' '.join(str(error).split())[:500]}") from error
+    if made is None:
+        raise Refused(f"Airflow started no run of {dag}")
+    return str(made.run_id)
+
+
+def find(dags: Iterable[str], run: str) -> DagRunState | None:
+    """The run of that id of one of these DAGs."""
+    found = _runs(dags, run, 1, tasks=True)
+    return found[0] if found else None
+
+
+def newest(dags: Iterable[str], like: str, most: int) -> Sequence[DagRunState]:
+    """The newest runs whose id is like that pattern of SQL; `began` is left empty."""
+    return _runs(dags, like, most, tasks=False)
+
+
+def fail(one: DagRunState, note: str) -> None:
+    """End the run now: its tasks are stopped, or never begin. Nothing, where it has ended."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState as State
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import select
+
+    with create_session() as session:
+        asked = select(DagRun).where(DagRun.dag_id == one.dag, DagRun.run_id == one.run)
+        row = session.scalar(asked.with_for_update())
+        if row is None or row.state not in {QUEUED, RUNNING}:
+            return
+        row.note = note
+        for task in row.get_task_instances(session=session):
+            if task.state == TaskInstanceState.RUNNING:
+                task.set_state(TaskInstanceState.FAILED, session=session)
+            elif task.state not in _OVER:
+                task.set_state(TaskInstanceState.SKIPPED, session=session)
+        row.set_state(State.FAILED)
+
+
+def _runs(dags: Iterable[str], like: str, most: int, *, tasks: bool) -> Sequence[DagRunState]:
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        rows = session.scalars(
+            select(DagRun)
+            .where(DagRun.dag_id.in_(list(dags)), DagRun.run_id.like(like))
+            .order_by(DagRun.id.desc())
+            .limit(most)
+        )
+        return [
+            DagRunState(
+                dag=row.dag_id,
+                run=row.run_id,
+                state=str(getattr(row.state, "value", row.state)),
+                conf=dict(row.conf or {}),
+                queued=row.queued_at or row.run_after,
+                started=row.start_date,
+                ended=row.end_date,
+                note=row.note,
+                began=frozenset(
+                    task.task_id
+                    for task in (row.get_task_instances(session=session) if tasks else ())
+                    if task.start_date is not None
+                ),
+            )
+            for row in rows
+        ]

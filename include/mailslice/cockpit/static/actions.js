@@ -1,0 +1,85 @@
+// Actions on mails: a preview first, then a run of Airflow as the user, then what came of it.
+// Text from outside is only ever set as text, or comes escaped from the server.
+
+import { get, make, problem, follow } from "./cockpit.js";
+
+const JSON_POST = { method: "POST", headers: { "Content-Type": "application/json" } };
+const post = (address, body) => get(address, { ...JSON_POST, body: JSON.stringify(body) });
+
+function parsed(text) {
+  return [...new DOMParser().parseFromString(text, "text/html").body.childNodes];
+}
+
+function chosen() {
+  return [...document.querySelectorAll("input[data-mail]:checked")].map((box) => box.dataset.mail);
+}
+
+/* What the buttons are about: the ticked mails, else all that match the filter of the page. */
+function label() {
+  const text = document.querySelector("[data-chosen]");
+  if (!text || !document.querySelector("input[data-mail]")) return;
+  const count = chosen().length;
+  text.dataset.all ??= text.textContent;
+  text.textContent = count ? `The ${count} ticked:` : text.dataset.all;
+}
+
+function asked(group, action) {
+  const { queue, ...filter } = JSON.parse(group.dataset.about);
+  const ids = chosen();
+  const mails = ids.length ? { ids } : filter;
+  const all = Object.keys(mails).length === 0;
+  const to = action === "move" ? { to: group.querySelector("[data-to]").value } : {};
+  return { queue, action: all ? { delete: "clear", retry: "flush" }[action] ?? action : action, ...mails, ...to };
+}
+
+async function look(button) {
+  const dialog = make("dialog", "", make("p", "", "Looking for the mails…"));
+  document.body.append(dialog);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.showModal();
+  button.disabled = true;
+  try {
+    dialog.replaceChildren(...parsed(await post("preview", asked(button.closest("[data-about]"), button.dataset.action))));
+    dialog.querySelector("[name=reason]")?.focus();
+  } catch (error) { dialog.close(); problem(error.message); }
+  button.disabled = false;
+}
+
+async function result(queue, run) {
+  const found = parsed(await get(`result?queue=${encodeURIComponent(queue)}&run=${encodeURIComponent(run)}`));
+  document.getElementById("following").append(...found);
+}
+
+async function act(form) {
+  const said = form.querySelector(".problem[hidden], .problem:last-of-type");
+  const conf = JSON.parse(form.dataset.act);
+  const submit = form.querySelector("[type=submit]");
+  submit.disabled = true;
+  try {
+    const { dag, run } = await post("act", { ...conf, reason: form.querySelector("[name=reason]")?.value ?? "" });
+    form.closest("dialog")?.close();
+    follow(dag, run, false, () => result(conf.queue, run));
+  } catch (error) {
+    submit.disabled = false;
+    said.hidden = false;
+    said.textContent = error.message;
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-action]");
+  if (button) look(button);
+});
+document.addEventListener("change", (event) => {
+  if (event.target.matches("input[data-all-mails]")) {
+    for (const box of document.querySelectorAll("input[data-mail]")) box.checked = event.target.checked;
+  }
+  if (event.target.matches("input[data-mail], input[data-all-mails]")) label();
+});
+document.addEventListener("submit", (event) => {
+  const form = event.target.closest("form[data-act]");
+  if (!form) return;
+  event.preventDefault();
+  act(form);
+});
+document.addEventListener("htmx:afterSwap", label);

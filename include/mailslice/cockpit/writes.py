@@ -1,0 +1,37 @@
+"""Which writes are let through: a browser sends its cookie with requests of any site."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+MOST_BODY = 1024 * 1024
+FOREIGN = "writes need an Origin of this site and the content type application/json"
+TOO_LARGE = f"a request has at most {MOST_BODY} bytes, and says how many"
+
+
+def refusal(request: Request, *, bearer: bool = False) -> tuple[int, str] | None:
+    """Status and reason where a write is not this site's own, in JSON; None where it is, or where
+    nothing is written.
+
+    `bearer`: a request with a bearer token is let through, which no browser sends by itself.
+    """
+    if request.method in {"GET", "HEAD"}:
+        return None
+    if bearer and has_bearer(request):
+        return None
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MOST_BODY or "transfer-encoding" in request.headers:
+        return 413, TOO_LARGE
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    return None if _same_site(request) and kind == "application/json" else (403, FOREIGN)
+
+
+def has_bearer(request: Request) -> bool:
+    """Whether the request has a bearer token, which counts before any cookie."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and bool(token.strip())
+
+
+def _same_site(request: Request) -> bool:
+    origin = request.headers.get("origin", "")
+    return origin.partition("://")[2] == request.headers.get("host", "")

@@ -1,0 +1,165 @@
+"""James' tasks as runs: which run does a task, and what a run's state is in James' words."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from mailslice.actions.request import ActionRequest
+from mailslice.airflow.dag_tasks import CANCELED, DagTasks, conf_of
+from mailslice.airflow.runs import DagRunState
+from mailslice.cockpit.facts import Facts
+from mailslice.model.settings import DutySettings, Settings
+from mailslice.webadmin.tasks import Status, TaskRequest, TaskType
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+ID = UUID("0b5a7d56-5c1c-4f7b-9c1e-3f0c2d5a9b11")
+DELETE = {"queue": "spool", "action": "delete", "digest": "any", "sender": "a@b.example"}
+
+
+class Stores:
+    """Has no report of any run."""
+
+    def close(self):
+        pass
+
+    def existing_runs(self):
+        return None
+
+
+class Runs:
+    """Airflow's runs, by hand."""
+
+    def __init__(self):
+        self.runs, self.failed = {}, []
+
+    def add(self, state="queued", dag="x_mail_actions", conf=None, run=str(ID), **more):
+        values = {"queued": NOW, "started": None, "ended": None, "note": None, **more}
+        self.runs[run] = DagRunState(dag, run, state, DELETE if conf is None else conf, **values)
+
+    def start(self, dag, conf, who, run=None):
+        self.add(dag=dag, conf={**conf, "by": who}, run=run)
+        return run
+
+    def find(self, dags, run):
+        found = self.runs.get(run)
+        return found if found and found.dag in dags else None
+
+    def newest(self, dags, _like, most):
+        return [run for run in self.runs.values() if run.dag in dags][:most]
+
+    def fail(self, one, note):
+        self.failed.append((one.run, note))
+
+
+@pytest.fixture
+def runs():
+    return Runs()
+
+
+@pytest.fixture
+def tasks(runs, tmp_path):
+    settings = Settings(duty=DutySettings(artifacts=str(tmp_path)))
+    facts = Facts(lambda: settings, open_stores=lambda _settings: Stores())
+    return DagTasks(runs, facts, lambda name: f"x_{name}")
+
+
+def request(type_, queue=None, reason=None, **params):
+    return TaskRequest(ID, type_, queue, "ada", NOW, params, reason)
+
+
+@pytest.mark.parametrize(
+    ("asked", "dag", "conf"),
+    [
+        (
+            request(TaskType.DELETE, "spool", "flood", sender=None, name="a*", recipient=None),
+            "mail_actions",
+            {"queue": "spool", "action": "delete", "digest": "any", "reason": "flood"}
+            | {"name": r"a\*"},
+        ),
+        (
+            request(TaskType.CLEAR, "spool"),
+            "mail_actions",
+            {"queue": "spool", "action": "clear", "digest": "any", "reason": "webadmin"},
+        ),
+        (
+            request(TaskType.REPUBLISH, "spool", olderThan="86400s", acceptDuplicates=False),
+            "mail_actions",
+            {"queue": "spool", "action": "republish", "digest": "any", "reason": "webadmin"}
+            | {"older_than": "86400s", "accept_duplicates": False},
+        ),
+        (
+            request(TaskType.BROWSE_START, "spool"),
+            "queue_cleanup",
+            {"queues": ["spool"], "dry_run": False, "reason": "webadmin"},
+        ),
+        (request(TaskType.BLOB_GC), "blob_gc", {"dry_run": False, "reason": "webadmin"}),
+        (
+            request(TaskType.COUNTERS, trustMessageProjection=True),
+            "counter_repair",
+            {"dry_run": False, "reason": "webadmin", "trust_projection": True},
+        ),
+    ],
+)
+def test_each_task_is_a_run_of_a_dag_with_the_id_of_the_task(tasks, runs, asked, dag, conf):
+    assert conf_of(asked) == (dag, conf)
+    if dag == "mail_actions":
+        assert ActionRequest.of(conf).queue == "spool"
+    tasks.submit(asked)
+    assert runs.runs[str(ID)].conf == {**conf, "by": "ada"}
+    found = tasks.get(ID)
+    assert (found.type, found.status, found.submitted) == (asked.type, Status.WAITING, NOW)
+
+
+@pytest.mark.parametrize(
+    ("state", "note", "status"),
+    [
+        ("queued", None, Status.WAITING),
+        ("running", None, Status.IN_PROGRESS),
+        ("success", None, Status.COMPLETED),
+        ("failed", None, Status.FAILED),
+        ("failed", "looked at by bob", Status.FAILED),
+        ("failed", CANCELED, Status.CANCELED),
+    ],
+)
+def test_the_state_of_a_run_is_the_status_of_its_task(tasks, runs, state, note, status):
+    started, ended = NOW + timedelta(seconds=1), NOW + timedelta(seconds=2)
+    times = {"started": None if state == "queued" else started, "ended": ended}
+    runs.add(state, note=note, **times)
+    found = tasks.get(ID)
+    assert (found.status, found.ended) == (status, ended if status.is_final else None)
+    answer = found.as_json()
+    assert answer["taskId"] == str(ID)
+    assert answer["additionalInformation"]["sender"] == "a@b.example"
+    assert ("error" in answer["additionalInformation"]) is (status is Status.FAILED)
+    assert (answer["cancelledFrom"] is not None) is (status is Status.CANCELED)
+
+
+def test_runs_that_no_script_started_are_no_tasks(tasks, runs):
+    runs.add(run="manual__2026-11-23T12:00:00+00:00")
+    runs.add(run=str(ID).upper())
+    runs.add(run=str(uuid4()), conf={"queue": "spool", "action": "move"})
+    runs.add(run=str(uuid4()), dag="x_queue_size")
+    assert list(tasks.newest()) == []
+    runs.add()
+    assert [task.id for task in tasks.newest()] == [ID]
+    assert tasks.get(uuid4()) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "began", "ends"),
+    [
+        ("queued", (), True),
+        ("running", ("select",), True),
+        ("running", ("plan_cleanup", "check_plan"), True),
+        ("running", ("select", "act"), False),
+        ("running", ("plan_cleanup", "check_plan", "apply_cleanup"), False),
+        ("success", (), False),
+        ("failed", (), False),
+    ],
+)
+def test_a_run_is_ended_unless_it_has_begun_to_change_something(tasks, runs, state, began, ends):
+    runs.add(state, began=frozenset(began))
+    tasks.cancel(ID)
+    tasks.cancel(uuid4())
+    assert runs.failed == ([(str(ID), CANCELED)] if ends else [])
