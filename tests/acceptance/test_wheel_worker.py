@@ -110,7 +110,13 @@ def test_every_command_of_queue_mail_worker_and_config_works(session):
     assert call(f"mail trace {names[0]}")[0]["answer"] == "yes"
     call("queue export spool out")
     assert len(list((home / "out").glob("*.eml"))) == 5
-    call(f"queue delete spool --name {names[0]} --yes --reason wrong")
+    [deleted] = call(f"queue delete spool --name {names[0]} --yes --reason wrong")
+    assert [each["name"] for each in call("queue deleted spool")] == [names[0]]
+    call(f"queue undelete spool --run {deleted['run']} --yes")
+    call(f"queue delete spool --name {names[0]} --yes --no-undo")
+    call("queue hold spool --domain held.example --for 1h --reason slow")
+    assert [each["domain"] for each in call("queue holds")] == ["held.example"]
+    call("queue release spool --domain held.example --reason over")
     assert len(call("worker drain spool --max 1")) == 1
     call("worker top spool --once")
     call("queue flush spool")
