@@ -152,9 +152,8 @@ def test_a_mail_that_an_administrator_deleted_is_dropped_at_delivery_and_its_blo
 ):
     kept = james.write("minimal", window=1, at_ms=now_ms(), name="kept")
     james.write("null-sender", window=1, at_ms=now_ms(), name="gone")
-    assert run(env, "queue", "delete", "spool", "--name", "gone", "--yes", "--json") == [
-        {"queue": "spool", "deleted": 1}
-    ]
+    (answer,) = run(env, "queue", "delete", "spool", "--name", "gone", "--yes", "--json")
+    assert answer["deleted"] == 1
     drained = run(env, "worker", "drain", "spool", "--max", "5", "--outcome", "success", "--json")
     assert [line["enqueueId"] for line in drained] == [kept]
     assert james.ready() == 0

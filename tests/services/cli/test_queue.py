@@ -246,35 +246,44 @@ def test_delete_by_each_filter_and_their_combination(cli):
         "dryRun": True,
     }
     assert cli("queue", "size", "spool", "--json").one["size"] == 7
-    assert cli(
-        "queue",
-        "delete",
-        "spool",
-        "--sender",
-        "eve@example.org",
-        "--older-than",
-        "1h",
-        "--yes",
-        "--json",
-    ).one == {"queue": "spool", "deleted": 0}
-    assert cli(
-        "queue",
-        "delete",
-        "spool",
-        "--sender",
-        "eve@example.org",
-        "--yes",
-        "--reason",
-        "test",
-        "--json",
-    ).one == {"queue": "spool", "deleted": 3}
+    assert (
+        cli(
+            "queue",
+            "delete",
+            "spool",
+            "--sender",
+            "eve@example.org",
+            "--older-than",
+            "1h",
+            "--yes",
+            "--json",
+        ).one["deleted"]
+        == 0
+    )
+    assert (
+        cli(
+            "queue",
+            "delete",
+            "spool",
+            "--sender",
+            "eve@example.org",
+            "--yes",
+            "--reason",
+            "test",
+            "--json",
+        ).one["deleted"]
+        == 3
+    )
     assert cli("queue", "delete", "spool", "--name", "by-name", "--yes", "--json").one == {
         "queue": "spool",
         "deleted": 1,
     }
-    assert cli(
-        "queue", "delete", "spool", "--recipient", "carol@example.net", "--yes", "--json"
-    ).one == {"queue": "spool", "deleted": 3}
+    assert (
+        cli("queue", "delete", "spool", "--recipient", "carol@example.net", "--yes", "--json").one[
+            "deleted"
+        ]
+        == 3
+    )
     assert cli.json("worker", "drain", "spool") == []
 
 
@@ -285,8 +294,8 @@ def test_clear_deletes_all_and_they_are_not_delivered(cli):
         "deleted": 4,
         "dryRun": True,
     }
-    assert cli("queue", "clear", "spool", "--yes", "--json").one == {"queue": "spool", "deleted": 4}
-    assert cli("queue", "clear", "spool", "--yes", "--json").one == {"queue": "spool", "deleted": 0}
+    assert cli("queue", "clear", "spool", "--yes", "--json").one["deleted"] == 4
+    assert cli("queue", "clear", "spool", "--yes", "--json").one["deleted"] == 0
     assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
     assert cli.json("worker", "drain", "spool") == []
 
