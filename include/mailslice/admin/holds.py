@@ -28,7 +28,7 @@ _HEARD_OF = timedelta(seconds=75)
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """A hold, and how many of the queue's workers know it, of how many that were heard of."""
+    """A hold, and how many of the queue's workers know it, of those heard of lately."""
 
     hold: Hold
     seen_by: int
@@ -135,7 +135,9 @@ def holds(stores: Stores, clock: Clock, queue: QueueName | None = None) -> list[
     """What is held now, of one queue or of all, the whole queue before its domains."""
     found: list[HoldState] = []
     for name, active in active_holds(stores, clock, queue).items():
-        records = [one for one in stores.worker_records(name) if one.silence <= _HEARD_OF]
+        records = [
+            one for one in stores.worker_records(name) if one.silence <= _HEARD_OF and not one.ended
+        ]
         for one in active.all:
             seen_by = sum(one.change in record.holds for record in records)
             found.append(HoldState(one, seen_by, len(records)))

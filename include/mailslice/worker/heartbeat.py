@@ -75,7 +75,7 @@ class Recorder:
         if self._beat or statistics.completed or statistics.slow:
             with suppress(TimeoutError, MailsliceError):
                 async with asyncio.timeout(_LAST_WORD if self._table is not None else _ONLY_WORD):
-                    await self._write(())
+                    await self._write((), ended=True)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -129,7 +129,7 @@ class Recorder:
             if delivery.handed is not None
         )
 
-    async def _write(self, in_flight: tuple[InFlightMail, ...]) -> None:
+    async def _write(self, in_flight: tuple[InFlightMail, ...], *, ended: bool = False) -> None:
         statistics = self._context.statistics
         summary = (len(in_flight), statistics.count, self._holds())
         if self._table is None:
@@ -153,6 +153,7 @@ class Recorder:
             stage_marks=self._state.in_doubt is not None and self._state.handler_marks,
             shared=self._context.settings.queue.shared,
             holds=summary[2],
+            ended=ended,
         )
         await self._context.bridge.rows(self._table.save_future(self._context.queue, record))
         self._written = asyncio.get_running_loop().time()

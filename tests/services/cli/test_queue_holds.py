@@ -1,5 +1,6 @@
 """`mailslice queue hold`, `release`, `holds`, and what `queue list` says of them."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -99,10 +100,9 @@ def test_workers_that_know_a_hold_are_counted(cli, fresh_module):
     with open_stores(fresh_module.settings) as stores:
         (row,) = stores.own.holds.list(QueueName(cli.spool))
         table = WorkerRecords.created(stores.cassandra, stores.settings)
+        one = WorkerRecord("w", "h", 1, datetime.now(UTC), timedelta(seconds=5), 1)
         for number, known in enumerate(((row.change,), ("earlier",), ())):
-            record = WorkerRecord(
-                f"w{number}", "h", 1, datetime.now(UTC), timedelta(seconds=5), 1, holds=known
-            )
-            table.save(QueueName(cli.spool), record)
+            table.save(QueueName(cli.spool), replace(one, worker=f"w{number}", holds=known))
+        table.save(QueueName(cli.spool), replace(one, worker="ended", ended=True))
     (shown,) = cli.json("queue", "holds", "spool")
     assert (shown["seenBy"], shown["workers"]) == (1, 3)

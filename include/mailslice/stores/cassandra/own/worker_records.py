@@ -101,6 +101,8 @@ class WorkerRecord:
     """By which MAILSLICE_QUEUE_SHARED it works; None in a record of an earlier version."""
     holds: tuple[str, ...] = ()
     """Changes of holds that it goes by (`model.holds`)."""
+    ended: bool = False
+    """It was closed in order: this record is its last."""
     heartbeat: datetime | None = None
     read_at: datetime | None = None
     written_us: int = 0
@@ -155,7 +157,8 @@ class WorkerRecords(OwnTable):
         beat bigint, every_ms int, stage_marks boolean, in_flight blob,
         messages frozen<map<uuid, blob>>, done frozen<list<uuid>>, times frozen<map<int, bigint>>,
         settled bigint, completed bigint, hops bigint, undoing bigint, left_behind bigint,
-        shared boolean, holds frozen<list<text>>, PRIMARY KEY (queuename, worker)
+        shared boolean, holds frozen<list<text>>,
+        ended boolean, PRIMARY KEY (queuename, worker)
     """
     GC_GRACE_SECONDS = 3_600
 
