@@ -233,13 +233,14 @@ class Delays:
 
         The row comes before its copy, so a copy with its token is published first. A row with as
         many failures proves nothing: it may be the delay that this message ended, or a lease. One
-        that is held does: this message was to be acknowledged (ADR 86).
+        that is held, and open, proves it also when it is due: this message was to be acknowledged,
+        or the row to be closed after it was published (ADR 86).
         """
         row = await self.rows.load(enqueue_id) if await self.rows.exist() else None
         if row is None or row.published or row.due is None:
             return False
-        is_later = row.held or row.failures > failures_in(message.headers)
-        if not is_later or row.due <= self._context.clock():
+        is_later = row.failures > failures_in(message.headers) and row.due > self._context.clock()
+        if not (row.held or is_later):
             return False
         await self._publish_copy(_copy_of(row), row.token, row.due)
         return True
