@@ -34,8 +34,8 @@ clean: stop ## remove what they left: all state of both stacks (.venv, the Java 
 test: setup ## all tests but the long ones, with services of their own (ARGS="tests/unit -k slices" for some)
 	@$(LOCAL) test $(ARGS)
 
-soak: setup ## the long tests: clusters of three nodes, all faults at all crash points, ten minutes of a random walk (ARGS as for test)
-	@$(LOCAL) soak $(ARGS)
+soak: setup ## the long tests: clusters of three nodes, all faults at all crash points, ten minutes of a random walk, a browser (ARGS as for test)
+	@$(BOOTSTRAP) --browser && $(LOCAL) soak $(ARGS)
 
 bench: setup ## measure hot path, size and cleanup; a table and JSON
 	@$(LOCAL) bench $(ARGS)

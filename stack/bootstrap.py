@@ -30,7 +30,9 @@ LOG = ROOT / ".state" / "setup.log"
 JDK = "openjdk-17-jdk-headless"
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 OLDEST = (3, 11)
-DEBUG = "--debug"
+BROWSER = ("chromium", "fonts-dejavu-core")
+"""What the tests of the cockpit need beside the rest: `make soak` alone asks for it."""
+DEBUG, WITH_BROWSER = "--debug", "--browser"
 
 
 class SetupError(Exception):
@@ -44,7 +46,9 @@ words that are no numbers.
 
 
 def main(argv: list[str]) -> int:
-    """Runs the steps; gives the exit code. `--debug` shows where an error comes from."""
+    """Runs the steps; gives the exit code. `--debug` shows where an error comes from, `--browser`
+    installs one.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8
@@ -53,6 +57,8 @@ def main(argv: list[str]) -> int:
         LOG.parent.mkdir(parents=True, exist_ok=True)
         with locked(LOG.parent / "setup.lock"):
             _step("system packages", system_packages)
+            if WITH_BROWSER in argv:
+                _step("browser", browser)
             _step("Python packages", python_packages)
     except (SetupError, *UNEXPECTED) as error:
         if DEBUG in argv and not isinstance(error, SetupError):
@@ -143,7 +149,16 @@ def missing_packages() -> list[str]:
 
 def system_packages() -> str:
     """Installs what is missing when root; otherwise raises with the one line that does."""
-    packages = missing_packages()
+    return _installed(missing_packages)
+
+
+def browser() -> str:
+    """As `system_packages`: Debian's Chromium."""
+    return _installed(lambda: [] if shutil.which(BROWSER[0]) else [*BROWSER])
+
+
+def _installed(look: Callable[[], list[str]]) -> str:
+    packages = look()
     if not packages:
         return "there"
     line = f"apt-get install -y --no-install-recommends {' '.join(packages)}"
@@ -161,7 +176,7 @@ def system_packages() -> str:
     _run(update, "the package lists cannot be updated", network, environment, fatal=False)
     failure = f"{', '.join(packages)} cannot be installed"
     _run(line.split(), failure, f"{network}, then {line}", environment)
-    missing = missing_packages()
+    missing = look()
     if missing:
         raise SetupError(
             f"{', '.join(missing)}: still not found after apt-get. Remedy: {line}, and look at its "

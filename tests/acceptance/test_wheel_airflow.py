@@ -77,7 +77,10 @@ def test_the_plugins_are_met_once_each(theirs):
 
 def test_the_bundle_has_a_dag_for_each_duty_and_no_import_error(theirs):
     theirs("dags", "reserialize")
-    assert {each["dag_id"] for each in theirs.rows("dags", "list")} == {*registry.names(), "mail_actions"}
+    assert {each["dag_id"] for each in theirs.rows("dags", "list")} == {
+        *registry.names(),
+        "mail_actions",
+    }
     assert theirs.rows("dags", "list-import-errors") == []
     assert theirs.rows("dags", "list-import-errors", "-B", "mailslice") == []
 

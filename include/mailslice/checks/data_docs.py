@@ -6,7 +6,6 @@ Each gate writes pages of its own, so concurrent gates cannot overwrite one anot
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from mailslice.checks.gate_page import gate_page, index_page
 from mailslice.model.clock import Clock, system_clock
 
 DOCS_FOLDER = "data_docs"
@@ -89,12 +89,12 @@ class Docs:
             "at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
             "page": page.removeprefix(f"{DOCS_FOLDER}/"),
         }
-        self.files.write(page, _gate_page(entry, findings).encode())
+        self.files.write(page, gate_page(entry, findings).encode())
         self.files.write(
             f"{ENTRIES}/{now:%Y-%m-%d}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json",
             json.dumps(entry).encode(),
         )
-        self.files.write(f"{DOCS_FOLDER}/index.html", _index(self._entries()).encode())
+        self.files.write(f"{DOCS_FOLDER}/index.html", index_page(self._entries()).encode())
         return link(self.files.uri(page))
 
     def _entries(self) -> list[dict[str, Any]]:
@@ -123,69 +123,3 @@ class Docs:
 def link(uri: str) -> str:
     """A link that a browser opens: file:// for folders."""
     return uri if "://" in uri else Path(uri).as_uri()
-
-
-_STYLE = (
-    "<style>body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;"
-    "padding:0 1rem;color:#1d2733}table{border-collapse:collapse;width:100%}"
-    "td,th{border-bottom:1px solid #d8dee6;padding:.4rem .6rem;text-align:left;vertical-align:top}"
-    ".no{color:#a3122a;font-weight:600}.yes{color:#146c43}</style>"
-)
-
-
-def _page(title: str, body: str) -> str:
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title>{_STYLE}"
-    )
-    return f'<!doctype html><html lang="en">{head}<h1>{title}</h1>{body}</html>'
-
-
-def _gate_page(entry: Mapping[str, Any], findings: Sequence[Mapping[str, object]]) -> str:
-    rows = "".join(
-        f"<tr>{_verdict(finding['success'], 'true', 'not true')}"
-        f"<td>{_escape(finding['expectation'])}</td>"
-        f"<td>{_escape(finding['column'])} = {_escape(finding['observed'])}</td>"
-        f"<td>{finding['failedRows']} of {finding['rows']}</td></tr>"
-        for finding in findings
-    )
-    pages = " · ".join(
-        f'<a href="../{_escape(page)}">{_escape(Path(page).stem)}</a>' for page in entry["pages"]
-    )
-    table = (
-        "<table><tr><th></th><th>Expectation</th><th>Seen</th><th>Rows that break it</th></tr>"
-        f"{rows}</table>"
-    )
-    own = f"Great Expectations' own pages: {pages or 'none, nothing was looked at'}."
-    about = (
-        f"<p>Run {_escape(entry['run'])}, {_escape(entry['at'])}. {own} "
-        "<a href=../index.html>All gates</a></p>"
-    )
-    return _page(
-        f"{_escape(entry['duty'])}: {_escape(entry['gate'])} of queue {_escape(entry['queue'])}",
-        about + table,
-    )
-
-
-def _verdict(success: object, yes: str, no: str) -> str:
-    return f"<td class=yes>{yes}</td>" if success else f"<td class=no>{no}</td>"
-
-
-def _index(entries: Sequence[Mapping[str, Any]]) -> str:
-    rows = "".join(map(_index_row, entries))
-    return _page(
-        "Data Docs",
-        "<table><tr><th>When</th><th>Duty</th><th>Queue</th><th>Gate</th><th></th><th>Run</th></tr>"
-        f"{rows}</table>",
-    )
-
-
-def _index_row(entry: Mapping[str, Any]) -> str:
-    verdict = _verdict(entry["success"], "passed", "failed")
-    gate = f'<a href="{_escape(entry["page"])}">{_escape(entry["gate"])}</a>'
-    cells = "".join(f"<td>{_escape(entry[name])}</td>" for name in ("at", "duty", "queue"))
-    return f"<tr>{cells}<td>{gate}</td>{verdict}<td>{_escape(entry['run'])}</td></tr>"
-
-
-def _escape(value: object) -> str:
-    return html.escape(str(value), quote=True)

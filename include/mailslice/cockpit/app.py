@@ -28,7 +28,11 @@ from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, MailsliceError, TryAgain
 
 STATIC = Path(__file__).parent / "static"
-KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
@@ -100,7 +104,8 @@ def cockpit(
             dependencies=[Depends(guards[right])],
             response_class=HTMLResponse,
         )
-    app.add_exception_handler(MailsliceError, _explain)
+    app.add_exception_handler(MailsliceError, pages.explain)
+    app.add_exception_handler(HTTPException, pages.explain)
     _guard_writes(app)
     return app
 
@@ -170,7 +175,7 @@ class Pages:
     def mail(self, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002 - the name in the address
         """One mail: envelope, attributes, whether its content is there."""
         one = self._require(queue)
-        found = views.mail(self._facts, one.queue, id)
+        found = views.mail(self._facts, one, id)
         return self._render(
             "mail.html",
             view="mail",
@@ -207,18 +212,13 @@ class Pages:
 
     def maintenance(self) -> HTMLResponse:
         """Every duty: schedule, last run, what it did."""
-        problem, runs = None, []
-        try:
-            with self._facts.stores() as stores:
-                runs = views.all_runs(stores)
-        except TryAgain as error:
-            problem = str(error)
+        runs = self._facts.known("runs", views.all_runs)
         return self._render(
             "maintenance.html",
             view="maintenance",
-            duties=views.duties(self._dag_of, self._schedules(), runs),
-            runs=runs[: views.NEWEST],
-            problem=problem,
+            duties=views.duties(self._dag_of, self._schedules(), runs.value or []),
+            runs=(runs.value or [])[: views.NEWEST],
+            last=runs,
         )
 
     def form(self, duty: Text) -> HTMLResponse:
@@ -276,16 +276,26 @@ class Pages:
         """The queues that mails of this one can go to."""
         return [one.queue for one in self._facts.snapshot().queues if one.queue != queue]
 
+    def explain(self, request: Request, error: Exception) -> Response:
+        """The error as a page for people, as JSON for scripts; 503 when a later attempt may
+        succeed.
+        """
+        status, headers = 503 if isinstance(error, TryAgain) else 400, None
+        detail: Any = str(error)
+        if isinstance(error, HTTPException):
+            status, detail, headers = error.status_code, error.detail, error.headers
+        if "text/html" not in request.headers.get("accept", ""):
+            return JSONResponse({"detail": detail}, status, headers)
+        page = self._render("error.html", status=status, detail=detail)
+        page.status_code = status
+        page.headers.update(headers or {})
+        return page
+
     def _require(self, name: str) -> QueueOverview:
         one = self._facts.queue(name)
         if one is None:
             raise HTTPException(404, f"RabbitMQ has no mail queue {name!r}")
         return one
-
-
-def _explain(_request: Request, error: Exception) -> JSONResponse:
-    """The error as an answer; 503 when a later attempt may succeed."""
-    return JSONResponse({"detail": str(error)}, 503 if isinstance(error, TryAgain) else 400)
 
 
 def _filter(fields: Mapping[str, str]) -> dict[str, str]:
@@ -297,19 +307,19 @@ def _tab(
     facts: Facts, one: QueueOverview, tab: str, wanted: MailsFilter, after: str
 ) -> dict[str, Any]:
     if tab == "mails":
-        page, problem = views.MailsPage(), None
+        page, problem = None, None
         try:
             page = views.mails(facts, one.queue, wanted, after or None)
-        except BadInput as error:
+        except (BadInput, TryAgain) as error:
             problem = str(error)
-        return {"page": page, "filters": wanted, "error": problem}
+        return {"page": page, "filters": wanted, "error": problem, "after": after}
     if tab == "domains":
         return views.domains(one)
     if tab == "slices":
         return views.slices(one)
-    with facts.stores() as stores:
-        of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
-        return of_stores[tab](stores, one.queue)
+    of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
+    last = facts.known((tab, one.queue), lambda stores: of_stores[tab](stores, one.queue))
+    return {"runs": [], "workers": [], "stuck": [], **(last.value or {}), "last": last}
 
 
 def _guard_writes(app: FastAPI) -> None:

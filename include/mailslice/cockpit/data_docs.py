@@ -37,7 +37,19 @@ def data_docs(settings: Settings, path: str) -> tuple[bytes, str] | None:
         return None
     kind = _KINDS.get(PurePosixPath(path).suffix.lower())
     data = location.read(name) if kind else None
-    return (data, kind) if data is not None and kind is not None else None
+    if data is None or kind is None:
+        return None
+    return (with_way_back(data, path), kind) if kind.startswith("text/html") else (data, kind)
+
+
+def with_way_back(page: bytes, path: str) -> bytes:
+    """The page with links to the cockpit, which it does not know where it is kept."""
+    home = "../" * (path.count("/") + 1)
+    links = f'<a href="{home}">Mail queues</a> · <a href="{home}maintenance">Maintenance</a>'
+    icon = f'<link rel="icon" href="{home}static/icon.svg" type="image/svg+xml">'
+    nav = f'{icon}<nav class="cockpit" aria-label="Cockpit">{links}</nav>'
+    body = re.search(rb"<body[^>]*>", page)
+    return page if body is None else page[: body.end()] + nav.encode() + page[body.end() :]
 
 
 def safe_path(path: str) -> bool:

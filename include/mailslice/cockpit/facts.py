@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from mailslice.maintenance.overview import QueueOverview, overview
+from mailslice.maintenance.health import Health, HealthVerdict
+from mailslice.maintenance.overview import QueueOverview, last_reported, overview
 from mailslice.maintenance.postal_health import PostalOverview, postal_overview
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.model.errors import StoreUnavailable, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores import has_cassandra
@@ -31,9 +34,15 @@ FRESH = timedelta(seconds=5)
 """An overview so old is shown as it is; an older one is shown, too, while a new one is made."""
 STALE = timedelta(minutes=1)
 """An overview older than this is not shown while the stores answer."""
+PATIENCE = timedelta(seconds=5)
+"""How long a page waits for a store; then it shows what is known, and says so."""
 _TREND_FRESH = timedelta(minutes=5)
 _TREND_RUNS = 96
 """A day of measurements, one each 15 minutes."""
+_MOST_KNOWN = 5000
+"""Answers that are remembered; beyond them all are asked for anew."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,15 @@ class TrendPoint:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Known(Generic[T]):
+    """What a store said, and when; None: nothing yet. `problem`: why that is the last known."""
+
+    value: T | None
+    at: datetime | None
+    problem: str | None = None
+
+
 class Facts:
     """Safe to share between threads. Raises StoreUnavailable where nothing is known at all."""
 
@@ -66,16 +84,20 @@ class Facts:
         clock: Clock = system_clock,
         look: Callable[[Stores, Clock], list[QueueOverview]] = overview,
         open_stores: Callable[[Settings], Stores] | None = None,
+        patience: timedelta = PATIENCE,
     ) -> None:
         self._load = load
         self._clock = clock
         self._look = look
         self._open = open_stores or _open
+        self._patience = patience
         self._opening = threading.Lock()
         self._opened: Stores | None = None
-        self._refreshing = threading.Lock()
+        self._looking = threading.Lock()
+        self._attempt: Future[Snapshot] | None = None
+        self._attempted = datetime.min.replace(tzinfo=UTC)
         self._snapshot: Snapshot | None = None
-        self._trends: dict[str, tuple[datetime, tuple[TrendPoint, ...]]] = {}
+        self._known: dict[Hashable, tuple[datetime, Any]] = {}
 
     @property
     def now(self) -> datetime:
@@ -83,18 +105,24 @@ class Facts:
         return self._clock()
 
     def snapshot(self) -> Snapshot:
-        """Every queue. At most a minute old, unless a store does not answer: `problem` says so."""
-        known = self._snapshot
-        age = timedelta.max if known is None else self._clock() - known.at
+        """Every queue. At most a minute old, unless a store does not answer: `problem` says so.
+
+        Takes at most the patience, whatever the stores do.
+        """
+        known, age = self._snapshot, self._clock() - self._attempted
         if known is not None and age < FRESH:
             return known
+        attempt = self._refreshing()
         if known is not None and age < STALE:
-            threading.Thread(target=self._refresh_unless_busy, daemon=True).start()
             return known
-        with self._refreshing:
-            if self._snapshot is not known:  # somebody else has waited for the same
-                return self.snapshot()
-            return self._refresh()
+        try:
+            return attempt.result(self._patience.total_seconds())
+        except FutureTimeoutError:
+            seconds = f"{self._patience.total_seconds():g}"
+            problem = f"The stores have not answered for {seconds} s"
+            if known is None:
+                raise StoreUnavailable(problem) from None
+            return replace(known, problem=problem)
 
     def queue(self, name: str) -> QueueOverview | None:
         """One queue as the snapshot has it; None: there is no such queue."""
@@ -102,13 +130,31 @@ class Facts:
 
     def trend(self, queue: QueueName) -> tuple[TrendPoint, ...]:
         """The sizes that were measured since yesterday, the oldest first."""
+
+        def ask(stores: Stores) -> tuple[TrendPoint, ...]:
+            return tuple(_trend(stores, queue, self._clock() - timedelta(days=1)))
+
+        return self.known(("trend", queue), ask, _TREND_FRESH).value or ()
+
+    def known(
+        self, key: Hashable, ask: Callable[[Stores], T], fresh: timedelta = timedelta(0)
+    ) -> Known[T]:
+        """What the stores say, asked again when it is older than `fresh`; what they said last, and
+        why it is not newer, where they do not answer.
+        """
         now = self._clock()
-        at, points = self._trends.get(queue, (datetime.min.replace(tzinfo=now.tzinfo), ()))
-        if now - at >= _TREND_FRESH:
+        at, value = self._known.get(key, (None, None))
+        if at is not None and now - at < fresh:
+            return Known(value, at)
+        try:
             with self.stores() as stores:
-                points = tuple(_trend(stores, queue, now - timedelta(days=1)))
-            self._trends[queue] = now, points
-        return points
+                value = ask(stores)
+        except TryAgain as error:
+            return Known(value, at, str(error))
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = now, value
+        return Known(value, now)
 
     @contextmanager
     def stores(self) -> Iterator[Stores]:
@@ -135,30 +181,74 @@ class Facts:
         if opened is not None:
             opened.close()
 
-    def _refresh_unless_busy(self) -> None:
-        if self._refreshing.acquire(blocking=False):
-            try:
-                self._refresh()
-            except MailsliceError as error:
-                log.warning("the overview of queues could not be made anew: %s", error)
-            finally:
-                self._refreshing.release()
+    def _refreshing(self) -> Future[Snapshot]:
+        """The look that is under way, or a new one: never two at once."""
+        with self._looking:
+            if self._attempt is None or self._attempt.done():
+                self._attempt = Future()
+                threading.Thread(target=self._run, args=(self._attempt,), daemon=True).start()
+            return self._attempt
 
-    def _refresh(self) -> Snapshot:
-        known = self._snapshot
+    def _run(self, attempt: Future[Snapshot]) -> None:
+        try:
+            self._snapshot = self._refreshed()
+            self._attempted = self._clock()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the look is waited for
+            if not isinstance(error, TryAgain):
+                log.warning("the overview of queues could not be made anew: %s", error)
+            attempt.set_exception(error)
+        else:
+            attempt.set_result(self._snapshot)
+
+    def _refreshed(self) -> Snapshot:
+        known, settings = self._snapshot, self.settings
         try:
             with self.stores() as stores:
-                has_james = has_cassandra(self.settings)
-                queues = tuple(self._look(stores, self._clock)) if has_james else ()
-                has_postal = self.settings.postal.url is not None
+                queues = tuple(self._look(stores, self._clock)) if has_cassandra(settings) else ()
+                has_postal = settings.postal.url is not None
                 postal = postal_overview(stores, self._clock) if has_postal else None
-                found = Snapshot(self._clock(), queues, postal=postal)
         except TryAgain as error:
-            if known is None:
-                raise
-            return replace(known, problem=str(error))
-        self._snapshot = found
-        return found
+            if known is not None:
+                return replace(known, queues=_doubted(known.queues), problem=str(error))
+            return self._reported(error)
+        said = dict.fromkeys(text for one in queues for text in one.unanswered.values())
+        if said and known is not None:
+            queues = tuple(_completed(one, known.queues) for one in queues)
+        return Snapshot(self._clock(), queues, "; ".join(said) or None, postal)
+
+    def _reported(self, error: TryAgain) -> Snapshot:
+        """What the ledger says while RabbitMQ does not answer and nothing is known of it."""
+        try:
+            with self.stores() as stores:
+                queues = tuple(last_reported(stores, str(error)))
+        except TryAgain as other:
+            raise StoreUnavailable(f"{error}; {other}") from error
+        if not queues:
+            raise error
+        return Snapshot(self._clock(), queues, str(error))
+
+
+def _doubted(queues: Iterable[QueueOverview]) -> tuple[QueueOverview, ...]:
+    """Nothing looks well while RabbitMQ does not answer."""
+    unknown = HealthVerdict(Health.UNKNOWN, "RabbitMQ did not answer", "mailslice config check")
+    return tuple(
+        replace(one, verdict=min(unknown, one.verdict, key=lambda each: each.health.severity))
+        for one in queues
+    )
+
+
+def _completed(one: QueueOverview, earlier: Iterable[QueueOverview]) -> QueueOverview:
+    """With the figures of before for those that Cassandra did not give; each has its age."""
+    before = next((each for each in earlier if each.queue == one.queue), None)
+    if not one.unanswered or before is None or one.size is not None:
+        return one
+    return replace(
+        one,
+        size=before.size,
+        size_at=before.size_at,
+        oldest=before.oldest,
+        reports=one.reports or before.reports,
+    )
 
 
 def _open(settings: Settings) -> Stores:

@@ -14,15 +14,17 @@ from uuid import UUID
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
+from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
 from mailslice.codec.wildcards import Wildcard, is_pattern
 from mailslice.maintenance.artifacts import artifacts, iso, plain
+from mailslice.maintenance.health import Health
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
 from mailslice.model.durations import parse_duration
-from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId, QueueName, ViewRow
+from mailslice.model.errors import BadInput, TryAgain
+from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow
 
 if TYPE_CHECKING:
     from mailslice.admin.filters import MailFilter
@@ -40,6 +42,7 @@ PAGE = 100
 """Mails of one page."""
 _SECONDS = 2.0
 """How long one page may look for mails that match; it then says that it did not see all."""
+PRESENT, LOST = "present", "content lost"
 NEWEST = 20
 """Runs of one list."""
 
@@ -102,7 +105,7 @@ def mails(
         cut, seen = None, None
         for row in MailQueue(stores, queue, lambda: now).browse(after=position):
             if len(found) == PAGE:
-                cut = f"these are {PAGE} of them"
+                cut = "more follow"
                 break
             if time.monotonic() > end:
                 at = f"{row.enqueued_time:%Y-%m-%d %H:%M} UTC"
@@ -114,21 +117,24 @@ def mails(
         return MailsPage(_lines(stores, queue, found), cut, seen if cut else None)
 
 
-def mail(facts: Facts, queue: QueueName, id_: str) -> dict[str, Any] | None:
-    """One live mail with `content`: present, or lost; None where it is not live."""
+def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
+    """One live mail with `why` it waits, and `content`: present, lost, or why nobody knows; None
+    where it is not live.
+    """
     from mailslice.admin.mail_queue import MailQueue
 
+    queue = one.queue
     with facts.stores() as stores:
         rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=enqueue_id(id_))
         if not rows:
             return None
         item, (line,) = rows[0].item, _lines(stores, queue, rows)
         blobs = (item.header_blob_id, item.body_blob_id)
-        is_there = all(map(stores.blobs.exists, blobs))
         attributes = item.mail.attributes.items()
         return {
             **line,
-            "content": "present" if is_there else "content lost",
+            "why": why_it_waits(_waiting(stores, one, rows[0], line, facts.now)),
+            "content": _content(stores, blobs),
             "blobs": blobs,
             "slice": rows[0].partition.slice_start,
             "bucket": rows[0].partition.bucket,
@@ -139,12 +145,46 @@ def mail(facts: Facts, queue: QueueName, id_: str) -> dict[str, Any] | None:
         }
 
 
+def _content(stores: Stores, blobs: Iterable[BlobId]) -> str:
+    try:
+        return PRESENT if all(map(stores.blobs.exists, blobs)) else LOST
+    except TryAgain as error:
+        return f"nobody knows whether its content is there: {error}"
+
+
+def _waiting(
+    stores: Stores, one: QueueOverview, row: ViewRow, line: Mapping[str, Any], now: datetime
+) -> WaitingMail:
+    holder = next(
+        (
+            HoldingWorker(record.worker, record.age(mail), mail.stage, mail.attempt, record.silence)
+            if not record.is_alive
+            else HoldingWorker(record.worker, record.age(mail), mail.stage, mail.attempt)
+            for record in stores.worker_records(one.queue)
+            for mail in record.in_flight
+            if mail.enqueue_id == row.enqueue_id and not mail.returned
+        ),
+        None,
+    )
+    return WaitingMail(
+        now=now,
+        due=line["due"],
+        attempts=line["attempts"],
+        answer=line["answer"],
+        holder=holder,
+        consumers=one.consumers,
+        dead_letters=one.dead_letters,
+        is_lost=one.verdict.health is Health.LOST,
+    )
+
+
 def _lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> list[dict[str, Any]]:
-    """Envelopes, and when delayed mails are due. Creates no table."""
-    from mailslice.stores.cassandra.own import DelayedMails
+    """Envelopes, attempts that failed, and when delayed mails are due. Creates no table."""
+    from mailslice.stores.cassandra.own import DelayedMails, DelayState
 
     delayed = DelayedMails.existing(stores.cassandra, stores.settings)
-    due = delayed.waiting(queue, [row.enqueue_id for row in rows]) if delayed and rows else {}
+    states = delayed.states(queue, [row.enqueue_id for row in rows]) if delayed and rows else {}
+    never = DelayState(None, 0, "")
     return [
         {
             "id": row.enqueue_id,
@@ -153,9 +193,12 @@ def _lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> list[di
             "recipients": row.item.mail.recipients,
             "state": row.item.mail.state,
             "enqueued": row.enqueued_time,
-            "due": due.get(row.enqueue_id),
+            "due": state.due,
+            "attempts": state.failures,
+            "answer": state.answer,
         }
         for row in rows
+        for state in (states.get(row.enqueue_id, never),)
     ]
 
 

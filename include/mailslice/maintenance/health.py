@@ -15,6 +15,7 @@ from mailslice.model.durations import format_duration
 
 _BROKER_LAG = 15.0
 """Seconds that RabbitMQ's figures may be behind a count of the view."""
+_YOUNG = timedelta(seconds=10)
 
 
 class Health(StrEnum):
@@ -91,16 +92,17 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
     queue, missing = facts.queue, _missing(facts)
     audit = f"mailslice duty run queue_audit --queue {queue}"
     if facts.lost:
-        why = f"the audit found {facts.lost:,} mails that are in no queue of the broker"
+        why = f"the audit found {_several(facts.lost, 'mail')} in no queue of the broker"
         yield HealthVerdict(Health.LOST, why, f"mailslice queue audit {queue}")
     elif missing > 0 and facts.lost is None:
-        why = f"{facts.waiting:,} mails wait; the broker has {facts.in_broker:,} of them"
+        why = f"{_wait(facts.waiting)}; the broker has {facts.in_broker:,} of them"
         yield HealthVerdict(Health.LOST, f"{why}{_counted(facts)}", audit)
     if facts.stuck or facts.silent:
         command = f"mailslice duty run stuck_mails --queue {queue} --dry-run"
         yield HealthVerdict(Health.STUCK, _stuck(facts), command)
     if facts.ready and facts.consumers == 0 and not facts.is_held_whole:
-        why = f"{facts.ready:,} messages are ready, and nobody consumes them"
+        are = "is" if facts.ready == 1 else "are"
+        why = f"{_several(facts.ready, 'message')} {are} ready, and nobody consumes the queue"
         yield HealthVerdict(Health.NO_WORKERS, why, f"mailslice worker run {queue}")
     if facts.oldest is not None and facts.oldest > facts.late_after and not _all_delayed(facts):
         limit = format_duration(facts.late_after)
@@ -134,8 +136,9 @@ def _all_delayed(facts: HealthFacts) -> bool:
 
 def _stuck(facts: HealthFacts) -> str:
     if facts.silent:
-        return f"workers without a heartbeat hold {facts.silent:,} mails"
-    return f"{facts.stuck:,} mails are in flight far too long"
+        return f"workers without a heartbeat hold {_several(facts.silent, 'mail')}"
+    are = "is" if facts.stuck == 1 else "are"
+    return f"{_several(facts.stuck, 'mail')} {are} in flight far too long"
 
 
 def _well(facts: HealthFacts) -> str:
@@ -143,11 +146,21 @@ def _well(facts: HealthFacts) -> str:
         return "empty"
     delayed = f", {facts.delayed:,} of them delayed" if facts.delayed else ""
     oldest = f"; the oldest for {span(facts.oldest)}" if facts.oldest is not None else ""
-    return f"{facts.waiting:,} mails wait{delayed}{oldest}"
+    return f"{_wait(facts.waiting)}{delayed}{oldest}"
 
 
 def _counted(facts: HealthFacts) -> str:
-    return "" if facts.counted_ago is None else f" (counted {span(facts.counted_ago)} ago)"
+    """Nothing where the count is as young as the other figures."""
+    ago = facts.counted_ago
+    return "" if ago is None or ago < _YOUNG else f" (counted {span(ago)} ago)"
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _wait(count: int | None) -> str:
+    return "1 mail waits" if count == 1 else f"{count or 0:,} mails wait"
 
 
 def span(age: timedelta) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mailslice.admin.holds import active_holds
-from mailslice.maintenance.health import HealthFacts, HealthVerdict, judge
+from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, judge
 from mailslice.maintenance.report import DRY_RUN
 from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mailslice.model.mail import QueueName
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import WorkerRecord
+    from mailslice.stores.own.runs import Runs
 
 DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck_mails")
 """Those of whose newest reports the overview is made."""
@@ -51,7 +52,8 @@ class QueueOverview:
     """One queue. Rates are messages a second; `size` was counted at `size_at`.
 
     `ready`, `unacknowledged`, `delayed`, `parked`, `dead_letters` and `consumers` are RabbitMQ's,
-    up to 10 s old. `reports`: the newest of each duty of DUTIES.
+    up to 10 s old. `reports`: the newest of each duty of DUTIES. `unanswered`: which store did not
+    answer, and what it said instead.
     """
 
     queue: QueueName
@@ -70,6 +72,7 @@ class QueueOverview:
     workers: int | None
     reports: Mapping[str, Report]
     holds: tuple[Hold, ...] = ()
+    unanswered: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def alerts(self) -> list[Mapping[str, Any]]:
@@ -97,48 +100,78 @@ def overview(
 
     `queues` None: all that RabbitMQ has.
     """
-    moving, unanswered = traffic(stores.management), list[str]()
-    held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
+    moving = traffic(stores.management)
     chosen = stores.management.mail_queues() if queues is None else queues
+    unanswered: dict[str, str] = {}
+    runs = _answered(stores.existing_runs, unanswered)  # connects, once for all queues
+    held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
+    looked = _Looked(stores, clock, moving, runs, held, most, unanswered)
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
-        found = list(
-            threads.map(
-                lambda queue: _overview(
-                    stores,
-                    clock,
-                    queue,
-                    moving,
-                    most=most,
-                    held=held.get(queue, ActiveHolds()),
-                    away=unanswered,
-                ),
-                chosen,
-            )
-        )
+        found = list(threads.map(lambda queue: _overview(looked, queue), chosen))
     return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
 
 
-def _overview(
-    stores: Stores,
-    clock: Clock,
-    queue: QueueName,
-    moving: Mapping[str, Traffic],
-    *,
-    most: Most,
-    held: ActiveHolds,
-    away: Sequence[str],
-) -> QueueOverview:
+def last_reported(stores: Stores, problem: str) -> list[QueueOverview]:
+    """The queues that the ledger knows, as their newest reports have them: where RabbitMQ does not
+    answer (`problem` says how), and nothing newer is known. Raises StoreUnavailable.
+    """
+    runs = stores.existing_runs()
+    queues = {newest[0].queue for newest in runs.newest(1) if newest} if runs else set()
+    why = HealthVerdict(Health.UNKNOWN, "RabbitMQ did not answer", "mailslice config check")
+    found = []
+    for queue in sorted(queue for queue in queues if queue):
+        reports = _newest(runs, queue, DUTIES)
+        counted = _measured(reports.get("queue_size"))
+        found.append(
+            QueueOverview(
+                queue,
+                why,
+                size=counted.size if counted else None,
+                size_at=counted.at if counted else None,
+                oldest=counted.oldest if counted else None,
+                ready=None,
+                unacknowledged=None,
+                delayed=None,
+                parked=None,
+                dead_letters=None,
+                consumers=None,
+                enqueue_rate=None,
+                deliver_rate=None,
+                workers=None,
+                reports=reports,
+                unanswered={"RabbitMQ": problem},
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What all queues of one overview share."""
+
+    stores: Stores
+    clock: Clock
+    moving: Mapping[str, Traffic]
+    runs: Runs | None
+    held: Mapping[QueueName, ActiveHolds]
+    most: Most
+    unanswered: dict[str, str]
+
+
+def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
+    stores, clock, moving = looked.stores, looked.clock, looked.moving
+    held = looked.held.get(queue, ActiveHolds())
     names, now = RabbitNames(queue), clock()
     work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
     depth, letters = work.depth if work else None, dead.depth if dead else None
     waiting_for_time, set_aside = delayed(moving, names), parked(moving, names)
-    unanswered = [*away]
-    reports = _answered(lambda: newest_reports(stores, queue), unanswered) or {}
+    unanswered = looked.unanswered
+    reports = _answered(lambda: _newest(looked.runs, queue, DUTIES), unanswered) or {}
     records = _answered(lambda: stores.worker_records(queue), unanswered)
     broker = _sum(
         depth.total if depth else None, waiting_for_time, set_aside, letters.total if letters else 0
     )
-    counted = _answered(lambda: _count(stores, clock, queue, broker, most), unanswered)
+    counted = _answered(lambda: _count(stores, clock, queue, broker, looked.most), unanswered)
     counted = counted or _measured(reports.get("queue_size"))
     facts = HealthFacts(
         queue,
@@ -157,7 +190,7 @@ def _overview(
         held=_sentence(held),
         release=held.all[0].release if held.all else None,
         is_held_whole=held.whole is not None,
-        unanswered=tuple(dict.fromkeys(unanswered)),
+        unanswered=tuple(unanswered),
     )
     return QueueOverview(
         queue,
@@ -176,6 +209,7 @@ def _overview(
         workers=None if records is None else sum(record.is_alive for record in records),
         reports=reports,
         holds=held.all,
+        unanswered=dict(unanswered),
     )
 
 
@@ -183,10 +217,13 @@ def newest_reports(
     stores: Stores, queue: QueueName, duties: Iterable[str] = DUTIES
 ) -> dict[str, Report]:
     """The newest finished report of each duty that has one."""
-    runs = stores.existing_runs()
-    if runs is None:
-        return {}
+    return _newest(stores.existing_runs(), queue, duties)
+
+
+def _newest(runs: Runs | None, queue: QueueName, duties: Iterable[str]) -> dict[str, Report]:
     found: dict[str, Report] = {}
+    if runs is None:
+        return found
     for duty in duties:
         rows = runs.of(duty, queue, _REPORTS_EACH)
         row = next((row for row in rows if row.finished is not None), None)
@@ -279,12 +316,14 @@ def _sum(*counts: int | None) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-def _answered(ask: Callable[[], T], unanswered: list[str]) -> T | None:
-    """What Cassandra says; None, and its name among the `unanswered`, where it does not."""
+def _answered(ask: Callable[[], T], unanswered: dict[str, str]) -> T | None:
+    """What Cassandra says; None, and what it said instead among the `unanswered`, where it does not
+    answer.
+    """
     if unanswered:
         return None  # each question would take its whole time-out
     try:
         return ask()
-    except TryAgain:
-        unanswered.append("Cassandra")
+    except TryAgain as error:
+        unanswered.setdefault("Cassandra", str(error))
         return None

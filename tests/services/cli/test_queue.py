@@ -90,7 +90,7 @@ def test_list_says_first_which_queue_is_ill_and_why(fresh):
     assert (first["queue"], second["queue"]) == ("spool", "outgoing")
     assert first["why"].startswith("2 mails wait; the broker has 0 of them")
     assert first["next"] == "mailslice duty run queue_audit --queue spool"
-    assert second["why"] == "2 messages are ready, and nobody consumes them"
+    assert second["why"] == "2 messages are ready, and nobody consumes the queue"
 
 
 def test_list_scans_no_large_queue_and_says_how_old_its_figure_is(fresh):

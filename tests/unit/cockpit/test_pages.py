@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from mailslice.cockpit.app import POSTS, ROUTES, STATIC, Schedule, cockpit
-from mailslice.cockpit.data_docs import docs_path, safe_path
+from mailslice.cockpit.data_docs import docs_path, safe_path, with_way_back
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
 from mailslice.maintenance.health import Health, HealthVerdict
@@ -343,6 +343,14 @@ def test_data_docs_are_served_with_their_media_type_and_run_no_script(client, tm
     assert "script-src" not in answer.headers["content-security-policy"]
     for path in ("link.html", "tool.sh", "missing.html", "gates"):
         assert client.get(f"/docs/{path}").status_code == 404
+
+
+@pytest.mark.parametrize(("path", "home"), [("index.html", "../"), ("gates/x.html", "../../")])
+def test_a_page_of_data_docs_leads_back_to_the_cockpit(path, home):
+    page = with_way_back(b"<html><head></head><body class=x><h1>PASS</h1></body></html>", path)
+    assert f'<a href="{home}">Mail queues</a>'.encode() in page
+    assert page.index(b"</nav>") < page.index(b"<h1>")
+    assert with_way_back(b"<p>no body</p>", path) == b"<p>no body</p>"
 
 
 @pytest.mark.parametrize(

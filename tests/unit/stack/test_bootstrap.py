@@ -188,3 +188,8 @@ def test_a_python_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(bootstrap.sys, "version_info", (3, 10, 4))
     with pytest.raises(SetupError, match=r"Python 3\.10\.4 is too old, 3\.11 is needed"):
         bootstrap.check_python()
+
+
+def test_a_browser_that_is_there_is_not_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert bootstrap.browser() == "there"

@@ -79,18 +79,24 @@ function search() {
 document.addEventListener("input", (event) => { if (event.target.id === "search") search(); });
 
 /* Charts */
+function clock(at) {
+  const text = new Date(at * 1000).toISOString();
+  return text.slice(11, 16) === "00:00" ? text.slice(5, 10) : text.slice(11, 16);
+}
+
 function draw() {
   for (const box of document.querySelectorAll("[data-chart]:not([data-drawn])")) {
     box.dataset.drawn = "yes";
-    const { x, live, dead } = JSON.parse(box.dataset.chart);
+    const { x, live, dead, window: seconds } = JSON.parse(box.dataset.chart);
     if (!x.length || !window.uPlot) continue;
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
-    const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line") } };
+    const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+    const half = (seconds ?? 3600) / 2;
     const bars = window.uPlot.paths.bars({ size: [0.8, 40] });
     new window.uPlot({
-      width: box.clientWidth || 600, height: 240, axes: [axis, axis], tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      series: [{}, { label: "dead", stroke: colour("--faint"), fill: colour("--line"), paths: bars }, { label: "live", stroke: colour("--accent"), fill: colour("--accent"), paths: bars }],
+      width: box.clientWidth || 600, height: 240, axes: [{ ...axis, values: (_plot, at) => at.map(clock) }, axis], scales: { x: { range: (_plot, from, to) => [from - half, to + half] } }, tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      series: [{ label: "slice", value: (_plot, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ")) }, { label: "dead", stroke: colour("--faint"), fill: colour("--line"), paths: bars }, { label: "live", stroke: colour("--accent"), fill: colour("--accent"), paths: bars }],
     }, [x, dead, live], box);
   }
 }

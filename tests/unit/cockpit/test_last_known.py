@@ -1,0 +1,165 @@
+"""What the cockpit shows while a store is away, and why a mail waits."""
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.cockpit.facts import STALE, Facts
+from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
+from mailslice.maintenance.health import Health, HealthVerdict
+from mailslice.maintenance.overview import QueueOverview
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.settings import Settings
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+WELL = QueueOverview(
+    "spool",
+    HealthVerdict(Health.OK, "empty"),
+    size=7,
+    size_at=NOW,
+    oldest=None,
+    ready=7,
+    unacknowledged=0,
+    delayed=0,
+    parked=0,
+    dead_letters=0,
+    consumers=1,
+    enqueue_rate=0.0,
+    deliver_rate=0.0,
+    workers=1,
+    reports={"queue_size": {"size": 7}},
+)
+RABBIT = "RabbitMQ at 127.0.0.1:5672 does not answer"
+CASSANDRA = "Cassandra at 127.0.0.1:9042 does not answer"
+
+
+class Stores:
+    def close(self):
+        pass
+
+    def existing_runs(self):
+        return None
+
+
+class World:
+    """Time, and what a look at the stores gives: overviews, an error, or nothing for a while."""
+
+    def __init__(self):
+        self.now, self.gives, self.going_on = NOW, [WELL], threading.Event()
+        self.going_on.set()
+
+    def look(self, _stores, _clock):
+        self.going_on.wait(20)
+        if isinstance(self.gives, Exception):
+            raise self.gives
+        return self.gives
+
+    def later(self, gives):
+        self.now += 2 * STALE
+        self.gives = gives
+
+
+@pytest.fixture
+def world():
+    world = World()
+    yield world
+    world.going_on.set()
+
+
+@pytest.fixture
+def facts(world):
+    patience = timedelta(seconds=0.05)
+    return Facts(
+        Settings, lambda: world.now, world.look, lambda _settings: Stores(), patience=patience
+    )
+
+
+def test_nothing_looks_well_while_rabbitmq_is_away(world, facts):
+    late = replace(WELL, queue="late", verdict=HealthVerdict(Health.LATE, "old"))
+    world.gives = [late, WELL]
+    facts.snapshot()
+    world.later(StoreUnavailable(RABBIT))
+    snapshot = facts.snapshot()
+    assert [one.verdict.health for one in snapshot.queues] == [Health.LATE, Health.UNKNOWN]
+    assert (snapshot.at, snapshot.problem) == (NOW, RABBIT)
+
+
+def test_without_cassandra_the_sizes_of_before_stand_beside_the_brokers_figures(world, facts):
+    facts.snapshot()
+    unanswered = {"Cassandra": CASSANDRA}
+    world.later(
+        [replace(WELL, ready=9, size=None, size_at=None, reports={}, unanswered=unanswered)]
+    )
+    snapshot = facts.snapshot()
+    (one,) = snapshot.queues
+    assert (one.size, one.size_at, one.ready, one.reports) == (7, NOW, 9, WELL.reports)
+    assert snapshot.problem == CASSANDRA
+
+
+def test_a_page_waits_for_a_silent_store_only_so_long(world, facts):
+    facts.snapshot()
+    world.later([WELL])
+    world.going_on.clear()
+    snapshot = facts.snapshot()
+    assert (snapshot.at, snapshot.queues) == (NOW, (WELL,))
+    assert snapshot.problem == "The stores have not answered for 0.05 s"
+
+
+def test_a_silent_store_of_which_nothing_is_known_is_said(world, facts):
+    world.going_on.clear()
+    with pytest.raises(StoreUnavailable, match="have not answered"):
+        facts.snapshot()
+
+
+def test_what_was_known_comes_with_its_time_and_the_reason(world, facts):
+    assert facts.known("runs", lambda _stores: [1]).value == [1]
+    world.now += timedelta(minutes=5)
+
+    def fail(_stores):
+        raise StoreUnavailable(CASSANDRA)
+
+    last = facts.known("runs", fail)
+    assert (last.value, last.at, last.problem) == ([1], NOW, CASSANDRA)
+    nothing = facts.known("others", fail)
+    assert (nothing.value, nothing.at, nothing.problem) == (None, None, CASSANDRA)
+
+
+@pytest.mark.parametrize(
+    ("mail", "sentences"),
+    [
+        ({"consumers": 2}, ["It waits for a worker that is free."]),
+        ({"consumers": 0}, ["Nobody consumes the queue."]),
+        (
+            {"consumers": 2, "dead_letters": 1},
+            ["The queue has one dead letter; this mail may be among them."],
+        ),
+        (
+            {"consumers": 2, "is_lost": True},
+            ["The broker may have lost its message: the duty queue_audit says so for each mail."],
+        ),
+        (
+            {"due": NOW + timedelta(minutes=30), "attempts": 2, "answer": "451 later"},
+            [
+                "It is delayed, and due in 30 min (2026-11-23 12:30 UTC).",
+                "It was tried 2 times without success.",
+                "The last answer: 451 later",
+            ],
+        ),
+        (
+            {"holder": HoldingWorker("w1", timedelta(minutes=40), "DATA", 1), "consumers": 0},
+            ["The worker w1 holds it for 40 min (attempt 1, stage DATA)."],
+        ),
+        (
+            {"holder": HoldingWorker("w1", timedelta(minutes=40), "", 3, timedelta(minutes=9))},
+            [
+                "The worker w1 holds it for 40 min (attempt 3).",
+                "That worker has no heartbeat for 9 min: it died, or hangs.",
+            ],
+        ),
+        ({}, []),
+    ],
+)
+def test_why_a_mail_waits(mail, sentences):
+    assert why_it_waits(WaitingMail(now=NOW, **mail)) == sentences
