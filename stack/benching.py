@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from mailslice.bench.page import machine
-from mailslice.model.settings import clone_root
+from mailslice.model.settings import clone_root, load_settings
 from stack.command_line import CommandLine
 from stack.mariadb import mariadb_setting
 from stack.pages import write as write_pages
@@ -21,7 +21,7 @@ from stack.stack import own_stores, remove
 from stack.supervise import OWNER
 
 PERFORMANCE_PAGE = clone_root() / "docs" / "performance.md"
-_POSTAL = "postal"
+_POSTAL, _COCKPIT = "postal", "cockpit"
 _PORTS_AFTER = 2000
 """From the stack's own S3 port to those of the servers that a benchmark starts."""
 _STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a benchmark
@@ -30,7 +30,7 @@ _STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a b
 def bench(arguments: list[str]) -> int:
     """Runs `mailslice bench` with these words; without any, all of it, with docs/performance.md.
 
-    The word `postal` measures Postal alone; without words that comes last.
+    The words `postal` and `cockpit` measure those alone; without words they come last.
 
     `all` and `s3` are told of two kinds of S3 server. A page that was written is one that
     docs/scale.md is computed from. Gives the exit code; after one that failed no page is new.
@@ -47,6 +47,8 @@ def bench(arguments: list[str]) -> int:
         steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}")
         if words == [_POSTAL]:
             return _postal(stack, steps.console.print)
+        if words == [_COCKPIT]:
+            return _cockpit(settings, steps.console.print)
         servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
         options = (word for file in servers for word in ("--server", str(file)))
         code = CommandLine(settings).show("bench", *words, *options)
@@ -54,6 +56,7 @@ def bench(arguments: list[str]) -> int:
             write_pages(stack.root)
         if not arguments:
             code = _postal(stack, steps.console.print) or code
+            code = _cockpit(settings, steps.console.print) or code
     return code
 
 
@@ -61,6 +64,12 @@ def _postal(stack: StackSettings, show: Callable[[str], None]) -> int:
     from stack.postal_bench import bench_postal
 
     return bench_postal(stack.ports.mariadb_port, stack.state / "artifacts", show)
+
+
+def _cockpit(settings: Mapping[str, str], show: Callable[[str], None]) -> int:
+    from stack.cockpit_bench import bench_cockpit
+
+    return bench_cockpit(load_settings(settings, state_file=Path("/nonexistent")), show)
 
 
 def s3_servers(stack: StackSettings) -> list[Path]:
