@@ -88,8 +88,10 @@ def undelete(
 
     Raises StoreUnavailable: ask again; Refused while another undeletes mails of the queue.
     """
+    import uvloop
+
     right = LeasedLock(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep, lease)
-    with right.held(), asyncio.Runner() as runner:
+    with right.held(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         way = _Way(stores, queue, clock, outcome, right=right, sleep=sleep, runner=runner)
         try:
             for batch in mails:
