@@ -1,4 +1,4 @@
-"""### Acts on mails of a queue: delete and its undo, clear, flush, retry, move, republish
+"""### Acts on mails of a queue: delete, retry, move, republish, their undo; holds
 
 A person, or a script, says which mails and what is to be done with them. The page of mailslice
 starts it behind its buttons; so may anybody whom Airflow lets trigger it. It has no schedule.
@@ -17,6 +17,8 @@ and ends the same. `undo` names the run by which deleted mails come back, for se
 (MAILSLICE_ADMIN_UNDO_FOR): action `undelete` with it as `run`.
 
 `republish` runs the duties queue_audit, with a census, and republish_lost: with their gates.
+`hold` and `release` are about the queue, or a `domain` of it; a hold needs a reason. Workers obey
+within 10 s; James' consumers are not affected.
 
 **Dangers.** Deleted mails are not delivered unless they are undeleted in time. A moved mail has a
 new enqueue id, and is delivered at once. With `digest` = `any` nobody has seen the mails before.

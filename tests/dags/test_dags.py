@@ -311,10 +311,11 @@ def test_the_form_of_actions_asks_for_queue_and_action_and_its_text_says_each_pa
     about = parsed["dags"][ACTIONS]
     assert list(about["params"]) == [
         *("queue", "action", "sender", "recipient", "domain", "name", "older_than", "ids", "to"),
-        *("run", "digest", "accept_duplicates", "reason"),
+        *("run", "lasts", "digest", "accept_duplicates", "reason"),
     ]
     assert about["schemas"]["action"]["enum"] == [
-        *("delete", "clear", "flush", "retry", "move", "republish", "undelete")
+        *("delete", "clear", "flush", "retry", "move", "republish", "undelete"),
+        *("hold", "release"),
     ]
     for part in ("**Dangers.**", "**Params.**", "**Example**", "airflow dags trigger mail_actions"):
         assert part in about["doc"]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import MailAction
-from mailslice.admin import queues
+from mailslice.admin import holds, queues
 from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undelete
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import MoveOutcome, Moves
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import Clock
+from mailslice.model.durations import parse_duration
 from mailslice.view.configuration import ConfigurationGuard
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
             "dagRun": deed.run,
             "ids": outcome.ids,
         }
-        facts |= {name: of for name in ("to", "run") if (of := getattr(request, name))}
+        facts |= {name: of for name in ("to", "run", "lasts") if (of := getattr(request, name))}
         write_decision(
             stores.settings,
             clock(),
@@ -129,6 +131,33 @@ def _undelete(
             f"{came.lost} mails have no content any more, {came.doubtful} may have been delivered "
             "(accept_duplicates brings them back)"
         )
+
+
+def _hold(
+    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
+) -> None:
+    """A later try does not make it last longer."""
+    request, lasts = selection.request, None
+    if request.lasts:
+        lasts = parse_duration(request.lasts, "lasts") - (clock() - selection.at)
+        lasts = max(lasts, timedelta(seconds=1))
+    about = {"who": deed.who, "reason": deed.reason or ""}
+    domains = _domains(selection)
+    made = holds.hold(stores, request.queue, clock, domains=domains, lasts=lasts, **about)
+    outcome.counts = {"held": len(made)}
+
+
+def _release(
+    stores: Stores, selection: Selection, _deed: Deed, clock: Clock, outcome: ActionOutcome
+) -> None:
+    queue = selection.request.queue
+    ended = holds.release(stores, queue, clock, domains=_domains(selection))
+    outcome.counts = {"released": len(ended)}
+
+
+def _domains(selection: Selection) -> list[str]:
+    domain = selection.request.texts.domain
+    return [domain] if domain else []
 
 
 def _size(queue: MailQueue, selection: Selection) -> int | None:
@@ -228,4 +257,6 @@ _ACTIONS: Mapping[MailAction, Callable[[Stores, Selection, Deed, Clock, ActionOu
     MailAction.MOVE: _move,
     MailAction.REPUBLISH: _republish,
     MailAction.UNDELETE: _undelete,
+    MailAction.HOLD: _hold,
+    MailAction.RELEASE: _release,
 }

@@ -71,7 +71,7 @@ class Selection:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Selection:
         """Of `as_json`. Raises ValueError, TypeError or KeyError for anything else."""
-        about = {name: values[name] for name in ("queue", "action", "to", "run")}
+        about = {name: values[name] for name in ("queue", "action", "to", "run", "lasts")}
         request = ActionRequest.of({**values["filter"], **about})
         ids, before = values["ids"], values["before"]
         return cls(

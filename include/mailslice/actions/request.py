@@ -13,6 +13,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.codec.wildcards import Wildcard, is_pattern
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
+from mailslice.model.holds import held_domain
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import queue_name
 
@@ -31,11 +32,14 @@ class MailAction(StrEnum):
     MOVE = "move"
     REPUBLISH = "republish"
     UNDELETE = "undelete"
+    HOLD = "hold"
+    RELEASE = "release"
 
 
 DELAYED_ONLY = {MailAction.FLUSH, MailAction.RETRY}
 _OF_ALL = {MailAction.CLEAR, MailAction.FLUSH, MailAction.UNDELETE}
-WITHOUT_PREVIEW = {MailAction.REPUBLISH, MailAction.UNDELETE}
+_HOLDS = {MailAction.HOLD, MailAction.RELEASE}
+WITHOUT_PREVIEW = {MailAction.REPUBLISH, MailAction.UNDELETE, *_HOLDS}
 """What chooses its mails by its own proofs, or chooses none."""
 
 
@@ -72,6 +76,7 @@ class MailTexts:
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
     """`to`: the queue that gets the mails of a move. `run`: the delete whose mails come back.
+    `lasts`: after how long a hold ends by itself.
 
     Raises BadInput for what does not fit.
     """
@@ -81,6 +86,7 @@ class ActionRequest:
     texts: MailTexts
     to: QueueName | None = None
     run: str | None = None
+    lasts: str | None = None
 
     def __post_init__(self) -> None:
         given = self.texts.given
@@ -94,12 +100,23 @@ class ActionRequest:
             )
         if self.action is MailAction.REPUBLISH and set(given) - {"older_than"}:
             raise BadInput("republish: of the filter older_than alone is allowed")
+        self._check_hold(given)
         if (self.action is MailAction.MOVE) != (self.to is not None):
             raise BadInput(f"{self.action}: to={self.to!r}; a move has a queue there, alone")
         if (self.action is MailAction.UNDELETE) != (self.run is not None):
             raise BadInput(f"{self.action}: run={self.run!r}; an undelete has the run of a delete")
         if self.to == self.queue:
             raise BadInput(f"move: queue and to are one queue, {self.queue!r}; two are allowed")
+
+    def _check_hold(self, given: Mapping[str, Any]) -> None:
+        if self.action in _HOLDS:
+            if set(given) - {"domain"}:
+                raise BadInput(f"{self.action}: of the filter domain alone is allowed")
+            held_domain(self.texts.domain or "all.example")
+        if self.lasts is not None:
+            if self.action is not MailAction.HOLD:
+                raise BadInput(f"{self.action}: lasts={self.lasts!r}; only a hold lasts")
+            parse_duration(self.lasts, "lasts")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ActionRequest:
@@ -123,6 +140,7 @@ class ActionRequest:
             MailTexts(**texts, ids=tuple(sorted({str(enqueue_id(str(one))) for one in ids}))),
             queue_name(str(to)) if to else None,
             str(run)[:200] if run else None,
+            str(values["lasts"])[:50] if values.get("lasts") else None,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -130,8 +148,8 @@ class ActionRequest:
         texts = self.texts.given
         if "ids" in texts:
             texts["ids"] = list(texts["ids"])
-        about = {"queue": self.queue, "action": self.action.value, "to": self.to, "run": self.run}
-        return {**about, "filter": texts}
+        about = {name: getattr(self, name) for name in ("queue", "to", "run", "lasts")}
+        return {**about, "action": self.action.value, "filter": texts}
 
 
 def literal(text: str) -> str:

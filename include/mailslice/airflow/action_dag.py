@@ -45,13 +45,14 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "to": (None, _TEXT, "queue that gets the mails of a move"),
     "run": (None, _TEXT, "of an undelete: the delete whose mails come back, by `queue deleted`"),
+    "lasts": (None, _TEXT, "of a hold: it ends by itself after that, such as 2h"),
     "digest": (
         None,
         {"type": ["null", "string"], "pattern": "^([0-9a-f]{64}|any|)$"},
         (
             "of the preview: its mails alone are acted on; any = without a preview, the mails that "
             "match and were enqueued before the run began; none = a preview, which changes "
-            "nothing. Republish and undelete have no preview"
+            "nothing. Hold, release, republish and undelete have no preview"
         ),
     ),
     "accept_duplicates": (

@@ -1,14 +1,10 @@
-"""James' tasks as runs of our DAGs: the task's id is the id of the run.
-
-Airflow keeps who asked, what came of it and the logs. Delete, clear and republish are runs of
-mail_actions, the others runs of a duty's DAG.
-"""
+"""James' tasks as runs of our DAGs: the task's id is the id of the run. Airflow keeps the rest."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from mailslice.actions.request import MailAction, literal, said
@@ -42,20 +38,8 @@ _APPLY = ("apply_", "act")
 """How the ids of tasks begin that change something."""
 
 
-class DagRuns(Protocol):
-    """Airflow's runs: the functions of `airflow.runs`."""
-
-    def start(self, dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -> str:
-        """Start a run; its id."""
-
-    def find(self, dags: Sequence[str], run: str) -> DagRunState | None:
-        """The run of that id."""
-
-    def newest(self, dags: Sequence[str], like: str, most: int) -> Sequence[DagRunState]:
-        """The newest runs whose id is like that."""
-
-    def fail(self, one: DagRunState, note: str) -> None:
-        """End the run."""
+DagRuns = Any
+"""The module `airflow.runs`, or what has its functions."""
 
 
 class DagTasks:

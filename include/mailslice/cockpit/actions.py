@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mailslice.actions.preview import keep, preview, previewed
@@ -30,6 +29,8 @@ _COUNTS = {
     "retried": "retried",
     "moved": "moved",
     "undeleted": "brought back",
+    "held": "held",
+    "released": "released",
     "gone": "gone meanwhile",
     "soon": "due within a minute",
     "inHandler": "in a handler",
@@ -39,19 +40,11 @@ _COUNTS = {
     "already": "brought back before",
     "mayBeDelivered": "perhaps delivered",
 }
-_ALWAYS = {"deleted", "retried", "moved", "undeleted"}
-_AT_ONCE = {MailAction.UNDELETE}
+_ALWAYS = {"deleted", "retried", "moved", "undeleted", "released"}
+_AT_ONCE = {MailAction.UNDELETE, MailAction.HOLD, MailAction.RELEASE}
 """What a button does without a preview."""
 _LOOKING = 2
 """Previews that are made at one time: each may read for ten seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A run of Airflow. `dag` is without the deployment's prefix."""
-
-    dag: str
-    run: str
 
 
 class Actions:
@@ -89,8 +82,8 @@ class Actions:
             "reason_required": settings.admin.reason_required,
         }
 
-    def act(self, asked: Mapping[str, Any], who: str) -> Started:
-        """Start the run that acts on the mails of a preview, for that user.
+    def act(self, asked: Mapping[str, Any], who: str) -> str:
+        """Start the run that acts on the mails of a preview, for that user; its id.
 
         Raises Refused for a preview that is old, or of another request, and BadInput.
         """
@@ -104,7 +97,7 @@ class Actions:
             previewed(artifacts(settings), request, conf["digest"], self._facts.now)
         if self._start is None:
             raise BadInput("actions are runs of Airflow, and this page is served without it")
-        return Started(MAIL_ACTIONS, self._start(MAIL_ACTIONS, conf, who))
+        return self._start(MAIL_ACTIONS, conf, who)
 
     def result(self, queue: str, run: str) -> dict[str, Any]:
         """What came of a run: `result`, None while nobody knows, and its `counts` in words."""

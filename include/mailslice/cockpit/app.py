@@ -15,6 +15,8 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
+from mailslice.actions.request import enqueue_id
+from mailslice.actions.run import MAIL_ACTIONS
 from mailslice.cockpit import views
 from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import data_docs
@@ -196,7 +198,7 @@ class Pages:
             raise HTTPException(404, f"{queue} has no live mail {id}")
         who = getattr(request.state, "who", "unknown")
         views.record_look(self._facts, who, one.queue, id)
-        headers = {"Content-Disposition": f'attachment; filename="{views.enqueue_id(id)}.eml"'}
+        headers = {"Content-Disposition": f'attachment; filename="{enqueue_id(id)}.eml"'}
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     def count(self, name: Text) -> JSONResponse:
@@ -233,8 +235,8 @@ class Pages:
 
     def act(self, request: Request, asked: Asked) -> JSONResponse:
         """Start the run that does what was previewed, as the user."""
-        started = self._actions.act(asked, getattr(request.state, "who", "unknown"))
-        return JSONResponse({"dag": self._dag_of(started.dag), "run": started.run})
+        run = self._actions.act(asked, getattr(request.state, "who", "unknown"))
+        return JSONResponse({"dag": self._dag_of(MAIL_ACTIONS), "run": run})
 
     def result(self, queue: Text, run: Text) -> HTMLResponse:
         """What came of a run that acted on mails."""

@@ -6,24 +6,22 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
+from mailslice.actions.request import MailTexts, enqueue_id
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
 from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
-from mailslice.codec.wildcards import Wildcard, is_pattern
 from mailslice.maintenance.artifacts import artifacts, iso, plain
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
-from mailslice.model.durations import parse_duration
-from mailslice.model.errors import BadInput, TryAgain
+from mailslice.model.errors import TryAgain
 from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow
 
 if TYPE_CHECKING:
@@ -64,23 +62,9 @@ class MailsFilter:
 
     def parsed(self) -> MailFilter:
         """Raises BadInput naming the field."""
-        from mailslice.admin.filters import MailFilter
-
-        age = parse_duration(self.older_than, "older than") if self.older_than else None
-        return MailFilter(
-            sender=_pattern(self.sender),
-            recipient=_pattern(self.recipient),
-            domain=_pattern(self.domain),
-            name=_pattern(self.mail, ignore_case=False),
-            older_than=age,
-        )
-
-
-def _pattern(text: str | None, *, ignore_case: bool = True) -> str | Wildcard | None:
-    """A Wildcard where the text has * or ?."""
-    if text is None or not is_pattern(text):
-        return text
-    return Wildcard(text, ignore_case=ignore_case)
+        return MailTexts(
+            **{"name" if n == "mail" else n: v for n, v in asdict(self).items()}
+        ).parsed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +194,6 @@ def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
         mail_queue = MailQueue(stores, queue, lambda: facts.now)
         rows = mail_queue.find(enqueue_id=enqueue_id(id_))
         return mail_queue.pieces(rows[0]) if rows else None
-
-
-def enqueue_id(text: str) -> EnqueueId:
-    """Raises BadInput for what is no UUID."""
-    try:
-        return EnqueueId(UUID(text))
-    except ValueError:
-        raise BadInput(f"enqueue id {text!r} is not allowed: give a UUID") from None
 
 
 def domains(one: QueueOverview) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from mailslice.actions.preview import preview
 from mailslice.actions.request import ActionRequest
 from mailslice.actions.run import ANY, ActionRun
+from mailslice.admin.holds import active_holds
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.queues import create
 from mailslice.model.clock import system_clock
@@ -193,6 +194,21 @@ def test_a_move_brings_the_previewed_mails_to_the_other_queue(queue, stores, fre
     assert (decision["to"], len(decision["ids"])) == (other.name, 1)
     with pytest.raises(UnknownQueue):
         queue.previewed(ActionRequest.of({"queue": "none", "action": "clear"}))
+
+
+def test_a_hold_ends_when_it_was_to_end_however_often_its_run_is_tried(queue, stores):
+    request = queue.request("hold", domain="Example.net", lasts="1h")
+    for _ in range(2):
+        assert queue.act(request, "")["held"] == 1
+        (hold,) = active_holds(stores, system_clock, queue.name)[queue.name].all
+        assert (hold.domain, hold.who, hold.reason) == ("example.net", "ada", "flood")
+        assert timedelta(minutes=59) < hold.until - system_clock() <= timedelta(hours=1)
+    assert queue.act(queue.request("hold"), "", dag_run="manual__2")["held"] == 1
+    release = queue.request("release", domain="example.net")
+    assert queue.act(release, "", dag_run="manual__3")["released"] == 1
+    assert queue.act(release, "", dag_run="manual__4")["released"] == 0
+    (hold,) = active_holds(stores, system_clock, queue.name)[queue.name].all
+    assert (hold.domain, hold.until) == ("", None)
 
 
 def test_a_reason_is_asked_for_where_the_settings_say_so(queue, fresh_module):

@@ -168,6 +168,28 @@ def test_the_queue_page_has_the_buttons_and_the_filter_they_act_on(cli, client):
     assert about == {"queue": cli.spool, "ids": [id_]}
 
 
+def test_a_queue_is_held_and_released_from_its_page(cli, client, fresh_module):
+    about = conf_of(client.get(f"/queue?name={cli.spool}&tab=slices"))
+    asked = {**about, "domain": "mills.example", "reason": "<b>down</b>"}
+    assert about == {"queue": cli.spool, "action": "hold"}
+    assert client.post("/act", json=asked).status_code == 200
+    (line,) = cli.json("queue", "holds", "spool")
+    assert (line["domain"], line["who"], line["reason"]) == (
+        "mills.example",
+        "ada",
+        asked["reason"],
+    )
+    facts = Facts(lambda: fresh_module.settings)  # figures are shared for five seconds
+    page = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+    answer = page.get(f"/queue?name={cli.spool}&tab=slices")
+    facts.close()
+    assert "&lt;b&gt;down" in answer.text
+    release = conf_of(answer)
+    assert (release["action"], release["domain"]) == ("release", "mills.example")
+    assert client.post("/act", json=release).status_code == 200
+    assert cli.json("queue", "holds", "spool") == []
+
+
 @pytest.mark.parametrize("right", [Right.PREVIEW, Right.ACT])
 def test_preview_and_act_are_rights_of_their_own(cli, runs, fresh_module, right):
     def refuse():

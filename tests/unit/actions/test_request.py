@@ -32,7 +32,7 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
     [
         (
             {"action": "drop"},
-            "action 'drop'; allowed: delete, clear, flush, retry, move, republish, undelete",
+            "action 'drop'; allowed: delete, clear, flush, retry, move, republish, undelete, hold",
         ),
         ({"action": None}, "action 'None'"),
         ({"queue": ""}, "queue"),
@@ -45,6 +45,10 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"action": "move", "to": "spool"}, "queue and to are one queue"),
         ({"action": "undelete", "sender": None}, "an undelete has the run of a delete"),
         ({"run": "r"}, "an undelete has the run of a delete"),
+        ({"lasts": "1h"}, "only a hold lasts"),
+        ({"action": "hold"}, "hold: of the filter domain alone is allowed"),
+        ({"action": "hold", "sender": "", "lasts": "soon"}, "soon"),
+        ({"action": "release", "sender": "", "domain": "a b"}, "a b"),
         ({"older_than": "soon"}, "older_than"),
         ({"recipient": "nobody"}, "recipient"),
         ({"ids": ["x"]}, "enqueue id 'x'"),
@@ -68,6 +72,7 @@ def test_empty_fields_say_nothing_and_ids_are_one_set_however_they_are_written()
         "action": "delete",
         "to": None,
         "run": None,
+        "lasts": None,
         "filter": {"ids": [str(ONE), str(TWO)]},
     }
     assert request.texts.parsed().ids == {ONE, TWO}

@@ -53,11 +53,13 @@ async function result(queue, run) {
 async function act(form) {
   const said = form.querySelector(".problem[hidden], .problem:last-of-type");
   const conf = JSON.parse(form.dataset.act);
+  for (const field of form.querySelectorAll("[name]")) if (field.value.trim()) conf[field.name] = field.value.trim();
   const submit = form.querySelector("[type=submit]");
   submit.disabled = true;
   try {
-    const { dag, run } = await post("act", { ...conf, reason: form.querySelector("[name=reason]")?.value ?? "" });
+    const { dag, run } = await post("act", conf);
     form.closest("dialog")?.close();
+    submit.disabled = false;
     follow(dag, run, false, () => result(conf.queue, run));
   } catch (error) {
     submit.disabled = false;
@@ -69,6 +71,8 @@ async function act(form) {
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-action]");
   if (button) look(button);
+  const opens = event.target.closest("button[data-open]");
+  if (opens) document.getElementById(opens.dataset.open).showModal();
 });
 document.addEventListener("change", (event) => {
   if (event.target.matches("input[data-all-mails]")) {
