@@ -42,8 +42,11 @@ def end(process, number):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_waiting_command_quietly(cli, number, code):
+    envelope = ("--sender", "a@example.org", "--recipient", "b@example.net")
+    cli("mail", "enqueue", "spool", "-", *envelope, stdin=b"Subject: one\r\n\r\n")
     process = cli.start("worker", "drain", "spool", "--idle", "1h", "--json")
-    time.sleep(3)
+    assert process.stdout.readline()  # the one mail: from here on it waits
+    time.sleep(1)
     assert end(process, number) == (code, b"", "")
 
 
