@@ -115,6 +115,22 @@ class Facts:
         attempt = self._refreshing()
         if known is not None and age < STALE:
             return known
+        return self._result(attempt)
+
+    def queue(self, name: str) -> QueueOverview | None:
+        """One queue as the snapshot has it; None: there is no such queue.
+
+        One that is not in the snapshot may be new: a new look is waited for.
+        """
+        for snapshot in (self.snapshot, lambda: self._result(self._refreshing())):
+            for one in snapshot().queues:
+                if one.queue == name:
+                    return one
+        return None
+
+    def _result(self, attempt: Future[Snapshot]) -> Snapshot:
+        """What the look says, or what is known where it takes longer than the patience."""
+        known = self._snapshot
         try:
             return attempt.result(self._patience.total_seconds())
         except FutureTimeoutError:
@@ -123,10 +139,6 @@ class Facts:
             if known is None:
                 raise StoreUnavailable(problem) from None
             return replace(known, problem=problem)
-
-    def queue(self, name: str) -> QueueOverview | None:
-        """One queue as the snapshot has it; None: there is no such queue."""
-        return next((one for one in self.snapshot().queues if one.queue == name), None)
 
     def trend(self, queue: QueueName) -> tuple[TrendPoint, ...]:
         """The sizes that were measured since yesterday, the oldest first."""

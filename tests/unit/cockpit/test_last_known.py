@@ -163,3 +163,12 @@ def test_what_was_known_comes_with_its_time_and_the_reason(world, facts):
 )
 def test_why_a_mail_waits(mail, sentences):
     assert why_it_waits(WaitingMail(now=NOW, **mail)) == sentences
+
+
+def test_a_queue_that_is_new_is_looked_for_before_it_is_said_to_be_none(world):
+    facts = Facts(Settings, lambda: world.now, world.look, lambda _settings: Stores())
+    assert facts.queue("spool") == WELL
+    new = replace(WELL, queue="new")
+    world.gives = [WELL, new]
+    assert facts.queue("new") == new
+    assert facts.queue("none") is None
