@@ -62,7 +62,7 @@ class Visitor:
 
     def _heard(self, message: Any) -> None:
         if message.type == "error":
-            self.complaints.append(message.text)
+            self.complaints.append(f"{message.text} {message.location.get('url', '')}")
 
     def _dialog(self, dialog: Any) -> None:
         self.complaints.append(f"a script opened a dialog: {dialog.message}")
