@@ -16,6 +16,7 @@ from tests.services.admin.test_moving import MOVE_POINTS
 from tests.services.cli.test_undelete import UNDELETE_POINTS
 from tests.services.faults.lanes import Lane, run_lanes
 from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT
+from tests.services.worker.test_holds import HOLD_POINTS
 
 AT_ONCE = 5
 
@@ -62,7 +63,7 @@ def test_something_was_killed_at_every_point_that_the_code_names(
         case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop
     }
     of_postal = {point for point in named() if point.startswith("postal:")}
-    elsewhere = {*WHERE_MAILS_WAIT.values(), *MOVE_POINTS, *UNDELETE_POINTS}
+    elsewhere = {*WHERE_MAILS_WAIT.values(), *MOVE_POINTS, *UNDELETE_POINTS, *HOLD_POINTS}
     assert killed_at == named() - elsewhere - of_postal
 
 

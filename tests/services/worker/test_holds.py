@@ -29,6 +29,8 @@ __all__ = ["rabbit"]
 CONTENT = b"A: b\r\n\r\nheld"
 QUICK = Tuning(holds_every=0.1)
 
+HOLD_POINTS = ("hold:copied",)
+
 
 def to(name: str, *domains: str) -> Mail:
     return mail(name, recipients=tuple(f"bob@{domain}" for domain in domains))
@@ -200,7 +202,7 @@ async def test_a_connection_that_is_lost_while_the_queue_is_held_does_not_consum
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param("delay:row-written", marks=pytest.mark.soak), "hold:copied"]
+    "point", [pytest.param("delay:row-written", marks=pytest.mark.soak), *HOLD_POINTS]
 )
 async def test_a_worker_that_is_killed_while_it_sets_a_mail_aside_doubles_nothing(
     spool: Any, fresh_module: Any, point: str
