@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mailslice.actions.preview import Selection
@@ -126,11 +125,7 @@ def _undelete(
         facts = dict(came.as_json())
         outcome.ids = {str(old): str(new) for old, new in came.ids.items()}
         outcome.counts = {name: int(str(facts[name])) for name in facts if name != "ids"}
-    if came.lost or came.doubtful:
-        outcome.failed = (
-            f"{came.lost} mails have no content any more, {came.doubtful} may have been delivered "
-            "(accept_duplicates brings them back)"
-        )
+    outcome.failed = came.problem("accept_duplicates")
 
 
 def _hold(
@@ -178,12 +173,7 @@ def _retry(
             return retried, await deliver_due(worker, retried.retried)
 
     retried, pending = asyncio.run(work())
-    counts = {
-        "retried": len(retried.retried),
-        "soon": retried.soon,
-        "inHandler": retried.in_handler,
-        "deleted": retried.deleted,
-    }
+    counts = retried.counts
     outcome.counts = counts | {"pending": pending} | _gone(selection, sum(counts.values()))
     outcome.ids = [str(one) for one in retried.retried[:_MOST_IDS]]
 
@@ -204,22 +194,9 @@ def _move(
             outcome=moved,
         )
     finally:
-        outcome.counts = {
-            "moved": len(moved.moved),
-            "gone": moved.gone,
-            "inHandler": moved.in_handler,
-            "contentLost": moved.lost,
-            "pending": moved.pending,
-            "doubtful": moved.doubtful,
-        }
-        pairs = islice(moved.moved.items(), _MOST_IDS)
-        outcome.ids = {str(old): str(new) for old, new in pairs}
-    if moved.pending or moved.doubtful:
-        outcome.failed = (
-            f"{moved.pending} mails are in a handler yet (move again to finish), {moved.doubtful} "
-            "of a move that was cut off may have been delivered since (accept_duplicates moves "
-            "them); their content is kept"
-        )
+        outcome.counts = moved.counts
+        outcome.ids = moved.shown_ids(_MOST_IDS)
+    outcome.failed = moved.problem("accept_duplicates")
 
 
 def _republish(

@@ -157,7 +157,7 @@ def literal(text: str) -> str:
     return re.sub(r"([*?\\])", r"\\\1", text) if is_pattern(text) else text
 
 
-def said(text: str | None) -> str | None:
+def of_literal(text: str | None) -> str | None:
     """What `literal` was given."""
     return re.sub(r"\\(.)", r"\1", text) if text and is_pattern(text) else text
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from mailslice.admin.leased_lock import LEASE, LeasedLock
@@ -61,6 +62,32 @@ class MoveOutcome:
     lost: int = 0
     pending: int = 0
     doubtful: int = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """For answers and decisions."""
+        return {
+            "moved": len(self.moved),
+            "gone": self.gone,
+            "inHandler": self.in_handler,
+            "contentLost": self.lost,
+            "pending": self.pending,
+            "doubtful": self.doubtful,
+        }
+
+    def shown_ids(self, limit: int) -> dict[str, str]:
+        """New enqueue ids by the old, of the first mails."""
+        return {str(old): str(new) for old, new in islice(self.moved.items(), limit)}
+
+    def problem(self, option: str) -> str | None:
+        """Why mails are left, and the option that moves those in doubt; None: none is."""
+        if not (self.pending or self.doubtful):
+            return None
+        return (
+            f"{self.pending} mails are in a handler yet (move again to finish), {self.doubtful} "
+            f"of a move that was cut off may have been delivered since ({option} moves them); "
+            "their content is kept"
+        )
 
 
 @dataclass(frozen=True, slots=True)

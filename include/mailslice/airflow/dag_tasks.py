@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from mailslice.actions.request import MailAction, literal, said
+from mailslice.actions.request import MailAction, literal, of_literal
 from mailslice.actions.run import ANY, MAIL_ACTIONS, result_of
 from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
@@ -199,7 +199,7 @@ def _about(one: DagRunState, type_: TaskType) -> dict[str, Any]:
     if "queue" in one.conf:
         about |= {"mailQueueName": one.conf["queue"], "queue": one.conf["queue"]}
     if type_ is TaskType.DELETE:
-        about |= {name: said(one.conf.get(name)) for name in _TEXTS}
+        about |= {name: of_literal(one.conf.get(name)) for name in _TEXTS}
     if type_ is TaskType.REPUBLISH:
         age = parse_duration(str(one.conf.get("older_than") or "0s"), "older_than")
         about |= {"mailQueue": one.conf.get("queue"), "olderThan": instant(one.queued - age)}

@@ -136,11 +136,8 @@ def undelete(
             record(opened.settings, "queue undelete", queue, reason, **facts)
     about = outcome.as_json()
     out.one({"queue": queue, **{one: about[one] for one in about if out.as_json or one != "ids"}})
-    if outcome.lost or outcome.doubtful:
-        raise SomeFailed(
-            f"queue undelete: {outcome.lost} mails have no content any more, {outcome.doubtful} "
-            "may have been delivered (--accept-duplicates brings them back)"
-        )
+    if problem := outcome.problem("--accept-duplicates"):
+        raise SomeFailed(f"queue undelete: {problem}")
 
 
 def _restorable(mails: "Iterable[list[DeletedMail]]", *, accept_duplicates: bool) -> int:

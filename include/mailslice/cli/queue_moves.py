@@ -1,6 +1,5 @@
 """`mailslice queue retry` and `queue move`: mails that wait are brought on their way."""
 
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,10 +33,10 @@ from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
     from mailslice.admin.filters import MailFilter
-    from mailslice.worker.retrying import Retried
-
 
 __all__ = ["app"]
+_MOST_IDS = 100
+"""Of the mails, in the record of a decision."""
 
 
 @command(app, "retry")
@@ -74,10 +73,10 @@ def retry(
             return outcome, pending
 
     outcome, pending = run(work())
-    about = _counts(outcome) | ({"dryRun": True} if dry_run else {"pending": pending})
+    about = outcome.counts | ({"dryRun": True} if dry_run else {"pending": pending})
     if not dry_run:
         facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:_MOST_IDS]}
-        record(settings, "queue retry", queue, reason, **_counts(outcome), **facts)
+        record(settings, "queue retry", queue, reason, **outcome.counts, **facts)
     if pending:
         out.note(f"{pending} mails are due, and not in the work queue yet: a worker brings them")
     out.one({"queue": queue, **about})
@@ -170,34 +169,9 @@ def _move(
             outcome=outcome,
         )
     finally:
-        about: dict[str, object] = {
-            "moved": len(outcome.moved),
-            "gone": outcome.gone,
-            "inHandler": outcome.in_handler,
-            "contentLost": outcome.lost,
-            "pending": outcome.pending,
-            "doubtful": outcome.doubtful,
-        }
-        ids = dict(islice(outcome.moved.items(), _MOST_IDS))
+        ids = outcome.shown_ids(_MOST_IDS)
         facts = {"to": into, "filter": mail_filter.as_json(), "ids": ids}
-        record(opened.settings, "queue move", queue, reason, **about, **facts)
-    out.one({"queue": queue, "to": into, **about})
-    if outcome.doubtful or outcome.pending:
-        raise SomeFailed(
-            f"queue move: {outcome.pending} mails are in a handler yet (move again to finish), "
-            f"{outcome.doubtful} of a move that was cut off may have been delivered since "
-            "(--accept-duplicates moves them); their content is kept"
-        )
-
-
-_MOST_IDS = 100
-"""Of the mails, in the record of a decision."""
-
-
-def _counts(outcome: "Retried") -> dict[str, object]:
-    return {
-        "retried": len(outcome.retried),
-        "soon": outcome.soon,
-        "inHandler": outcome.in_handler,
-        "deleted": outcome.deleted,
-    }
+        record(opened.settings, "queue move", queue, reason, **outcome.counts, **facts)
+    out.one({"queue": queue, "to": into, **outcome.counts})
+    if problem := outcome.problem("--accept-duplicates"):
+        raise SomeFailed(f"queue move: {problem}")

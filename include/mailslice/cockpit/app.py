@@ -197,7 +197,7 @@ class Pages:
         if pieces is None:
             raise HTTPException(404, f"{queue} has no live mail {id}")
         who = getattr(request.state, "who", "unknown")
-        views.record_look(self._facts, who, one.queue, id)
+        views.record_content_access(self._facts, who, one.queue, id)
         headers = {"Content-Disposition": f'attachment; filename="{enqueue_id(id)}.eml"'}
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 

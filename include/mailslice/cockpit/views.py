@@ -372,7 +372,7 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
     return dict(json.loads(json.dumps(found, default=plain)))
 
 
-def record_look(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
+def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
     """Keep who looked at the content of which mail, before it is shown."""
     now = facts.now
     about = {"time": iso(now), "who": who, "action": "mail content", "queue": queue, "mail": id_}

@@ -39,6 +39,16 @@ class Retried:
     in_handler: int = 0
     deleted: int = 0
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """For answers and decisions."""
+        return {
+            "retried": len(self.retried),
+            "soon": self.soon,
+            "inHandler": self.in_handler,
+            "deleted": self.deleted,
+        }
+
 
 async def retry_now(
     worker: QueueWorker,

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from mailslice.actions.preview import Selection, keep, previewed
-from mailslice.actions.request import MOST_GIVEN, ActionRequest, literal, said
+from mailslice.actions.request import MOST_GIVEN, ActionRequest, literal, of_literal
 from mailslice.codec.wildcards import Wildcard
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import BadInput, Refused
@@ -153,7 +153,7 @@ def test_a_literal_text_matches_itself_alone(text):
     matches = name.matches if isinstance(name, Wildcard) else name.__eq__
     assert matches(text)
     assert not any(map(matches, ("", "other", f"{text}x", text.replace("*", "xx") + "x")))
-    assert said(literal(text)) == text
+    assert of_literal(literal(text)) == text
 
 
 def test_a_republish_takes_an_age_and_has_no_preview():

@@ -71,6 +71,15 @@ class Undeleted:
             "ids": self.ids,
         }
 
+    def problem(self, option: str) -> str | None:
+        """Why mails stay deleted, and the option that brings back those in doubt; None: none do."""
+        if not (self.lost or self.doubtful):
+            return None
+        return (
+            f"{self.lost} mails have no content any more, {self.doubtful} may have been delivered "
+            f"({option} brings them back)"
+        )
+
 
 def undelete(
     stores: Stores,

@@ -166,7 +166,7 @@ class StuckMessages:
     def _act(self, planned: PlannedRow, row: QueuedMessage) -> PostalAction:
         """Look, decide, change; again where Postal wrote about the message meanwhile."""
         for _ in range(LOOKS):
-            surveyed = self._look(planned, row)
+            surveyed = self._survey_again(planned, row)
             action = self._plan.action(surveyed, self._plan.mode)
             if action is PostalAction.RETRIED and self._would_double(row):
                 action = PostalAction.CLOSED
@@ -202,7 +202,7 @@ class StuckMessages:
         """Whether the queue has the message twice: two workers would send both rows."""
         return not self._plan.accept_duplicates and self._queue.has_other(row)
 
-    def _look(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
+    def _survey_again(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
         """PostalState and stage as Postal's rows say it now."""
         if planned.is_locked:
             groups = {row.lock: len(self._batches[planned.lock])}

@@ -167,7 +167,7 @@ class Deliveries:
             self._slots.changed.set()
         elif self._obeying is None or self._obeying.done():
             self._obeying = asyncio.create_task(self._obey(self._holds), name="holds-obey")
-        self._preparer.set_held_aside()
+        self._preparer.delay_held()
 
     async def _obey(self, holds: HoldWatch) -> None:
         """Consumes, or not, until that is what the holds say."""

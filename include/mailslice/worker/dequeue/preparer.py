@@ -137,7 +137,7 @@ class Preparer:
         else:
             await self.prepare(slot)
 
-    def set_held_aside(self) -> None:
+    def delay_held(self) -> None:
         """Of mails that are ready, those of a domain that is held now: they are not handed out."""
         for slot in list(self._slots):
             ready = slot.ready

@@ -63,10 +63,10 @@ class HoldWatch:
 
     async def _run(self) -> None:
         while True:
-            await self._look()
+            await self._refresh()
             await asyncio.sleep(self._context.tuning.holds_every)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         was_known = self.is_known
         try:
             self._rows = await self._read()
@@ -76,7 +76,7 @@ class HoldWatch:
             self._known()
         before = self.active
         self.active = ActiveHolds.at(self._context.clock(), self._rows)
-        self._tell(before)
+        self._log_changes(before)
         if not was_known or self.active != before:
             for listener in [*self._listeners]:
                 listener()
@@ -113,7 +113,7 @@ class HoldWatch:
         )
         self._context.statistics.holds_unknown = 1
 
-    def _tell(self, before: ActiveHolds) -> None:
+    def _log_changes(self, before: ActiveHolds) -> None:
         """Log what is held now, and what not any more."""
         known = {hold.domain: hold for hold in before.all}
         for hold in self.active.all:
