@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
-from uuid import UUID
 
 from mailslice.admin.filters import MailFilter
-from mailslice.codec.wildcards import Wildcard, is_pattern
+from mailslice.codec.wildcards import is_pattern
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.holds import held_domain
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import QueueName, parse_enqueue_id
 from mailslice.model.names import queue_name
 
 MOST_GIVEN = 10_000
@@ -63,13 +62,13 @@ class MailTexts:
         """The filter; `*` and `?` are wildcards. Raises BadInput naming the field."""
         if len(self.ids) > MOST_GIVEN:
             raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MOST_GIVEN} are")
-        return MailFilter(
-            sender=_pattern(self.sender),
-            recipient=_pattern(self.recipient),
-            domain=_pattern(self.domain),
-            name=_pattern(self.name, ignore_case=False),
+        return MailFilter.of_texts(
+            sender=self.sender or None,
+            recipient=self.recipient or None,
+            domain=self.domain or None,
+            name=self.name or None,
             older_than=parse_duration(self.older_than, "older_than") if self.older_than else None,
-            ids=frozenset(map(enqueue_id, self.ids)) if self.ids else None,
+            ids=[parse_enqueue_id(one, "ids") for one in self.ids] if self.ids else None,
         )
 
 
@@ -137,7 +136,9 @@ class ActionRequest:
         return cls(
             queue_name(str(values.get("queue") or "")),
             MailAction(action),
-            MailTexts(**texts, ids=tuple(sorted({str(enqueue_id(str(one))) for one in ids}))),
+            MailTexts(
+                **texts, ids=tuple(sorted({str(parse_enqueue_id(str(one), "ids")) for one in ids}))
+            ),
             queue_name(str(to)) if to else None,
             str(run)[:200] if run else None,
             str(values["lasts"])[:50] if values.get("lasts") else None,
@@ -160,18 +161,3 @@ def literal(text: str) -> str:
 def of_literal(text: str | None) -> str | None:
     """What `literal` was given."""
     return re.sub(r"\\(.)", r"\1", text) if text and is_pattern(text) else text
-
-
-def enqueue_id(text: str) -> EnqueueId:
-    """Raises BadInput for what is no UUID."""
-    try:
-        return EnqueueId(UUID(text))
-    except ValueError:
-        raise BadInput(f"enqueue id {text[:60]!r} is not allowed: give a UUID") from None
-
-
-def _pattern(text: str | None, *, ignore_case: bool = True) -> str | Wildcard | None:
-    """A Wildcard where the text has * or ?; None where it is empty."""
-    if not text or not is_pattern(text):
-        return text or None
-    return Wildcard(text, ignore_case=ignore_case)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
@@ -14,7 +14,7 @@ from mailslice.codec.addresses import (
     folded,
     same,
 )
-from mailslice.codec.wildcards import Wildcard
+from mailslice.codec.wildcards import Wildcard, is_pattern
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, Mail, ViewRow
@@ -50,6 +50,44 @@ class MailFilter:
             raise BadInput(f"older than {self.older_than}: a duration is not negative")
         if self.ids is not None and len(self.ids) > MOST_IDS:
             raise BadInput(f"{len(self.ids)} enqueue ids are not allowed; at most {MOST_IDS} are")
+
+    @classmethod
+    def of_texts(
+        cls,
+        *,
+        sender: str | None = None,
+        recipient: str | None = None,
+        domain: str | None = None,
+        name: str | None = None,
+        older_than: timedelta | None = None,
+        ids: Iterable[EnqueueId] | None = None,
+        prefix: str = "",
+    ) -> MailFilter:
+        """The filter of what people write: a text with `*` or `?` is a pattern.
+
+        `prefix` stands before a field's name in errors: `--` for options. Raises BadInput.
+        """
+        if domain is not None and (not domain or "@" in domain or domain != domain.strip()):
+            raise BadInput(
+                f"{prefix}domain: {domain[:60]!r} is not a domain; allowed: what stands behind the "
+                "@ of an address, such as example.net or *.example.net"
+            )
+        patterns: dict[str, _Text | None] = {
+            "sender": sender,
+            "recipient": recipient,
+            "domain": domain,
+            "name": name,
+        }
+        checks = {"sender": checked_sender, "recipient": checked_address}
+        for field, text in patterns.items():
+            if isinstance(text, str) and is_pattern(text):
+                try:
+                    patterns[field] = Wildcard(text, ignore_case=field != "name")
+                except BadInput as error:
+                    raise BadInput(f"{prefix}{field}: {error}") from None
+            elif isinstance(text, str) and field in checks:
+                patterns[field] = checks[field](text, prefix + field) or NULL_SENDER
+        return cls(**patterns, older_than=older_than, ids=None if ids is None else frozenset(ids))
 
     @property
     def is_empty(self) -> bool:

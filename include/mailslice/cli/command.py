@@ -1,7 +1,8 @@
 """Commands: each takes --json and --debug, before or after its name, and an `Output` first."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from functools import wraps
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from typer.core import TyperCommand
 from mailslice.cli.arguments import check_text
 from mailslice.cli.examples import ExampleCommand
 from mailslice.cli.output import Output
+from mailslice.cli.selection import MailOptions
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import load_settings
 
@@ -63,7 +65,10 @@ def _check_reason(path: str, reason: str | None) -> None:
 def command(
     app: typer.Typer, name: str, cls: type[TyperCommand] = ExampleCommand
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register `function(out, ...)` as the command `name` of `app`; `main` acts on --debug."""
+    """Register `function(out, ...)` as the command `name` of `app`; `main` acts on --debug.
+
+    A parameter of the type MailOptions stands for the options of a filter.
+    """
     keyword = inspect.Parameter.KEYWORD_ONLY
     everywhere = [
         inspect.Parameter("as_json", keyword, default=False, annotation=Json),
@@ -79,7 +84,7 @@ def command(
         takes_context = own.pop("ctx", None) is not None
         parameters = [
             inspect.Parameter("ctx", keyword, annotation=typer.Context),
-            *(parameter.replace(kind=keyword) for parameter in own.values()),
+            *(parameter.replace(kind=keyword) for parameter in _expanded(own.values())),
             *everywhere,
         ]
 
@@ -92,6 +97,10 @@ def command(
                     check_text(word.replace("_", " "), value)
             if "reason" in values and not values.get("dry_run"):
                 _check_reason(ctx.command_path, values["reason"])
+            for one in own.values():
+                if one.annotation is MailOptions:
+                    options = {field.name: values.pop(field.name) for field in fields(MailOptions)}
+                    values[one.name] = MailOptions(**options)
             context = {"ctx": ctx} if takes_context else {}
             function(Output(ctx.meta[_JSON]), **context, **values)
 
@@ -101,3 +110,15 @@ def command(
         return function
 
     return register
+
+
+def _expanded(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """One of MailOptions becomes those of its fields."""
+    for parameter in parameters:
+        if parameter.annotation is MailOptions:
+            for field in fields(MailOptions):
+                yield inspect.Parameter(
+                    field.name, parameter.kind, default=field.default, annotation=field.type
+                )
+        else:
+            yield parameter

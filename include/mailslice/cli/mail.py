@@ -22,11 +22,10 @@ from mailslice.cli.arguments import (
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
-from mailslice.cli.selection import enqueue_id as parsed_id
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
@@ -45,7 +44,13 @@ def show(
         str | None, option("--name NAME", "Name of the mail; several mails may have it.")
     ] = None,
     enqueue_id: Annotated[
-        EnqueueId | None, typer.Option("--id", parser=parsed_id, metavar="ID", help="Enqueue id.")
+        EnqueueId | None,
+        typer.Option(
+            "--id",
+            parser=partial(parse_enqueue_id, option="--id"),
+            metavar="ID",
+            help="Enqueue id.",
+        ),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Write the content itself to stdout, byte for byte.")

@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
-from uuid import UUID
 
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable, TryAgain
+from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
 
 if TYPE_CHECKING:
@@ -49,9 +48,8 @@ class Wanted:
     @classmethod
     def of(cls, text: str) -> Wanted:
         """An enqueue id where the text is a UUID, else a name."""
-        with suppress(ValueError):
-            return cls(ids={EnqueueId(UUID(text))})
-        return cls(name=text)
+        enqueue_id = _enqueue_id(text)
+        return cls(name=text) if enqueue_id is None else cls(ids={enqueue_id})
 
     def matches(self, enqueue_id: EnqueueId | None, name: str | None) -> bool:
         return enqueue_id in self.ids or (self.name is not None and name == self.name)
@@ -164,7 +162,7 @@ class Trace:
     def _add_events(self, events: Iterable[Mapping[str, Any]]) -> None:
         wanted, later = self._wanted, []
         for event in events:
-            enqueue_id = _uuid(event.get("enqueueId"))
+            enqueue_id = _enqueue_id(event.get("enqueueId"))
             if not wanted.matches(enqueue_id, event.get("name")):
                 continue
             if enqueue_id is not None and wanted.name is not None:
@@ -297,7 +295,7 @@ class Trace:
             return
         audit = newest_audit(self._stores, queue)
         for mail in audit.mails(_artifacts(self._stores)) if audit is not None else ():
-            enqueue_id = _uuid(mail.enqueue_id)
+            enqueue_id = _enqueue_id(mail.enqueue_id)
             if wanted.matches(enqueue_id, mail.name):
                 says = f"{mail.verdict} in audit {audit.run if audit else ''}: {mail.why}"
                 made_at = audit.made_at if audit is not None else None
@@ -320,8 +318,6 @@ def raise_for(trace: Trace, text: str) -> None:
     """StoreUnavailable when a store is away, or an unread place may know it; else BadInput when
     none knows it.
     """
-    from mailslice.model.errors import BadInput
-
     unanswered = trace.unanswered
     if trace.away or (unanswered and not trace.is_known):
         raise StoreUnavailable(
@@ -341,7 +337,7 @@ def _artifacts(stores: Stores) -> Any:
     return artifacts(stores.settings)
 
 
-def _uuid(text: object) -> EnqueueId | None:
-    with suppress(ValueError):
-        return EnqueueId(UUID(str(text)))
+def _enqueue_id(text: object) -> EnqueueId | None:
+    with suppress(BadInput):
+        return parse_enqueue_id(str(text))
     return None

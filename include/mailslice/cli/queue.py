@@ -13,7 +13,6 @@ from mailslice.cli.arguments import (
     DryRun,
     Limit,
     NoUndo,
-    OlderThan,
     Queue,
     Reason,
     Yes,
@@ -33,18 +32,10 @@ from mailslice.cli.queue_session import (
     run,
     who,
 )
-from mailslice.cli.selection import (
-    DomainLike,
-    Ids,
-    NameLike,
-    RecipientLike,
-    SenderLike,
-    enqueue_id,
-    selection,
-)
+from mailslice.cli.selection import MailOptions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import CONTENT_START, RabbitNames
 from mailslice.model.settings import load_settings
 
@@ -118,17 +109,12 @@ def browse(
     queue: Queue,
     *,
     limit: Limit = None,
-    sender: SenderLike = None,
-    recipient: RecipientLike = None,
-    domain: DomainLike = None,
-    name: NameLike = None,
-    ids: Ids = None,
-    older_than: OlderThan = None,
+    mails: MailOptions,
     after: Annotated[
         EnqueueId | None,
         typer.Option(
             "--after",
-            parser=partial(enqueue_id, option_name="--after"),
+            parser=partial(parse_enqueue_id, option="--after"),
             metavar="ID",
             help="The mails behind this one: the last of the page before. It may be done by now.",
         ),
@@ -152,9 +138,7 @@ def browse(
     ] = False,
 ) -> None:
     """The mails of the queue, oldest first, without their content."""
-    mail_filter = selection(
-        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
-    )
+    mail_filter = mails.parsed()
     with open_queue(queue) as opened:
         found = opened.queue.browse(mail_filter, None if due_before else limit, after)
         rows = shapes.with_next_delivery(opened.stores, queue, found)
@@ -246,12 +230,7 @@ def delete(
     out: Output,
     queue: Queue,
     *,
-    sender: SenderLike = None,
-    recipient: RecipientLike = None,
-    domain: DomainLike = None,
-    name: NameLike = None,
-    ids: Ids = None,
-    older_than: OlderThan = None,
+    mails: MailOptions,
     yes: Yes = False,
     dry_run: DryRun = False,
     no_undo: NoUndo = False,
@@ -264,16 +243,14 @@ def delete(
     """
     from mailslice.admin.deletions import Deletion
 
-    if all(one is None for one in (sender, recipient, domain, name, ids)):
+    if not mails.name_mails:
         raise BadInput(
             f"queue delete {queue}: give at least one of --sender, --recipient, --name, "
             "--domain, --id (--older-than only narrows them; queue clear deletes all)"
         )
     if not dry_run:
         need_yes(yes, "queue delete")
-    mail_filter = selection(
-        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
-    )
+    mail_filter = mails.parsed()
     with open_queue(queue) as opened:
         deletion = Deletion(who(), reason or "", undo=not no_undo)
         _delete(out, opened, mail_filter, deletion, yes=yes, dry_run=dry_run)
@@ -325,19 +302,12 @@ def export(
     ],
     *,
     limit: Limit = None,
-    sender: SenderLike = None,
-    recipient: RecipientLike = None,
-    domain: DomainLike = None,
-    name: NameLike = None,
-    ids: Ids = None,
-    older_than: OlderThan = None,
+    mails: MailOptions,
 ) -> None:
     """Write the mails of a queue as .eml files, byte for byte. They stay in the queue."""
     from mailslice.cli.exporting import export_mails
 
-    mail_filter = selection(
-        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
-    )
+    mail_filter = mails.parsed()
     with open_queue(queue) as opened:
         rows = opened.queue.browse(mail_filter, limit)
         export_mails(out, opened.queue, rows, folder)

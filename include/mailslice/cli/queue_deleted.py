@@ -6,19 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mailslice.cli.arguments import DryRun, Limit, OlderThan, Queue, Reason, Yes, option
+from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes, option
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
 from mailslice.cli.queue_session import confirm, need_yes, open_queue, record
-from mailslice.cli.selection import (
-    DomainLike,
-    Ids,
-    NameLike,
-    RecipientLike,
-    SenderLike,
-    selection,
-)
+from mailslice.cli.selection import MailOptions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, SomeFailed
 
@@ -41,12 +34,7 @@ def deleted(
     queue: Queue,
     *,
     run: RunOption = None,
-    sender: SenderLike = None,
-    recipient: RecipientLike = None,
-    domain: DomainLike = None,
-    name: NameLike = None,
-    ids: Ids = None,
-    older_than: OlderThan = None,
+    mails: MailOptions,
     limit: Limit = None,
     runs: Annotated[
         bool, typer.Option("--runs", help="A line for each delete and clear, not for each mail.")
@@ -55,9 +43,7 @@ def deleted(
     """Mails that people deleted and 'queue undelete' can bring back, the newest run first."""
     from mailslice.admin.deletions import deleted_mails, deleted_runs
 
-    mail_filter = selection(
-        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
-    )
+    mail_filter = mails.parsed()
     if runs and not (mail_filter.is_empty and run is None):
         raise BadInput("queue deleted --runs: it counts whole runs; give no filter and no --run")
     with open_queue(queue) as opened:
@@ -66,8 +52,8 @@ def deleted(
             lines = deleted_runs(stores, opened.queue.name, now)
             out.rows(islice(lines, limit), _RUN_COLUMNS, empty="nothing that was deleted is kept")
             return
-        mails = deleted_mails(stores, opened.queue.name, now, mail_filter, run)
-        rows = (mail.as_json() for mail in chain.from_iterable(mails))
+        batches = deleted_mails(stores, opened.queue.name, now, mail_filter, run)
+        rows = (mail.as_json() for mail in chain.from_iterable(batches))
         out.rows(islice(rows, limit), _COLUMNS, empty="no deleted mail is kept")
 
 
@@ -77,11 +63,7 @@ def undelete(
     queue: Queue,
     *,
     run: RunOption = None,
-    sender: SenderLike = None,
-    recipient: RecipientLike = None,
-    domain: DomainLike = None,
-    name: NameLike = None,
-    ids: Ids = None,
+    mails: MailOptions,
     accept_duplicates: Annotated[
         bool,
         typer.Option(
@@ -101,23 +83,24 @@ def undelete(
     """
     from mailslice.admin import deletions
 
-    if all(one is None for one in (run, sender, recipient, domain, name, ids)):
+    if run is None and not mails.name_mails:
         raise BadInput(
             f"queue undelete {queue}: give at least one of --run, --name, --id, --sender, "
-            f"--recipient, --domain; queue deleted {queue} --runs shows the runs"
+            f"--recipient, --domain (--older-than only narrows them); "
+            f"queue deleted {queue} --runs shows the runs"
         )
     if not dry_run:
         need_yes(yes, "queue undelete")
-    mail_filter = selection(sender=sender, recipient=recipient, domain=domain, name=name, ids=ids)
+    mail_filter = mails.parsed()
     with open_queue(queue) as opened:
         stores, outcome = opened.stores, deletions.Undeleted()
 
-        def mails() -> "Iterator[list[DeletedMail]]":
+        def restorable() -> "Iterator[list[DeletedMail]]":
             now = system_clock()
             return deletions.deleted_mails(stores, opened.queue.name, now, mail_filter, run)
 
         if dry_run or not yes:
-            count = _restorable(mails(), accept_duplicates=accept_duplicates)
+            count = _count(restorable(), accept_duplicates=accept_duplicates)
             if dry_run:
                 out.one({"queue": queue, "undeleted": count, "dryRun": True})
                 return
@@ -127,7 +110,7 @@ def undelete(
                 stores,
                 opened.queue.name,
                 system_clock,
-                mails(),
+                restorable(),
                 outcome,
                 accept_duplicates=accept_duplicates,
             )
@@ -140,7 +123,7 @@ def undelete(
         raise SomeFailed(f"queue undelete: {problem}")
 
 
-def _restorable(mails: "Iterable[list[DeletedMail]]", *, accept_duplicates: bool) -> int:
+def _count(mails: "Iterable[list[DeletedMail]]", *, accept_duplicates: bool) -> int:
     return sum(
         not mail.is_back and (accept_duplicates or not mail.may_be_delivered)
         for mail in chain.from_iterable(mails)

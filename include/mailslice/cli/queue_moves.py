@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mailslice.cli.arguments import DryRun, Limit, OlderThan, Queue, Reason, Yes
+from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
@@ -17,14 +17,7 @@ from mailslice.cli.queue_session import (
     run,
     who,
 )
-from mailslice.cli.selection import (
-    DomainLike,
-    Ids,
-    NameLike,
-    RecipientLike,
-    SenderLike,
-    selection,
-)
+from mailslice.cli.selection import MailOptions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, SomeFailed
 from mailslice.model.mail import QueueName
@@ -44,12 +37,7 @@ def retry(
     out: Output,
     queue: Queue,
     *,
-    sender: SenderLike = None,
-    recipient: RecipientLike = None,
-    domain: DomainLike = None,
-    name: NameLike = None,
-    ids: Ids = None,
-    older_than: OlderThan = None,
+    mails: MailOptions,
     dry_run: DryRun = False,
     reason: Reason = None,
 ) -> None:
@@ -61,9 +49,7 @@ def retry(
     from mailslice.worker import open_worker
     from mailslice.worker.retrying import Retried, deliver_due, retry_now
 
-    mail_filter = selection(
-        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
-    )
+    mail_filter = mails.parsed()
     settings = load_settings()
 
     async def work() -> tuple[Retried, int]:
@@ -92,12 +78,7 @@ def move(
         QueueName, typer.Argument(parser=queue_name, metavar="TO", help="Queue that gets them.")
     ],
     *,
-    sender: SenderLike = None,
-    recipient: RecipientLike = None,
-    domain: DomainLike = None,
-    name: NameLike = None,
-    ids: Ids = None,
-    older_than: OlderThan = None,
+    mails: MailOptions,
     limit: Limit = None,
     accept_duplicates: Annotated[
         bool,
@@ -122,9 +103,7 @@ def move(
         raise BadInput(f"queue move: FROM and TO are one queue, {queue!r}; two are allowed")
     if not dry_run:
         need_yes(yes, "queue move")
-    mail_filter = selection(
-        sender=sender, recipient=recipient, domain=domain, name=name, ids=ids, older_than=older_than
-    )
+    mail_filter = mails.parsed()
     with open_queue(queue) as opened:
         queues.require(opened.stores, into)
         if dry_run or not yes:

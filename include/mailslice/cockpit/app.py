@@ -15,7 +15,6 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
-from mailslice.actions.request import enqueue_id
 from mailslice.actions.run import MAIL_ACTIONS
 from mailslice.cockpit import views
 from mailslice.cockpit.actions import Actions, Start
@@ -28,6 +27,7 @@ from mailslice.cockpit.writes import refusal
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, MailsliceError, TryAgain
+from mailslice.model.mail import parse_enqueue_id
 
 STATIC = Path(__file__).parent / "static"
 KINDS = {
@@ -198,7 +198,7 @@ class Pages:
             raise HTTPException(404, f"{queue} has no live mail {id}")
         who = getattr(request.state, "who", "unknown")
         views.record_content_access(self._facts, who, one.queue, id)
-        headers = {"Content-Disposition": f'attachment; filename="{enqueue_id(id)}.eml"'}
+        headers = {"Content-Disposition": f'attachment; filename="{parse_enqueue_id(id)}.eml"'}
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     def count(self, name: Text) -> JSONResponse:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mailslice.actions.request import MailTexts, enqueue_id
+from mailslice.actions.request import MailTexts
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
@@ -22,7 +22,7 @@ from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
 from mailslice.model.errors import TryAgain
-from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow, parse_enqueue_id
 
 if TYPE_CHECKING:
     from mailslice.admin.filters import MailFilter
@@ -83,7 +83,7 @@ def mails(
     from mailslice.admin.mail_queue import MailQueue
 
     mail_filter, now, end = wanted.parsed(), facts.now, time.monotonic() + _SECONDS
-    position = enqueue_id(after) if after else None
+    position = parse_enqueue_id(after) if after else None
     with facts.stores() as stores:
         found: list[ViewRow] = []
         cut, seen = None, None
@@ -109,7 +109,7 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
 
     queue = one.queue
     with facts.stores() as stores:
-        rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=enqueue_id(id_))
+        rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=parse_enqueue_id(id_))
         if not rows:
             return None
         item, (line,) = rows[0].item, _lines(stores, queue, rows)
@@ -192,7 +192,7 @@ def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
 
     with facts.stores() as stores:
         mail_queue = MailQueue(stores, queue, lambda: facts.now)
-        rows = mail_queue.find(enqueue_id=enqueue_id(id_))
+        rows = mail_queue.find(enqueue_id=parse_enqueue_id(id_))
         return mail_queue.pieces(rows[0]) if rows else None
 
 

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import NewType
 from uuid import UUID
 
+from mailslice.model.errors import BadInput
+
 QueueName = NewType("QueueName", str)
 EnqueueId = NewType("EnqueueId", UUID)
 """Identity of a queue entry: new for every enqueue.
@@ -15,6 +17,20 @@ EnqueueId = NewType("EnqueueId", UUID)
 A mail's name may occur twice, an enqueue id never.
 """
 BlobId = NewType("BlobId", str)
+
+
+def parse_enqueue_id(text: str, option: str = "enqueue id") -> EnqueueId:
+    """The enqueue id that `text` is; `option` is where it was given and goes into the error.
+
+    Raises BadInput.
+    """
+    try:
+        return EnqueueId(UUID(text))
+    except ValueError:
+        raise BadInput(
+            f"{option}: {text[:60]!r} is not an enqueue id; allowed: a UUID, as queue browse "
+            "shows it"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,15 @@ from uuid import uuid4
 import pytest
 
 from mailslice.admin.filters import MailFilter
-from mailslice.cli.selection import selection
+from mailslice.cli.selection import MailOptions
 from mailslice.codec.wildcards import Wildcard
 from mailslice.model.errors import BadInput
 
 ONE, TWO = uuid4(), uuid4()
+
+
+def selection(stdin=None, **options):
+    return MailOptions(**options).parsed(stdin)
 
 
 def test_ids_come_from_the_words_and_from_stdin():
