@@ -13,7 +13,7 @@ from fastapi import FastAPI, HTTPException
 
 from mailslice.cockpit.app import Schedule, cockpit
 from mailslice.cockpit.facts import Facts
-from mailslice.cockpit.rights import Guards, Right
+from mailslice.cockpit.rights import Guards, Right, Rights
 
 ROLES = {
     "viewer": Right.LOOK,
@@ -39,11 +39,17 @@ def guards_of(role: str) -> Guards:
     return {right: guard(right) for right in Right}
 
 
+def rights_of(role: str) -> Rights:
+    """Up to the most of the role."""
+    rights = frozenset(_ORDER[: _ORDER.index(ROLES[role]) + 1])
+    return lambda: rights
+
+
 def site(facts: Facts, schedules: Callable[[], Mapping[str, Schedule]] = dict) -> FastAPI:
     """The cockpit of each role at /far/away/ROLE/mailslice/."""
     outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for role in ROLES:
-        app = cockpit(facts, guards_of(role), schedules=schedules)
+        app = cockpit(facts, guards_of(role), schedules=schedules, rights=rights_of(role))
         outer.mount(f"/far/away/{role}/mailslice", app)
     return outer
 

@@ -142,6 +142,25 @@ def test_measurements_are_shaded_and_drawn(measured, visit):
     assert visitor.complaints == []
 
 
+def test_a_click_on_a_slice_shows_its_mails(measured, visit):
+    visitor = visit(measured)
+    page = visitor.go("queue?name=idle&tab=slices")
+    first = page.locator("#tab tbody tr").last  # the oldest: the newest is the first
+    expect(first).to_be_visible(timeout=30_000)
+    assert first.locator("td").nth(1).inner_text() == "1"
+    first.get_by_role("link").click()
+    expect(page.locator("#tab")).to_contain_text("1 mail, the oldest first")
+    assert visitor.names() == [IMAGE]
+    visitor.go("queue?name=idle&tab=slices")
+    over = page.locator(".uplot .u-over")
+    expect(over).to_be_visible()
+    box = over.bounding_box()
+    over.click(position={"x": 4, "y": box["height"] - 4})
+    expect(page.locator("#tab")).to_contain_text("1 mail, the oldest first")
+    assert visitor.names() == [IMAGE]
+    assert visitor.complaints == []
+
+
 def test_only_an_admin_gets_a_mails_content(site_of_words, visit):
     for role, allowed in (("op", False), ("admin", True)):
         visitor = visit(site_of_words, role)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
+from uuid import UUID
 
 from mailslice.admin.deletions.keeping import Deletion, delete_and_keep, mark_points
 from mailslice.admin.filters import MailFilter
@@ -41,15 +43,18 @@ class MailQueue:
         mail_filter: MailFilter = _ALL,
         limit: int | None = None,
         after: EnqueueId | None = None,
+        since: datetime | None = None,
     ) -> Iterator[ViewRow]:
         """Live mails, oldest first. Streams; with a limit it stops reading when it has enough.
 
         `after`: those behind that mail in this order, which need not be live any more. Raises
-        BadInput when no slice has its row.
+        BadInput when no slice has its row. Else `since`: from the slice of that start on.
         """
         if limit is not None and limit < 1:
             return iter(())
         position = None if after is None else self._position(after)
+        if position is None and since is not None:
+            position = since, datetime.min.replace(tzinfo=UTC), EnqueueId(UUID(int=0))
         at_a_time = min(limit, 1000) if limit is not None and mail_filter.is_empty else 1000
         rows = self._matching(self._remembering, mail_filter, at_a_time, position)
         return islice(rows, limit)

@@ -20,7 +20,7 @@ from mailslice.airflow import runs
 from mailslice.airflow.dag_settings import load_dag_settings
 from mailslice.airflow.dag_tasks import DagQueues, DagTasks
 from mailslice.airflow.deployments import deployments
-from mailslice.airflow.page_rights import guards_of
+from mailslice.airflow.page_rights import guards_of, rights_of
 from mailslice.cockpit.app import Schedule, cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.writes import refusal
@@ -65,7 +65,9 @@ def start(name: str, conf: Mapping[str, Any], who: str) -> str:
 
 guards = guards_of(dag_of("queue_cleanup"), dag_of(MAIL_ACTIONS))
 facts = Facts(load=DEPLOYMENT.settings)
-app = cockpit(facts, guards, dag_of=dag_of, schedules=schedules, start=start)
+app = cockpit(
+    facts, guards, dag_of=dag_of, schedules=schedules, start=start, rights=rights_of(guards)
+)
 james = webadmin(
     DagQueues(facts, runs, dag_of),
     DagTasks(runs, facts, dag_of),

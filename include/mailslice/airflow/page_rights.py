@@ -15,9 +15,9 @@ from typing import Any
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
-from fastapi import Depends, HTTPException, Request
+from fastapi import HTTPException, Request
 
-from mailslice.cockpit.rights import Guards, Right
+from mailslice.cockpit.rights import Guards, Right, Rights
 
 ADMIN = "admin"
 
@@ -29,14 +29,11 @@ def guards_of(dag: str, actions: str) -> Guards:
         for name in (dag, actions)
     )
 
-    def may_act(
-        request: Request,
-        user: GetUserDep,
-        _duties: Any = Depends(may_trigger),  # noqa: B008 - Annotated cannot name what is made here
-        _actions: Any = Depends(may_trigger_actions),  # noqa: B008
-    ) -> None:
+    def may_act(request: Request, user: GetUserDep) -> None:
         """Who may change pools operates this Airflow. Raises HTTPException 403."""
         request.state.who = user.get_name()
+        may_trigger(request, user)
+        may_trigger_actions(request, user)
         _require_op(user)
 
     return {
@@ -45,6 +42,22 @@ def guards_of(dag: str, actions: str) -> Guards:
         Right.ACT: may_act,
         Right.CONTENT: may_see_content,
     }
+
+
+def rights_of(guards: Guards) -> Rights:
+    """A dependency that gives the rights whose guards let the user pass."""
+
+    def passes(right: Right, request: Request, user: Any) -> bool:
+        try:
+            guards[right](request, user)
+        except HTTPException:
+            return False
+        return True
+
+    def ask(request: Request, user: GetUserDep) -> frozenset[Right]:
+        return frozenset(right for right in Right if passes(right, request, user))
+
+    return ask
 
 
 def _require_op(user: Any) -> None:

@@ -21,7 +21,7 @@ from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import data_docs
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rendering import Renderer
-from mailslice.cockpit.rights import Guards, Right
+from mailslice.cockpit.rights import Guards, Right, Rights, every_right
 from mailslice.cockpit.views import TABS, MailsFilter
 from mailslice.cockpit.writes import refusal
 from mailslice.maintenance.overview import QueueOverview
@@ -65,6 +65,8 @@ ROUTES = {
 """The right that each route asks for, and the method of Pages that answers."""
 POSTS = frozenset({"/preview", "/act"})
 """Routes that are asked by POST; the others by GET."""
+BUTTONS = frozenset({"/queue", "/mail", "/maintenance", "/preview", "/result"})
+"""Routes whose pages have buttons for some rights: they know all rights of who asks."""
 _MOST_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
 Text = Annotated[str, Query(max_length=320)]
@@ -91,11 +93,18 @@ def cockpit(
     dag_of: Callable[[str], str] = str,
     schedules: Schedules = dict,
     start: Start | None = None,
+    rights: Rights = every_right,
 ) -> FastAPI:
     """The app. `dag_of`: duty -> id of its DAG. Who acts is `request.state.who`, by the guards.
 
-    `start` starts runs that act on mails; None: nobody can.
+    `start` starts runs that act on mails; None: nobody can. `rights` decides what is shown; what
+    is let through, the guards do.
     """
+
+    # Annotated cannot name what is an argument here.
+    def note_rights(request: Request, all_rights: Any = Depends(rights)) -> None:  # noqa: B008
+        request.state.rights = all_rights
+
     app = FastAPI(title="mailslice", docs_url=None, redoc_url=None, openapi_url=None)
     pages = Pages(facts, dag_of, schedules, start)
     for path, (right, method) in ROUTES.items():
@@ -103,7 +112,10 @@ def cockpit(
             path,
             getattr(pages, method),
             methods=["POST" if path in POSTS else "GET"],
-            dependencies=[Depends(guards[right])],
+            dependencies=[
+                Depends(guards[right]),
+                *([Depends(note_rights)] if path in BUTTONS else []),
+            ],
             response_class=HTMLResponse,
         )
     app.add_exception_handler(MailsliceError, pages.explain)
@@ -138,6 +150,7 @@ class Pages:
 
     def queue(  # noqa: PLR0917 - the fields of the form
         self,
+        request: Request,
         name: Text,
         tab: Text = "mails",
         sender: Text = "",
@@ -145,6 +158,7 @@ class Pages:
         domain: Text = "",
         mail: Text = "",
         older_than: Text = "",
+        slice: Text = "",  # noqa: A002 - the name in the address
         after: Text = "",
     ) -> HTMLResponse:
         """One queue: its figures, and one of TABS."""
@@ -157,30 +171,38 @@ class Pages:
             "domain": domain,
             "mail": mail,
             "older_than": older_than,
+            "slice": slice,
         }
         wanted = MailsFilter(**{field: text or None for field, text in fields.items()})
+        of_tab = _tab(self._facts, one, tab, wanted, after)
+        about, whom = _filter(fields), "All that match" if wanted.any else "All mails"
+        if slice and of_tab.get("page"):  # no action goes by slices
+            about = {"ids": [str(row["id"]) for row in of_tab["page"].rows]}
+            whom = "The mails of this page"
         return self._render(
             "queue.html",
             view="queue",
+            may=request.state.rights,
             one=one,
             tab=tab,
             tabs=TABS,
             problem=self._facts.snapshot().problem,
             refresh=0 if tab == "mails" else 10,
             fields=fields,
-            about={"queue": one.queue, **_filter(fields)},
-            whom="All that match" if wanted.any else "All mails",
+            about={"queue": one.queue, **about},
+            whom=whom,
             others=self._others(one.queue),
-            **_tab(self._facts, one, tab, wanted, after),
+            **of_tab,
         )
 
-    def mail(self, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002 - the name in the address
+    def mail(self, request: Request, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002
         """One mail: envelope, attributes, whether its content is there."""
         one = self._require(queue)
         found = views.mail(self._facts, one, id)
         return self._render(
             "mail.html",
             view="mail",
+            may=request.state.rights,
             queue=one.queue,
             id=id,
             mail=found,
@@ -212,12 +234,13 @@ class Pages:
         points = self._facts.trend(self._require(name).queue)
         return self._render("spark.html", **views.spark(points))
 
-    def maintenance(self) -> HTMLResponse:
+    def maintenance(self, request: Request) -> HTMLResponse:
         """Every duty: schedule, last run, what it did."""
         runs = self._facts.known("runs", views.all_runs)
         return self._render(
             "maintenance.html",
             view="maintenance",
+            may=request.state.rights,
             duties=views.duties(self._dag_of, self._schedules(), runs.value or []),
             runs=(runs.value or [])[: views.NEWEST],
             last=runs,
@@ -229,18 +252,20 @@ class Pages:
             raise HTTPException(404, f"duty {duty!r}; known: {', '.join(names())}")
         return self._render("form.html", **views.form(load(duty)))
 
-    def preview(self, asked: Asked) -> HTMLResponse:
+    def preview(self, request: Request, asked: Asked) -> HTMLResponse:
         """What an action on mails would be about, with the form that starts it."""
-        return self._render("preview.html", **self._actions.preview(asked))
+        may = request.state.rights
+        return self._render("preview.html", may=may, **self._actions.preview(asked))
 
     def act(self, request: Request, asked: Asked) -> JSONResponse:
         """Start the run that does what was previewed, as the user."""
         run = self._actions.act(asked, getattr(request.state, "who", "unknown"))
         return JSONResponse({"dag": self._dag_of(MAIL_ACTIONS), "run": run})
 
-    def result(self, queue: Text, run: Text) -> HTMLResponse:
+    def result(self, request: Request, queue: Text, run: Text) -> HTMLResponse:
         """What came of a run that acted on mails."""
-        return self._render("result.html", queue=queue, run=run, **self._actions.result(queue, run))
+        about = {"queue": queue, "run": run, "may": request.state.rights}
+        return self._render("result.html", **about, **self._actions.result(queue, run))
 
     def queues(self) -> JSONResponse:
         """As `mailslice queue list --json`, with the time of the figures."""
@@ -300,7 +325,7 @@ class Pages:
         return one
 
 
-def _filter(fields: Mapping[str, str]) -> dict[str, str]:
+def _filter(fields: Mapping[str, str]) -> dict[str, Any]:
     """What the form of the mails' list says, by the names that actions have."""
     return {"name" if field == "mail" else field: text for field, text in fields.items() if text}
 

@@ -22,3 +22,10 @@ class Right(StrEnum):
 
 Guards = Mapping[Right, Callable[..., Any]]
 """A FastAPI dependency for each right, which raises HTTPException for those who have it not."""
+Rights = Callable[..., frozenset[Right]]
+"""A FastAPI dependency that gives all rights of who asks: pages show no button beyond them."""
+
+
+def every_right() -> frozenset[Right]:
+    """Of a page whose visitors may do all."""
+    return frozenset(Right)

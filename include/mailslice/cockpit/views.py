@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
-from mailslice.model.errors import TryAgain
+from mailslice.model.errors import BadInput, TryAgain
 from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow, parse_enqueue_id
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class MailsFilter:
     domain: str | None = None
     mail: str | None = None
     older_than: str | None = None
+    slice: str | None = None
+    """Start of the slice whose mails alone are shown."""
 
     @property
     def any(self) -> bool:
@@ -61,10 +64,20 @@ class MailsFilter:
         return self != MailsFilter()
 
     def parsed(self) -> MailFilter:
-        """Raises BadInput naming the field."""
-        return MailTexts(
-            **{"name" if n == "mail" else n: v for n, v in asdict(self).items()}
-        ).parsed()
+        """All but the slice. Raises BadInput naming the field."""
+        texts = {"name" if n == "mail" else n: v for n, v in asdict(self).items() if n != "slice"}
+        return MailTexts(**texts).parsed()
+
+    @property
+    def slice_start(self) -> datetime | None:
+        """Raises BadInput for what is no time with its zone."""
+        if self.slice is None:
+            return None
+        with suppress(ValueError):
+            start = datetime.fromisoformat(self.slice)
+            if start.tzinfo is not None:
+                return start
+        raise BadInput(f"slice {self.slice!r}: allowed is a time as 2026-11-23T11:00:00+00:00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +96,14 @@ def mails(
     from mailslice.admin.mail_queue import MailQueue
 
     mail_filter, now, end = wanted.parsed(), facts.now, time.monotonic() + _SECONDS
-    position = parse_enqueue_id(after) if after else None
+    position, of_slice = parse_enqueue_id(after) if after else None, wanted.slice_start
     with facts.stores() as stores:
         found: list[ViewRow] = []
         cut, seen = None, None
-        for row in MailQueue(stores, queue, lambda: now).browse(after=position):
+        rows = MailQueue(stores, queue, lambda: now).browse(after=position, since=of_slice)
+        for row in rows:
+            if of_slice is not None and row.partition.slice_start > of_slice:
+                break
             if len(found) == PAGE:
                 cut = "more follow"
                 break

@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,7 +16,10 @@ from mailslice.cockpit import views
 from mailslice.cockpit.app import cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
+from mailslice.model.clock import system_clock
+from mailslice.model.slices import slice_start
 from tests.acceptance.command import Cli
+from tests.browser.world import enqueue, mail
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 EVIL = '"<script>alert(2)</script>"@example.org'
@@ -61,6 +66,28 @@ def test_the_mails_of_a_queue_are_listed_filtered_and_paged(cli, client, monkeyp
         more = re.search(r'href="(queue\?[^"]+after=[^"]+)"', answer.text)
         address = "/" + html.unescape(more[1]) if more else None
     assert seen == ["m1", "m2", "m3", "m4"]
+
+
+def test_the_mails_of_a_slice_are_shown_alone_and_acted_on_by_id(cli, client, fresh):
+    ages = [timedelta(hours=hours) for hours in (5, 3, 3, 0)]
+    mails = [(age, mail(f"m{number}")) for number, age in enumerate(ages)]
+    items = enqueue(fresh.settings, "spool", mails)
+    now = system_clock()
+    slices = {
+        hours: slice_start(now - timedelta(hours=hours), timedelta(hours=1)) for hours in (3, 9)
+    }
+    address = f"/queue?name=spool&slice={quote(slices[3].isoformat())}"
+    answer = client.get(address)
+    assert names(answer) == ["m1", "m2"]
+    about = json.loads(html.unescape(re.search(r"data-about='([^']+)'", answer.text)[1]))
+    assert about == {"queue": "spool", "ids": [str(one.enqueue_id) for one in items[1:3]]}
+    assert names(client.get(f"{address}&mail=m2")) == ["m2"]
+    empty = client.get(f"/queue?name=spool&slice={quote(slices[9].isoformat())}").text
+    assert "data-about" not in empty
+    for text in ("soon", "2026-11-23T11:00:00"):
+        answer = client.get(f"/queue?name=spool&slice={text}")
+        assert (answer.status_code, "allowed is a time as" in answer.text) == (200, True)
+        assert "data-about" not in answer.text
 
 
 def test_a_filter_that_is_none_is_said_beside_the_form(cli, client):

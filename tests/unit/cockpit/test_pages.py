@@ -252,6 +252,22 @@ def test_maintenance_says_schedule_and_pause(facts):
 
 
 @pytest.mark.parametrize(
+    ("address", "button", "right"),
+    [
+        ("/maintenance", "data-ask=", Right.PREVIEW),
+        ("/queue?name=spool&tab=slices", 'data-open="hold"', Right.ACT),
+        ("/queue?name=spool&tab=history", "data-ask=", Right.PREVIEW),
+    ],
+)
+def test_a_button_is_shown_to_those_who_may_press_it(facts, address, button, right):
+    guards, order = dict.fromkeys(Right, lambda: None), list(Right)
+    for most in order:
+        rights = frozenset(order[: order.index(most) + 1])
+        text = TestClient(cockpit(facts, guards, rights=lambda may=rights: may)).get(address).text
+        assert (button in text) is (right in rights), most
+
+
+@pytest.mark.parametrize(
     "headers",
     [
         {"content-type": "application/json"},

@@ -4,6 +4,7 @@ import pytest
 from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
 
+from mailslice.airflow.page_rights import rights_of
 from mailslice.cockpit.app import ROUTES
 from mailslice.cockpit.rights import Right
 from mailslice.webadmin.app import ROUTES as JAMES
@@ -54,6 +55,18 @@ def test_each_role_has_the_rights_that_the_table_says(plugin, simple_auth_manage
     statuses = {right: answers(plugin, right, user) for right in Right}
     assert set(statuses.values()) <= {200, 403}
     assert {right for right, status in statuses.items() if status == 200} == ROLES[role]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_page_shows_each_role_the_buttons_of_its_rights(plugin, simple_auth_manager, role):
+    from airflow.api_fastapi.core_api.security import get_user
+
+    del simple_auth_manager
+    app = FastAPI()
+    rights = Depends(rights_of(plugin.guards))
+    app.add_api_route("/", lambda may=rights: sorted(may))
+    app.dependency_overrides[get_user] = lambda: User(role)
+    assert TestClient(app).get("/").json() == sorted(ROLES[role])
 
 
 def test_every_route_of_the_mounted_app_is_in_the_table(plugin):

@@ -94,10 +94,15 @@ function draw() {
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
     const half = (seconds ?? 3600) / 2;
     const bars = window.uPlot.paths.bars({ size: [0.8, 40] });
-    new window.uPlot({
+    const plot = new window.uPlot({
       width: box.clientWidth || 600, height: 240, axes: [{ ...axis, values: (_plot, at) => at.map(clock) }, axis], scales: { x: { range: (_plot, from, to) => [from - half, to + half] } }, tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       series: [{ label: "slice", value: (_plot, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ")) }, { label: "dead", stroke: colour("--faint"), fill: colour("--line"), paths: bars }, { label: "live", stroke: colour("--accent"), fill: colour("--accent"), paths: bars }],
     }, [x, dead, live], box);
+    plot.over.addEventListener("click", () => {
+      if (plot.cursor.idx === null) return;
+      const start = new Date(x[plot.cursor.idx] * 1000).toISOString().replace(".000Z", "+00:00");
+      location.href = `queue?name=${encodeURIComponent(box.dataset.queue)}&slice=${encodeURIComponent(start)}`;
+    });
   }
 }
 
