@@ -8,18 +8,18 @@ by runs that these apps start for the user. Airflow keeps who did what.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
 from mailslice.actions.run import MAIL_ACTIONS
 from mailslice.airflow import runs
 from mailslice.airflow.dag_settings import load_dag_settings
 from mailslice.airflow.dag_tasks import DagQueues, DagTasks
-from mailslice.airflow.deployments import deployments
+from mailslice.airflow.deployments import Deployment, deployments
 from mailslice.airflow.page_rights import guards_of, rights_of
 from mailslice.cockpit.app import Schedule, cockpit
 from mailslice.cockpit.facts import Facts
@@ -28,55 +28,64 @@ from mailslice.maintenance.registry import names
 from mailslice.webadmin.answers import INVALID, Halt
 from mailslice.webadmin.app import webadmin
 
-DEPLOYMENT = deployments()[0]
-"""The page shows one deployment, the first of MAILSLICE_CONNECTION."""
-PREFIX = load_dag_settings().prefix + DEPLOYMENT.prefix
+
+class DeploymentPage:
+    """The cockpit and James' routes of one deployment.
+
+    The first is at /mailslice, others at /mailslice-PREFIX: one level each, as all addresses of the
+    page are relative.
+    """
+
+    def __init__(self, deployment: Deployment, addresses: Mapping[str, str]) -> None:
+        self._prefix = load_dag_settings().prefix + deployment.prefix
+        self.guards = guards_of(self.dag_of("queue_cleanup"), self.dag_of(MAIL_ACTIONS))
+        facts = Facts(load=deployment.settings)
+        self.app = cockpit(
+            facts,
+            self.guards,
+            dag_of=self.dag_of,
+            schedules=self.schedules,
+            start=lambda name, conf, who: runs.start(self.dag_of(name), conf, who),
+            deployments={name: f"../{path}/" for name, path in addresses.items()},
+            deployment=deployment.prefix,
+            rights=rights_of(self.guards),
+        )
+        self.james = webadmin(
+            DagQueues(facts, runs, self.dag_of),
+            DagTasks(runs, facts, self.dag_of),
+            self.guards,
+            reason_required=lambda: facts.settings.admin.reason_required,
+        )
+        self.james.middleware("http")(careful)
+
+    def dag_of(self, duty: str) -> str:
+        """The id of the DAG of a duty."""
+        return f"{self._prefix}{duty}"
+
+    def has_dag(self, dag: str) -> bool:
+        """Whether the DAG is one of this deployment."""
+        return dag in {self.dag_of(name) for name in (*names(), MAIL_ACTIONS)}
+
+    def schedules(self) -> Mapping[str, Schedule]:
+        """What Airflow knows of our DAGs, by id."""
+        from airflow.models.dag import DagModel
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        ids = [self.dag_of(duty) for duty in names()]
+        with create_session() as session:
+            found = session.scalars(select(DagModel).where(DagModel.dag_id.in_(ids)))
+            return {
+                dag.dag_id: Schedule(
+                    # Airflow's word for a DAG without a schedule is the text None.
+                    None if dag.timetable_summary == "None" else dag.timetable_summary,
+                    bool(dag.is_paused),
+                    dag.next_dagrun_create_after,
+                )
+                for dag in found
+            }
 
 
-def dag_of(duty: str) -> str:
-    """The id of the DAG of a duty."""
-    return f"{PREFIX}{duty}"
-
-
-def schedules() -> Mapping[str, Schedule]:
-    """What Airflow knows of our DAGs, by id."""
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    ids = [dag_of(duty) for duty in names()]
-    with create_session() as session:
-        found = session.scalars(select(DagModel).where(DagModel.dag_id.in_(ids)))
-        return {
-            dag.dag_id: Schedule(
-                # Airflow's word for a DAG without a schedule is the text None.
-                None if dag.timetable_summary == "None" else dag.timetable_summary,
-                bool(dag.is_paused),
-                dag.next_dagrun_create_after,
-            )
-            for dag in found
-        }
-
-
-def start(name: str, conf: Mapping[str, Any], who: str) -> str:
-    """Start a run of our DAG of that name."""
-    return runs.start(dag_of(name), conf, who)
-
-
-guards = guards_of(dag_of("queue_cleanup"), dag_of(MAIL_ACTIONS))
-facts = Facts(load=DEPLOYMENT.settings)
-app = cockpit(
-    facts, guards, dag_of=dag_of, schedules=schedules, start=start, rights=rights_of(guards)
-)
-james = webadmin(
-    DagQueues(facts, runs, dag_of),
-    DagTasks(runs, facts, dag_of),
-    guards,
-    reason_required=lambda: facts.settings.admin.reason_required,
-)
-
-
-@james.middleware("http")
 async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
     """Refuses what another site has a browser send with the user's cookie."""
     if refused := refusal(request, bearer=True):
@@ -87,14 +96,38 @@ async def careful(request: Request, call_next: RequestResponseEndpoint) -> Respo
     return answer
 
 
+ADDRESSES = {
+    one.prefix: "mailslice" if at == 0 else f"mailslice-{one.prefix}"
+    for at, one in enumerate(deployments())
+}
+"""Prefix of a deployment -> path of its page."""
+PAGES = {one.prefix: DeploymentPage(one, ADDRESSES) for one in deployments()}
+FIRST = next(iter(PAGES.values()))
+
+
+@FIRST.app.middleware("http")
+async def lead_to_report(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """The tab of a run opens the first page: it leads to that of the run's deployment."""
+    dag = request.query_params.get("dag", "")
+    for prefix, page in PAGES.items():
+        if page is not FIRST and page.has_dag(dag):
+            return RedirectResponse(f"../{ADDRESSES[prefix]}/?{request.url.query}")
+    return await call_next(request)
+
+
 class MailslicePlugin(AirflowPlugin):
     """Puts the page into Airflow's side bar, and the reports of a run onto its page."""
 
     name = "mailslice"
     # The first that a path begins with is asked.
     fastapi_apps: ClassVar = [
-        {"app": james, "url_prefix": "/mailslice/webadmin", "name": "mailslice webadmin"},
-        {"app": app, "url_prefix": "/mailslice", "name": "mailslice"},
+        {
+            "app": app,
+            "url_prefix": f"/{ADDRESSES[prefix]}{path}",
+            "name": f"{ADDRESSES[prefix]}{path}",
+        }
+        for prefix, page in PAGES.items()
+        for path, app in (("/webadmin", page.james), ("", page.app))
     ]
     # Relative, with the slash at the end: Airflow may live below a path of its own.
     external_views: ClassVar = [

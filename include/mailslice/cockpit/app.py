@@ -94,11 +94,14 @@ def cockpit(
     schedules: Schedules = dict,
     start: Start | None = None,
     rights: Rights = every_right,
+    deployments: Mapping[str, str] | None = None,
+    deployment: str = "",
 ) -> FastAPI:
     """The app. `dag_of`: duty -> id of its DAG. Who acts is `request.state.who`, by the guards.
 
     `start` starts runs that act on mails; None: nobody can. `rights` decides what is shown; what
-    is let through, the guards do.
+    is let through, the guards do. `deployments`: name -> address of the page of each; this is that
+    of `deployment`.
     """
 
     # Annotated cannot name what is an argument here.
@@ -107,6 +110,7 @@ def cockpit(
 
     app = FastAPI(title="mailslice", docs_url=None, redoc_url=None, openapi_url=None)
     pages = Pages(facts, dag_of, schedules, start)
+    pages.render.use(deployments=deployments or {}, deployment=deployment)
     for path, (right, method) in ROUTES.items():
         app.add_api_route(
             path,
@@ -138,7 +142,7 @@ class Pages:
         self._actions = Actions(facts, start)
         self._dag_of = dag_of
         self._schedules = schedules
-        self._render = Renderer(dag_of, lambda: facts.now)
+        self.render = Renderer(dag_of, lambda: facts.now)
 
     def index(self, dag: Text = "", run: Text = "") -> HTMLResponse:
         """Every queue; with `dag` and `run` the reports of one Airflow run."""
@@ -146,7 +150,7 @@ class Pages:
             return self._report(dag, run)
         snapshot = self._facts.snapshot()
         alerts = views.alerts(snapshot.queues, views.since_yesterday(self._facts.now))
-        return self._render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
+        return self.render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
 
     def queue(  # noqa: PLR0917 - the fields of the form
         self,
@@ -179,7 +183,7 @@ class Pages:
         if slice and of_tab.get("page"):  # no action goes by slices
             about = {"ids": [str(row["id"]) for row in of_tab["page"].rows]}
             whom = "The mails of this page"
-        return self._render(
+        return self.render(
             "queue.html",
             view="queue",
             may=request.state.rights,
@@ -199,7 +203,7 @@ class Pages:
         """One mail: envelope, attributes, whether its content is there."""
         one = self._require(queue)
         found = views.mail(self._facts, one, id)
-        return self._render(
+        return self.render(
             "mail.html",
             view="mail",
             may=request.state.rights,
@@ -232,12 +236,12 @@ class Pages:
     def spark(self, name: Text) -> HTMLResponse:
         """The line of the last day's sizes."""
         points = self._facts.trend(self._require(name).queue)
-        return self._render("spark.html", **views.spark(points))
+        return self.render("spark.html", **views.spark(points))
 
     def maintenance(self, request: Request) -> HTMLResponse:
         """Every duty: schedule, last run, what it did."""
         runs = self._facts.known("runs", views.all_runs)
-        return self._render(
+        return self.render(
             "maintenance.html",
             view="maintenance",
             may=request.state.rights,
@@ -250,12 +254,12 @@ class Pages:
         """The params of a duty as a form. Starting it is Airflow's business."""
         if duty not in names():
             raise HTTPException(404, f"duty {duty!r}; known: {', '.join(names())}")
-        return self._render("form.html", **views.form(load(duty)))
+        return self.render("form.html", **views.form(load(duty)))
 
     def preview(self, request: Request, asked: Asked) -> HTMLResponse:
         """What an action on mails would be about, with the form that starts it."""
         may = request.state.rights
-        return self._render("preview.html", may=may, **self._actions.preview(asked))
+        return self.render("preview.html", may=may, **self._actions.preview(asked))
 
     def act(self, request: Request, asked: Asked) -> JSONResponse:
         """Start the run that does what was previewed, as the user."""
@@ -265,7 +269,7 @@ class Pages:
     def result(self, request: Request, queue: Text, run: Text) -> HTMLResponse:
         """What came of a run that acted on mails."""
         about = {"queue": queue, "run": run, "may": request.state.rights}
-        return self._render("result.html", **about, **self._actions.result(queue, run))
+        return self.render("result.html", **about, **self._actions.result(queue, run))
 
     def queues(self) -> JSONResponse:
         """As `mailslice queue list --json`, with the time of the figures."""
@@ -297,7 +301,7 @@ class Pages:
         if duty is not None:
             with self._facts.stores() as stores:
                 runs = views.runs_of(stores, duty, run)
-        return self._render("report.html", view="report", ours=duty is not None, runs=runs)
+        return self.render("report.html", view="report", ours=duty is not None, runs=runs)
 
     def _others(self, queue: str) -> list[str]:
         """The queues that mails of this one can go to."""
@@ -313,7 +317,7 @@ class Pages:
             status, detail, headers = error.status_code, error.detail, error.headers
         if "text/html" not in request.headers.get("accept", ""):
             return JSONResponse({"detail": detail}, status, headers)
-        page = self._render("error.html", status=status, detail=detail)
+        page = self.render("error.html", status=status, detail=detail)
         page.status_code = status
         page.headers.update(headers or {})
         return page

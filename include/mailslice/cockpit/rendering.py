@@ -56,6 +56,10 @@ class Renderer:
             "next_tab": lambda health: _TABS.get(health, "history"),
         }
 
+    def use(self, **values: Any) -> None:
+        """Values of every page."""
+        self._environment.globals |= values
+
     def __call__(self, template: str, **values: Any) -> HTMLResponse:
         """The page."""
         values = {"now": self._now(), "view": "", **values}

@@ -1,5 +1,8 @@
 """The cockpit as Airflow's plugin: each right is a rule of Airflow's auth manager."""
 
+import importlib.util
+import re
+
 import pytest
 from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
@@ -34,8 +37,8 @@ def james(plugin, simple_auth_manager, monkeypatch):
     from airflow.api_fastapi.core_api.security import get_user
 
     del simple_auth_manager
-    monkeypatch.setitem(plugin.james.dependency_overrides, get_user, lambda: User("admin"))
-    return TestClient(plugin.james)
+    monkeypatch.setitem(plugin.FIRST.james.dependency_overrides, get_user, lambda: User("admin"))
+    return TestClient(plugin.FIRST.james)
 
 
 def answers(plugin, right, user):
@@ -43,7 +46,7 @@ def answers(plugin, right, user):
     from airflow.api_fastapi.core_api.security import get_user
 
     app = FastAPI()
-    app.add_api_route("/", lambda: None, dependencies=[Depends(plugin.guards[right])])
+    app.add_api_route("/", lambda: None, dependencies=[Depends(plugin.FIRST.guards[right])])
     app.dependency_overrides[get_user] = lambda: user
     return TestClient(app).get("/").status_code
 
@@ -63,14 +66,14 @@ def test_the_page_shows_each_role_the_buttons_of_its_rights(plugin, simple_auth_
 
     del simple_auth_manager
     app = FastAPI()
-    rights = Depends(rights_of(plugin.guards))
+    rights = Depends(rights_of(plugin.FIRST.guards))
     app.add_api_route("/", lambda may=rights: sorted(may))
     app.dependency_overrides[get_user] = lambda: User(role)
     assert TestClient(app).get("/").json() == sorted(ROLES[role])
 
 
 def test_every_route_of_the_mounted_app_is_in_the_table(plugin):
-    assert {route.path for route in plugin.app.routes} == set(ROUTES)
+    assert {route.path for route in plugin.FIRST.app.routes} == set(ROUTES)
 
 
 def test_the_view_is_in_the_side_bar_below_whatever_path_airflow_has(plugin):
@@ -82,15 +85,53 @@ def test_the_view_is_in_the_side_bar_below_whatever_path_airflow_has(plugin):
 def test_james_routes_are_asked_before_the_page_and_are_all_in_their_table(plugin):
     james, page = plugin.MailslicePlugin.fastapi_apps
     assert (james["url_prefix"], page["url_prefix"]) == ("/mailslice/webadmin", "/mailslice")
-    assert (james["app"], page["app"]) == (plugin.james, plugin.app)
-    assert {(method, route.path) for route in plugin.james.routes for method in route.methods} == {
-        (method, path) for method, path, *_ in JAMES
-    } | {("GET", "/openapi.json")}
+    assert (james["app"], page["app"]) == (plugin.FIRST.james, plugin.FIRST.app)
+    assert {
+        (method, route.path) for route in plugin.FIRST.james.routes for method in route.methods
+    } == {(method, path) for method, path, *_ in JAMES} | {("GET", "/openapi.json")}
+
+
+@pytest.fixture
+def two(plugin, simple_auth_manager, monkeypatch):
+    """The module where MAILSLICE_CONNECTION names two deployments; an admin asks."""
+    from airflow.api_fastapi.core_api.security import get_user
+
+    del simple_auth_manager
+    monkeypatch.setenv("MAILSLICE_CONNECTION", "eu_=mail_eu,us_=mail_us")
+    spec = importlib.util.spec_from_file_location("page_of_two_deployments", plugin.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for page in module.PAGES.values():
+        page.app.dependency_overrides[get_user] = lambda: User("admin")
+    return module
+
+
+def test_each_deployment_has_its_page_and_every_page_leads_to_the_others(two):
+    assert [one["url_prefix"] for one in two.MailslicePlugin.fastapi_apps] == [
+        *("/mailslice/webadmin", "/mailslice", "/mailslice-us_/webadmin", "/mailslice-us_")
+    ]
+    for prefix, page in two.PAGES.items():
+        client = TestClient(page.app)
+        assert client.get("/api/dags").json()["queue_cleanup"] == f"{prefix}queue_cleanup"
+        text = client.get("/", params={"dag": "of_others", "run": "r"}).text
+        addresses = re.findall(r'<a href="(\S+)" (aria-current="page")?>(.._)</a>', text)
+        assert [(href, name, bool(current)) for href, current, name in addresses] == [
+            ("../mailslice/", "eu_", prefix == "eu_"),
+            ("../mailslice-us_/", "us_", prefix == "us_"),
+        ]
+
+
+def test_the_tab_of_a_run_leads_to_the_page_of_its_deployment(two):
+    client = TestClient(two.FIRST.app, follow_redirects=False)
+    query = "dag=us_queue_cleanup&run=manual__2026-11-23T10%3A00%3A00%2B00%3A00"
+    answer = client.get(f"/?{query}")
+    assert (answer.status_code, answer.headers["location"]) == (307, f"../mailslice-us_/?{query}")
+    assert client.get("/?dag=us_other&run=r").status_code == 200
 
 
 def test_without_a_login_james_routes_are_401_in_james_words(plugin, simple_auth_manager):
     del simple_auth_manager
-    client = TestClient(plugin.james)
+    client = TestClient(plugin.FIRST.james)
     for method, path, *_ in [*JAMES, ("GET", "/openapi.json")]:
         words = {"authorization": "Bearer x.y.z"} if method != "GET" else {}
         answer = client.request(method, path.format(queue="spool", task=TASK), headers=words)
