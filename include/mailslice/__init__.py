@@ -3,4 +3,4 @@
 Wire-compatible, both ways, with Apache James' distributed mail queue. See docs/architecture.md.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -374,15 +374,84 @@ def test_airflow_init_makes_the_database_the_pool_and_the_login(tmp_path: Path, 
     assert pools["spark"] == 1
 
 
-def pod(name: str) -> dict[str, Any]:
-    """The container of a CronJob."""
-    (job,) = (
+def pod(name: str, overlay: str = "duties") -> dict[str, Any]:
+    """The container of a CronJob or Deployment."""
+    (one,) = (
         one
-        for one in build(ROOT / "deploy" / "kubernetes" / "overlays" / "duties")
-        if one["metadata"]["name"] == name
+        for one in build(ROOT / "deploy" / "kubernetes" / "overlays" / overlay)
+        if one["metadata"]["name"] == name and one["kind"] in {"CronJob", "Deployment"}
     )
-    (only,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    spec = one["spec"]["jobTemplate"]["spec"] if one["kind"] == "CronJob" else one["spec"]
+    (only,) = spec["template"]["spec"]["containers"]
     return dict(only)
+
+
+def duty_pod_environment(here: Here, name: str) -> dict[str, str]:
+    return {
+        **here.environment("queue-init"),
+        **{one["name"]: one["value"] for one in pod(name)["env"] if one["name"] != "HOME"},
+        "MAILSLICE_ARTIFACTS": f"s3a://{here.fresh.settings.own.bucket}/artifacts",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GX_ANALYTICS_ENABLED": "false",
+    }
+
+
+def test_the_exporter_of_kubernetes_serves_figures_of_every_queue(
+    here: Here, image: Builder
+) -> None:
+    done = once(image, here.command("queue-init"), here.environment("queue-init"))
+    assert done.returncode == 0, done.stderr
+    port = free_port()
+    words = [
+        one.replace("8000", str(port)) for one in pod("mailslice-exporter", "exporter")["args"]
+    ]
+    env = {"PATH": image.path, **here.environment("queue-init")}
+    process = subprocess.Popen([str(image.venv / "bin" / "mailslice"), *words], env=env)
+
+    def page(name: str) -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    try:
+        until(lambda: 'mailslice_exporter_up{store="cassandra"} 1' in page("metrics"))
+        until(lambda: 'queue="spool"' in page("metrics"))
+        assert json.loads(page("livez")) == {"live": True}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("reclaim", 0, '"freedMib": 0'),
+        ("republish-lost", 3, "mailslice duty run queue_audit --queue spool --census"),
+        ("migrate-v3-to-v4", 0, '"copied": 0'),
+    ],
+)
+def test_a_duty_that_a_person_starts_says_what_it_would_do(
+    here: Here, image: Builder, name: str, code: int, says: str
+) -> None:
+    done = once(image, here.command("queue-init"), here.environment("queue-init"))
+    assert done.returncode == 0, done.stderr
+    job = f"mailslice-{name}"
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "mailslice"), *pod(job)["args"]],
+        env=duty_pod_environment(here, job),
+        cwd=here.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert says in done.stdout + done.stderr
 
 
 def test_a_duty_of_kubernetes_runs_without_airflow_and_tells_its_alerts(
@@ -391,13 +460,7 @@ def test_a_duty_of_kubernetes_runs_without_airflow_and_tells_its_alerts(
     done = once(image, here.command("queue-init"), here.environment("queue-init"))
     assert done.returncode == 0, done.stderr
     spec = pod("mailslice-queue-size")
-    env = {
-        **here.environment("queue-init"),
-        **{one["name"]: one["value"] for one in spec["env"] if one["name"] != "HOME"},
-        "MAILSLICE_ARTIFACTS": f"s3a://{here.fresh.settings.own.bucket}/artifacts",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "GX_ANALYTICS_ENABLED": "false",
-    }
+    env = duty_pod_environment(here, "mailslice-queue-size")
 
     def run(**more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

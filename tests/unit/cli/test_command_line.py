@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mailslice import __version__
 from mailslice.cli import main
 from mailslice.cli.main import run
 
@@ -302,7 +303,7 @@ def test_of_a_bug_in_a_worker_of_spark_the_last_line_of_its_traceback_is_said(ca
 
 def test_version():
     answer = call("--version")
-    assert (answer.returncode, answer.stdout) == (0, "mailslice 0.1.0\n")
+    assert (answer.returncode, answer.stdout) == (0, f"mailslice {__version__}\n")
 
 
 def test_config_needs_no_terminal_and_json_goes_with_errors_on_stderr_only(monkeypatch, capsys):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from mailslice.cli.exporter_figures import Exporter
+from mailslice.cli.extras import EXTRAS
 from mailslice.maintenance.metrics import Figure
 from mailslice.model.errors import StoreUnavailable
 
@@ -89,3 +92,11 @@ def test_it_is_live_while_rounds_go_on() -> None:
     assert world.figures.livez()[0] == 200
     world.now += 300
     assert world.figures.livez()[0] == 503
+
+
+def test_it_needs_no_module_but_those_of_the_worker_image() -> None:
+    others = {one for name, modules in EXTRAS.items() if name != "worker" for one in modules}
+    absent = f"sys.modules.update(dict.fromkeys({sorted(others)}))"
+    code = f"import sys; {absent}; import {Exporter.__module__}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tomllib
 from importlib import resources
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import yaml
 from cryptography.fernet import Fernet
 from sqlalchemy.engine import make_url
 
+from mailslice import __version__
 from mailslice.model.settings import clone_root, load_settings, read_env_file
 from mailslice.stores.rabbitmq.connection import broker_address
 from mailslice.worker.smtp_server.policy import policy_of
@@ -361,7 +361,7 @@ def test_images_are_pinned() -> None:
 def test_each_built_image_is_built_once_and_pulled_by_nobody() -> None:
     built = [about for about in SERVICES.values() if "build" in about]
     assert {about["image"] for about in built} == {
-        f"mailslice-{about['build']['target']}:{version('mailslice')}" for about in built
+        f"mailslice-{about['build']['target']}:{__version__}" for about in built
     }
     assert len({about["image"] for about in built}) == len(built)
     for about in SERVICES.values():

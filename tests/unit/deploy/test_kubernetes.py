@@ -15,7 +15,9 @@ import kubernetes_validate
 import pytest
 import typer
 
+from mailslice import __version__
 from mailslice.cli.main import app
+from mailslice.maintenance.registry import names
 from mailslice.model import errors
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueueName
@@ -30,6 +32,7 @@ ROOT = clone_root()
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (FOLDER / "overlays").iterdir())
 VERSIONS = ("1.30", "1.34", "1.37")
+ON_DEMAND = "0 0 1 1 *"
 OWN_SCHEMAS = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
     for path in sorted((Path(__file__).parent / "schemas").glob("*.json"))
@@ -219,7 +222,7 @@ def test_a_pod_runs_a_command_of_its_image(template: dict[str, Any]) -> None:
     stage = stages((ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8"))[
         image.removeprefix("mailslice-")
     ]
-    assert tag == "0.1.0"
+    assert tag == __version__
     assert 'ENTRYPOINT ["mailslice"]' in stage.lines
     assert (image == "mailslice-duties") == (words[0] in {"duty", "queue"})
     command: Any = typer.main.get_command(app)
@@ -235,12 +238,13 @@ def test_a_pod_runs_a_command_of_its_image(template: dict[str, Any]) -> None:
 def test_probes_ask_for_paths_that_are_served() -> None:
     for param in pods():
         spec = container(param.values[0])
-        if spec["args"][0] != "worker":
+        if spec["args"][0] not in {"worker", "exporter"}:
             continue
-        assert "--health-port=8000" in spec["args"]
+        assert {"--health-port=8000", "--port=8000"} & set(spec["args"])
         (port,) = (one["containerPort"] for one in spec["ports"] if one["name"] == "http")
         assert port == 8000
-        assert spec["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+        ready = "/readyz" if spec["args"][0] == "worker" else "/livez"
+        assert spec["readinessProbe"]["httpGet"] == {"path": ready, "port": "http"}
         for probe in ("livenessProbe", "startupProbe"):
             assert spec[probe]["httpGet"] == {"path": "/livez", "port": "http"}
 
@@ -309,17 +313,34 @@ def dag_text(duty: str) -> str:
     return (ROOT / "dags" / f"{duty}.py").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", sorted(of_kind("CronJob").keys() - {"mailslice-queue-create"}))
+def duty_jobs() -> list[str]:
+    return sorted(of_kind("CronJob").keys() - {"mailslice-queue-create"})
+
+
+@pytest.mark.parametrize("name", duty_jobs())
 def test_a_duty_has_the_schedule_of_its_dag_and_is_suspended_where_it_changes_something(
     name: str,
 ) -> None:
-    job = of_kind("CronJob")[name]
-    duty = container(pod_template(job))["args"][2]
+    spec, words = (
+        of_kind("CronJob")[name]["spec"],
+        container(pod_template(of_kind("CronJob")[name])),
+    )
+    args, duty = words["args"], words["args"][2]
     assert name == f"mailslice-{duty.replace('_', '-')}"
-    assert f'"{job["spec"]["schedule"]}"' in dag_text(duty)
-    assert job["spec"]["suspend"] == ("Tag.READS" not in dag_text(duty))
-    assert (job["spec"]["timeZone"], job["spec"]["concurrencyPolicy"]) == ("Etc/UTC", "Forbid")
-    assert "--notify" in container(pod_template(job))["args"]
+    assert spec["suspend"] == ("Tag.READS" not in dag_text(duty))
+    assert (spec["timeZone"], spec["concurrencyPolicy"]) == ("Etc/UTC", "Forbid")
+    assert "--notify" in args
+    if "schedule=" in dag_text(duty):
+        assert f'"{spec["schedule"]}"' in dag_text(duty)
+        assert "--dry-run" not in args
+    elif duty != "reclaim":  # its DAG follows the cleanup
+        assert spec["schedule"] == ON_DEMAND
+        assert "--dry-run" in args[:-1], "the page cuts that line off"
+
+
+def test_every_duty_on_james_queue_has_a_job() -> None:
+    jobs = {name.removeprefix("mailslice-").replace("-", "_") for name in duty_jobs()}
+    assert jobs == set(names()) - {"stuck_mails_postal"}
 
 
 def exit_codes() -> dict[str, int]:

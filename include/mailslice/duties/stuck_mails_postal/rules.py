@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from mailslice.stores.postal.messages import PostalDelivery, PostalMessage
-from mailslice.stores.postal.rows import QueuedMessage
+if TYPE_CHECKING:  # the exporter reads reports without the driver of MariaDB
+    from mailslice.stores.postal.messages import PostalDelivery, PostalMessage
+    from mailslice.stores.postal.rows import QueuedMessage
 
 NEWEST = 10_000
 """PostalDelivery records of each server that the p99 is of."""
