@@ -84,6 +84,43 @@ def test_a_short_row_lock_is_waited_for(cli: Cli, postal: FreshPostal, mails: Po
     assert report["closed"] == 1
 
 
+def test_no_worker_waits_where_somebody_has_locked_the_tables_of_a_server(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    """A dump, or DDL: the queue row is given back at once, and the next run closes the message."""
+    first, second = postal.servers[1], postal.servers[2]
+    busy, free = mails.mail(first, Ended.HEADERS), mails.mail(second, Ended.HEADERS)
+    run = cli("duty", "plan", "stuck_mails_postal", "--mode", "close", "--json").one["run"]
+    cli("duty", "check", "stuck_mails_postal", "--run", run)
+    waits, ended = [], threading.Event()
+
+    def poll() -> None:
+        with postal.login.connect(postal.name) as worker, worker.cursor() as cursor:
+            while not ended.is_set():
+                began = time.monotonic()
+                cursor.execute(
+                    "UPDATE queued_messages SET locked_by = 'a', locked_at = UTC_TIMESTAMP(6) "
+                    "WHERE locked_by IS NULL AND locked_at IS NULL LIMIT 1"
+                )
+                waits.append(time.monotonic() - began)
+                time.sleep(0.02)
+
+    poller = threading.Thread(target=poll)
+    first.session.run("LOCK TABLES deliveries READ, messages READ")
+    poller.start()
+    try:
+        report = cli("duty", "apply", "stuck_mails_postal", "--run", run, "--json").one
+    finally:
+        ended.set()
+        poller.join()
+        first.session.run("UNLOCK TABLES")
+    assert (report["closed"], report["failed"]) == (1, 0)
+    assert queue(postal) == [busy.queued]
+    assert (statuses(postal, busy), statuses(postal, free)) == ([], ["Held"])
+    assert max(waits) < 2, "3 s is what a statement waits for a lock"
+    assert cli(*CLOSE, "--json").lines[-1]["closed"] == 1
+
+
 def test_live_workers_send_each_mail_once_and_none_of_them_waits_long(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:

@@ -70,6 +70,37 @@ def test_shadow_says_what_is_stuck_and_changes_nothing(
     assert entries(postal_env) == []
 
 
+def test_shadow_says_what_close_and_retry_would_do_with_each_row(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    rows = {
+        mails.mail(postal.servers[1], Ended.LOCKED).queued: ("closed", "holder may live"),
+        mails.mail(postal.servers[1], Ended.HEADERS).queued: ("closed", "closed"),
+        mails.mail(postal.servers[1], Ended.SENT).queued: ("completed", "completed"),
+        mails.mail(postal.servers[2], Ended.LOCKED).queued: ("server unreadable",) * 2,
+    }
+    gone = mails.mail(postal.servers[1], Ended.LOCKED)
+    mails.lose_message(postal.servers[1], gone.message)
+    postal.main.run(f"DROP DATABASE `{postal.servers[2].database}`")
+    report = duty(cli)
+    told = {row["queuedMessage"]: (row["close"], row["retry"]) for row in report["rows"]}
+    assert told == {**rows, gone.queued: ("lost", "lost")}
+    since = postal.now().isoformat() + "Z"
+    (row, *_) = duty(cli, "--restarted", since)["rows"]
+    assert (row["close"], row["retry"]) == ("closed", "retried")
+
+
+def test_workers_that_were_restarted_in_the_future_are_wrong_use(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    """A local time that is given for UTC would call living holders dead."""
+    mails.mail(postal.servers[1], Ended.LOCKED)
+    late = (postal.now() + timedelta(hours=2)).isoformat() + "Z"
+    words = ("duty", "run", "stuck_mails_postal", "--mode", "retry", "--restarted")
+    assert "is in the future" in cli(*words, late, code=2).err
+    assert len(queue(postal)) == 1
+
+
 def test_close_sets_a_message_aside_and_postal_says_held(
     cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
 ) -> None:

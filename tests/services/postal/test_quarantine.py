@@ -62,11 +62,12 @@ def add_stats(mails: PostalMails, postal: FreshPostal, **more: object) -> Postal
 def test_the_list_has_all_fields_and_the_state_by_postals_own_rows(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:
-    kept, requeued, finished, cancelled = (add_stats(mails, postal) for _ in range(4))
+    kept, requeued, finished, cancelled, bounced = (add_stats(mails, postal) for _ in range(5))
     away = mails.mail(postal.servers[2], Ended.LOCKED)
     close(cli)
     press_release(postal, 1, requeued.message)
     mails.delivery(postal.servers[1], finished.message, "Sent", at=postal.now())
+    mails.delivery(postal.servers[1], bounced.message, "Bounced", at=postal.now(), time=None)
     press_cancel_hold(postal, 1, cancelled.message)
     postal.main.run(f"DROP DATABASE `{postal.servers[2].database}`")
     lines = listed(cli)
@@ -76,6 +77,7 @@ def test_the_list_has_all_fields_and_the_state_by_postals_own_rows(
         (1, requeued.message): "requeued",
         (1, finished.message): "finished",
         (1, cancelled.message): "kept",
+        (1, bounced.message): "finished",
         (2, away.message): "unknown",
     }
     (line,) = (line for line in lines if line["message"] == kept.message and line["server"] == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pymysql
@@ -130,7 +131,8 @@ def test_a_raw_table_comes_with_its_first_message(postal: FreshPostal, mails: Po
     server = postal.servers[2]
     mail = mails.mail(server, headers=b"Subject: a", body=b"text\r\n")
     (row,) = server.session.rows("SELECT * FROM messages WHERE id = %s", mail.message)
-    assert row["raw_table"] == f"raw-{postal.now():%Y-%m-%d}"
+    arrived = datetime.fromtimestamp(int(row["timestamp"]), UTC)
+    assert row["raw_table"] == f"raw-{arrived:%Y-%m-%d}"
     assert columns(server.session, row["raw_table"]) == {
         "id": "int(11)",
         "data": "longblob",

@@ -180,6 +180,14 @@ def test_another_schema_is_refused_by_the_name_of_what_is_missing(
     assert "locked_at" in cli("postal", "stuck", code=3).err
 
 
+@pytest.mark.parametrize("database", ["no-such", "information_schema", "n" * 70])
+def test_a_database_that_is_no_postal_is_refused(
+    mariadb: MariaDbLogin, postal_env: Fresh, database: str
+) -> None:
+    env = {**postal_env.env, "MAILSLICE_POSTAL_URL": mariadb.url(database)}
+    assert "queued_messages" in Cli(env).inside()("postal", "stuck", code=3).err
+
+
 def test_a_message_database_of_another_schema_is_refused(cli: Cli, postal: FreshPostal) -> None:
     postal.servers[2].session.run("ALTER TABLE messages DROP COLUMN raw_table")
     error = cli("postal", "stuck", code=3).err

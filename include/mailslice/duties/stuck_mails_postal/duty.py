@@ -17,16 +17,19 @@ from mailslice.duties.stuck_mails_postal.quarantined import in_quarantine
 from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
 from mailslice.duties.stuck_mails_postal.survey import PostalSurvey, survey
 from mailslice.duties.stuck_mails_postal.work import StuckMessages
+from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.metrics import exposition
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.settings import PostalMode
 
 _SECOND = timedelta(seconds=1)
+_MOST_AHEAD = timedelta(minutes=1)
+"""How far the clock of who says `restarted` may be ahead of the database's."""
 _MAX_ROWS = 200
 """Rows in a report."""
 
@@ -46,7 +49,25 @@ class StuckMailsPostal(Duty[PostalPlan]):
         params, now = run.params(Params), run.clock()
         mode = params.mode_or(run.settings.postal.mode)
         seen = survey(run.stores.postal, params.lock_timeout)
+        surveyed_at = seen.now.replace(tzinfo=UTC)
+        if params.restarted is not None and params.restarted > surveyed_at + _MOST_AHEAD:
+            raise BadInput(
+                f"restarted={iso(params.restarted)} is in the future; allowed: a moment before "
+                f"{iso(surveyed_at)}, since when every worker of Postal runs"
+            )
         rows = [PlannedRow.of(one) for one in seen.rows]
+        plan = PostalPlan(
+            run=run.request.run,
+            made_at=now,
+            mode=mode,
+            lock_timeout=seen.lock_timeout,
+            p99=seen.p99,
+            surveyed_at=surveyed_at,
+            limit=params.limit,
+            restarted=params.restarted,
+            accept_duplicates=params.accept_duplicates,
+            rows=run.write_rows("rows", rows, PlannedRow),
+        )
         run.report(
             mode=mode.value,
             found=len(rows),
@@ -57,21 +78,10 @@ class StuckMailsPostal(Duty[PostalPlan]):
             p99Seconds=None if seen.p99 is None else seen.p99 / _SECOND,
             oldestSeconds=max((row.age_seconds or 0.0 for row in rows), default=0.0),
             unreadable={str(server): why for server, why in seen.unreadable.items()},
-            rows=[row.as_json() for row in rows[:_MAX_ROWS]],
+            rows=[{**row.as_json(), **plan.would(row)} for row in rows[:_MAX_ROWS]],
             message=_message(seen, rows),
         )
-        return PostalPlan(
-            run=run.request.run,
-            made_at=now,
-            mode=mode,
-            lock_timeout=seen.lock_timeout,
-            p99=seen.p99,
-            surveyed_at=seen.now.replace(tzinfo=UTC),
-            limit=params.limit,
-            restarted=params.restarted,
-            accept_duplicates=params.accept_duplicates,
-            rows=run.write_rows("rows", rows, PlannedRow),
-        )
+        return plan
 
     def check(self, run: Run, plan: PostalPlan) -> Iterable[Frame]:
         """Judges every row of the plan's file."""

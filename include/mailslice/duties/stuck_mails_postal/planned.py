@@ -147,6 +147,11 @@ class PostalPlan(Plan):
         """How long a lock may last that so many rows have in common."""
         return self.lock_timeout + (size - 1) * (self.p99 or timedelta())
 
+    def would(self, row: PlannedRow) -> dict[str, str]:
+        """What each mode does with a row as it was planned, or why it leaves it alone."""
+        modes = (PostalMode.CLOSE, PostalMode.RETRY)
+        return {mode.value: str(self.action(row, mode)) for mode in modes}
+
     def action(self, row: PlannedRow | SurveyedRow, mode: PostalMode) -> PostalAction | str:
         """As `action_for`, with what this run knows of the holders."""
         at = row.locked_at if isinstance(row, PlannedRow) else _aware(row.row.locked_at)

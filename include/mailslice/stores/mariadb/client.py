@@ -21,11 +21,12 @@ from mailslice.stores.tls import client_tls
 
 Row = tuple[Any, ...]
 LOCK_WAIT = timedelta(seconds=3)
-"""How long a writing statement waits for a row that somebody else has."""
+"""How long a statement waits for a row, or a table, that somebody else has locked."""
 _SESSION = (
-    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', "
-    f"innodb_lock_wait_timeout = {int(LOCK_WAIT.total_seconds())}"
-)
+    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {0}, "
+    "lock_wait_timeout = {0}"
+).format(int(LOCK_WAIT.total_seconds()))
+_AT_ONCE = "SET STATEMENT innodb_lock_wait_timeout = 0, lock_wait_timeout = 0 FOR "
 
 
 def quoted(*names: str) -> str:
@@ -149,11 +150,16 @@ class MariaDbTransaction:
 
     def __init__(self, do: Callable[..., tuple[int, Sequence[Row]]]) -> None:
         self._do = do
+        self._prefix = ""
+
+    def hurry(self) -> None:
+        """From now on no statement waits for a lock: somebody may wait for one of ours."""
+        self._prefix = _AT_ONCE
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
         """The rows of a reading statement."""
-        return list(self._do(sql, params)[1])
+        return list(self._do(self._prefix + sql, params)[1])
 
     def execute(self, sql: str, params: Sequence[object] = ()) -> int:
         """How many rows a writing statement found (also those that it left as they were)."""
-        return self._do(sql, params)[0]
+        return self._do(self._prefix + sql, params)[0]

@@ -227,6 +227,7 @@ class PostalChanges:
                     of_row = stack.enter_context(main.transaction())
                     of_record = stack.enter_context(messages.transaction())
                 take(of_row, row)
+                of_record.hurry()
                 crash.point("postal:taken")
                 try:
                     self._require_no_news(of_record, row, newest)
@@ -299,7 +300,9 @@ class PostalChanges:
         return quoted(self._postal.database_of(server), name)
 
     def _answered(self, change: Callable[[], T]) -> T:
-        """Waits for a row are 3 s each; the pauses keep two of us from meeting again."""
+        """Waits for the queue row are 3 s each; who has it waits for nobody. The pauses keep two of
+        us from meeting again.
+        """
         for _ in range(TRIES - 1):
             try:
                 return change()
