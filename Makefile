@@ -50,11 +50,12 @@ format: setup ## let ruff put the code in order
 docs: setup ## write the generated pages under docs/, and the site to .state/site
 	@$(LOCAL) docs && $(SITE)
 
-package: setup ## the sdist and the wheel into .state/dist, checked by twine
+package: setup ## the sdist, the wheel and the versions that were tested into .state/dist, checked by twine
 	@rm -rf .state/dist && $(VENV)/python -m build --no-isolation --outdir .state/dist . >.state/build.log 2>&1 \
 		|| { tail -20 .state/build.log; exit 1; }
 	@rm -rf include/mailslice.egg-info
 	@$(VENV)/twine check --strict .state/dist/*
+	@sed -e 's/ \\$$//' -e '/--hash/d' requirements.txt >.state/dist/constraints.txt
 
 lock: setup ## pin requirements.txt and the jars anew (UPGRADE=1 takes newer versions)
 	@$(VENV)/uv pip compile requirements.in -o requirements.txt --generate-hashes --universal --python-version 3.11 \

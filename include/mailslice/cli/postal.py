@@ -93,8 +93,9 @@ def _shown(surveyed: "SurveyedRow", as_json: bool) -> dict[str, object]:
 
 
 def _rounded(age: timedelta) -> str:
-    """Without fractions of a second, which nobody reads."""
-    return format_duration(timedelta(seconds=age // timedelta(seconds=1)))
+    """In whole minutes, or seconds below ten minutes: nobody reads more of it."""
+    unit = timedelta(minutes=1) if age >= timedelta(minutes=10) else timedelta(seconds=1)
+    return format_duration(age // unit * unit)
 
 
 def instant(read: datetime) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -311,6 +312,24 @@ def test_an_undelete_that_was_killed_and_is_asked_again_brings_each_mail_back_on
     delivered = spool.delivered(2)
     assert sorted(item.mail.name for item, _ in delivered) == ["one", "two"]
     assert {content for _, content in delivered} == {CONTENT}
+
+
+@pytest.mark.parametrize("point", UNDELETE_POINTS)
+def test_mails_on_their_way_beside_a_kill_come_back_once_too(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    names = [f"m-{number}" for number in range(9)]
+    spool.enqueue(*map(mail, names))
+    spool.clear()
+    monkeypatch.setattr(sys.modules[undelete.__module__], "CHUNK_MAILS", 2)
+    kill_at(point)
+    with pytest.raises(Killed):
+        spool.undelete()
+    outcome = spool.undelete()
+    assert outcome.undeleted + outcome.already == 9
+    assert outcome.already > 0, "nothing was on its way beside the chunk that was killed"
+    assert spool.names() == names
+    assert sorted(item.mail.name for item, _ in spool.delivered(9)) == names
 
 
 def test_delivered_after_a_kill_it_is_not_brought_back_again(spool: Spool) -> None:

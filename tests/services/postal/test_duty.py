@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import timedelta
+import logging
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from mailslice.stores import open_stores
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
-from mailslice.testing.postal.databases import FreshPostal
+from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
 from mailslice.testing.postal.mails import INCOMING, Ended, PostalMail, PostalMails
 from tests.acceptance.command import Cli
 from tests.conftest import Fresh
+from tests.ports import free_port
 
 KINDS = ("closed", "retried", "completed", "lost", "failed", "skipped", "left")
 
@@ -264,6 +266,90 @@ def test_a_server_without_its_database_is_left_out_and_the_others_go_on(
     assert counts(report) == {"closed": 1, "skipped": 1}
     assert set(queue(postal)) == {away.queued}
     assert "1" in report["message"]
+
+
+def test_a_server_that_may_be_read_alone_is_left_out_and_nothing_of_it_changes(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, guest: MariaDbLogin, postal_env: Fresh
+) -> None:
+    """The grants of a new mail server are half there."""
+    away, there = (mails.mail(postal.servers[n], Ended.HEADERS) for n in (1, 2))
+    table = f"`{postal.servers[1].database}`.stats_yearly"
+    postal.main.run(f"REVOKE UPDATE ON {table} FROM '{guest.user}'@'%'")
+    before = queue(postal)
+    report = duty(cli, "--mode", "close")
+    assert (report["skippedBy"], report["closed"]) == ({"server unreadable": 1}, 1)
+    assert queue(postal) == {away.queued: before[away.queued]}
+    assert (records(postal, away), message(postal, there)["status"]) == ([], "Held")
+    assert [entry.server for entry in entries(postal_env)] == [2]
+
+
+def test_message_databases_whose_mariadb_is_away_are_left_out(
+    postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    mails.mail(postal.servers[1], Ended.HEADERS)
+    mails.mail(postal.servers[2], Ended.NOT_YET, locked_for=timedelta(hours=3))
+    elsewhere = f"mysql://nobody:x@127.0.0.1:{free_port()}/"
+    cli = Cli({**postal_env.env, "MAILSLICE_POSTAL_MESSAGE_URL": elsewhere}).inside()
+    assert [line["state"] for line in cli.json("postal", "stuck")] == ["unknown"]
+    before = queue(postal)
+    report = duty(cli, "--mode", "close")
+    assert counts(report) == {"skipped": 1}
+    assert report["skippedBy"] == {"server unreadable": 1}
+    assert queue(postal) == before
+
+
+def test_a_message_that_is_answered_since_the_plan_is_only_completed(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    mail = mails.mail(postal.servers[1], Ended.HEADERS)
+    run = planned(cli, "--mode", "close")
+    mails.delivery(postal.servers[1], mail.message, "Sent", at=postal.now())
+    assert counts(rest(cli, run)) == {"completed": 1}
+    assert [row["status"] for row in records(postal, mail)] == ["Sent"]
+    assert entries(postal_env) == []
+
+
+def test_rows_of_a_server_that_is_gone_are_lost_once_they_are_old(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    mails.mail(postal.servers[1], Ended.LOCKED)
+    mails.mail(postal.servers[1], Ended.NOT_YET, locked_for=timedelta(hours=1))
+    young = mails.mail(postal.servers[1], Ended.NOT_YET, locked_for=timedelta(minutes=1))
+    mails.lose_server(postal.servers[1])
+    report = duty(cli, "--mode", "close")
+    assert (counts(report), report["unreadable"]) == ({"lost": 2}, {})
+    assert set(queue(postal)) == {young.queued}
+
+
+def test_each_decision_is_a_row_and_a_line_without_addresses(
+    cli: Cli,
+    postal: FreshPostal,
+    mails: PostalMails,
+    postal_env: Fresh,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    closed = mails.mail(postal.servers[1], Ended.HEADERS)
+    gone = mails.mail(postal.servers[2], Ended.LOCKED)
+    mails.lose_message(postal.servers[2], gone.message)
+    with caplog.at_level(logging.INFO, "mailslice"):
+        report = duty(cli, "--mode", "close", "--reason", "night shift")
+    now = datetime.now(UTC)
+    with open_stores(postal_env.settings) as stores:
+        rows = list(stores.records.postal_decisions.list(now - timedelta(hours=1), now))
+    told = {
+        (row.server, row.message): (row.queued_message, row.holder, row.stage, row.verdict)
+        for row in rows
+    }
+    assert told == {
+        (1, closed.message): (closed.queued, closed.locked_by, "maybe sent", "stuck"),
+        (2, gone.message): (gone.queued, gone.locked_by, "", "message gone"),
+    }
+    assert {row.action for row in rows} == {"closed", "lost"}
+    assert all(row.run == report["run"] and "night shift" in row.why for row in rows)
+    assert all(timedelta(hours=2) <= row.age < timedelta(hours=3) for row in rows)
+    lines = [one.getMessage() for one in caplog.records if "queue row" in one.getMessage()]
+    assert sorted(line.split(":")[0] for line in lines) == ["closed", "lost"]
+    assert "@" not in "".join(lines)
 
 
 def planned(cli: Cli, *words: str) -> str:

@@ -85,6 +85,24 @@ def test_the_list_has_all_fields_and_the_state_by_postals_own_rows(
     assert (line["queuedMessage"], line["bytes"]) == (kept.queued, len(kept.content))
 
 
+def test_hostile_senders_are_tame_in_the_table_and_in_answers(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, tmp_path: Path
+) -> None:
+    evil = "\x1b[2J\u202e<script>alert(1)</script>"
+    mail = add_stats(
+        mails, postal, mail_from=f"{evil}@a", rcpt_to=f"{evil}@b", locked_by=f"host:{evil}"
+    )
+    close(cli)
+    words = ("postal", "quarantine")
+    export = (*words, "export", tmp_path / "copies")
+    for asked in ((*words, "list"), export, (*words, "release", *one(mail))):
+        answer = cli(*asked)
+        shown = answer.out.decode() + answer.err
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+    assert [file.name for file in (tmp_path / "copies").iterdir()] == [f"1-{mail.message}.eml"]
+
+
 def test_release_puts_back_what_was_there_and_a_worker_sends_it_once(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:

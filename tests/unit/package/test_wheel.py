@@ -21,6 +21,7 @@ from mailslice.maintenance import registry
 from mailslice.model.settings import clone_root
 
 ROOT = clone_root()
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 _OF_AIRFLOW = {"fastapi", "starlette", "jinja2", "sqlalchemy"}
 BROUGHT = {*_OF_AIRFLOW, "annotated_types", "pydantic_core", "typing_extensions"}
@@ -149,6 +150,21 @@ def third_party(file):
             continue
         tops = {module.partition(".")[0] for module in modules}
         yield from tops - sys.stdlib_module_names - {"mailslice"}
+
+
+def test_pip_takes_the_wheel_with_the_constraints_beside_it(built, tmp_path):
+    """pip that is given one hash wants the wheel's, too: requirements.txt would refuse it."""
+    (recipe,) = re.findall(r"^\t@(sed .*requirements.txt) >", MAKEFILE, re.MULTILINE)
+    constraints = tmp_path / "constraints.txt"
+    words = ["sh", "-c", f"{recipe.replace('$$', '$')} >{constraints}"]
+    subprocess.run(words, cwd=ROOT, check=True)
+    pinned = re.compile(r"^[a-z0-9].*==\S+", re.MULTILINE).findall
+    pins = pinned(constraints.read_text(encoding="utf-8"))
+    assert pins == pinned((ROOT / "requirements.txt").read_text(encoding="utf-8"))
+    pip = [f"{sys.base_prefix}/bin/python3", "-m", "pip", "install", "--quiet"]
+    alone = ["--no-index", "--no-deps", "--no-compile", "--target", tmp_path / "there"]
+    subprocess.run([*pip, *alone, "--constraint", constraints, built.wheel], check=True)
+    assert (tmp_path / "there" / "mailslice" / "py.typed").is_file()
 
 
 def test_what_ci_runs_is_within_the_bounds():

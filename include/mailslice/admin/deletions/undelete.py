@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -23,7 +24,6 @@ from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.codec.headers import headers_of
 from mailslice.model import crash
-from mailslice.model.batches import batches
 from mailslice.model.clock import Clock
 from mailslice.model.errors import ContentMissing, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, QueueName, ViewRow
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 T = TypeVar("T")
-_MAILS = 250
-"""Written beside each other."""
+CHUNK_MAILS = 250
+"""Of a chunk, which are written beside each other."""
+_CHUNKS = 4
+"""On their way at the same time."""
 _BYTES = 16 * 1024 * 1024
 """Of content in memory, or one mail."""
 _SLACK = timedelta(days=1)
@@ -101,8 +103,9 @@ def undelete(
 
     right = LeasedLock(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep, lease)
     with right.held(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        way = _Way(stores, queue, clock, outcome, right=right, sleep=sleep, runner=runner)
-        try:
+        way = _Way(stores, queue, clock, outcome, right=right, sleep=sleep)
+
+        def wanted() -> Iterator[Sequence[DeletedMail]]:
             for batch in mails:
                 some = [
                     mail
@@ -110,9 +113,9 @@ def undelete(
                     if accept_duplicates or mail.is_back or not mail.may_be_delivered
                 ]
                 outcome.doubtful += len(batch) - len(some)
-                way.bring(some)
-        finally:
-            way.close()
+                yield some
+
+        runner.run(way.bring_all(wanted()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,11 @@ class _New:
 
 
 class _Way:
+    """Some chunks of mails are on their way beside each other: the blobs of one are written while
+    rows of another are. Whatever waits for an answer does so in one thread: no two chunks ask for
+    the same rows at the same time.
+    """
+
     def __init__(
         self,
         stores: Stores,
@@ -134,7 +142,6 @@ class _Way:
         *,
         right: LeasedLock,
         sleep: Callable[[float], None],
-        runner: asyncio.Runner,
     ) -> None:
         self._stores = stores
         self._queue = queue
@@ -142,48 +149,77 @@ class _Way:
         self._outcome = outcome
         self._right = right
         self._sleep = sleep
-        self._runner = runner
+        self._thread = ThreadPoolExecutor(1, "undelete")
+        self._under_way: dict[asyncio.Task[None], Sequence[DeletedMail]] = {}
         self._shape = view_shape(stores)
         self._ids = BlobIds(stores.settings.blob, clock)
         self._blobs = AsyncBlobStore(stores.settings.s3, stores.settings.s3.bucket)
         self._publisher = Publisher(stores.settings.rabbitmq)
         self._has_starts = False
 
-    def close(self) -> None:
-        self._runner.run(self._publisher.close())
-        self._blobs.close()
+    async def bring_all(self, lists: Iterator[Sequence[DeletedMail]]) -> None:
+        """Mails, each list of one batch. Raises what a chunk raised, once all have ended."""
+        try:
+            while (mails := await self._in_thread(next, lists, None)) is not None:
+                if mails:
+                    contents = Contents(self._stores.own_blobs, mails[0].batch)
+                    for chunk in _chunks(mails):
+                        await self._room_for(chunk)
+                        task = asyncio.create_task(self._bring(contents, chunk))
+                        self._under_way[task] = chunk
+            await _all(self._under_way)
+        finally:
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+            self._thread.shutdown()
+            await self._publisher.close()
+            self._blobs.close()
 
-    def bring(self, mails: Sequence[DeletedMail]) -> None:
-        """Mails of one batch."""
-        if not mails:
+    async def _room_for(self, chunk: Sequence[DeletedMail]) -> None:
+        """A mail that two runs deleted is on its way once."""
+        ids, size = {mail.enqueue_id for mail in chunk}, _size(chunk)
+        while self._under_way and (
+            len(self._under_way) >= _CHUNKS
+            or size + sum(map(_size, self._under_way.values())) > _BYTES
+            or any(mail.enqueue_id in ids for one in self._under_way.values() for mail in one)
+        ):
+            ended, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
+                del self._under_way[task]
+
+    async def _in_thread(self, ask: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, ask, *args)
+
+    async def _bring(self, contents: Contents, mails: Sequence[DeletedMail]) -> None:
+        """Claims; blobs, rows, the record of these; the messages, the record of those."""
+        chunk = await self._in_thread(self._claimed, contents, mails)
+        if not chunk:
             return
-        contents = Contents(self._stores.own_blobs, mails[0].batch)
-        for some in batches(mails, _MAILS):
-            ready: list[tuple[DeletedMail, tuple[bytes, bytes]]] = []
-            size = 0
-            for mail in some:
-                if mail.is_back:
-                    self._outcome.already += 1
-                    continue
-                try:
-                    parts = contents.parts(mail.kept)
-                except ContentMissing:
-                    self._outcome.lost += 1
-                    continue
-                if ready and size + mail.kept.size > _BYTES:
-                    self._enter(self._claimed(ready))
-                    ready, size = [], 0
-                ready.append((mail, parts))
-                size += mail.kept.size
-            self._enter(self._claimed(ready))
+        items = await _all(map(self._put, chunk))
+        crash.point("undelete:blobs")
+        entered, rows = await self._in_thread(self._entered, chunk, items)
+        self._right.require()
+        await self._publish_all(rows)
+        crash.point("undelete:published")
+        await self._in_thread(self._record, entered, self._ttl(chunk[0].mail))
+        crash.point("undelete:recorded")
 
-    def _claimed(self, mails: Sequence[tuple[DeletedMail, tuple[bytes, bytes]]]) -> list[_New]:
+    def _claimed(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_New]:
         """Those that are to be entered now."""
-        if not mails:
+        ready: dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]] = {}
+        for mail in mails:
+            if mail.is_back:
+                self._outcome.already += 1
+                continue
+            try:
+                ready[mail.enqueue_id] = mail, contents.parts(mail.kept)
+            except ContentMissing:
+                self._outcome.lost += 1
+        if not ready:
             return []
         self._right.renew()
-        wanted = {mail.enqueue_id: EnqueueId(uuid4()) for mail, _ in mails}
-        ttl = self._ttl([mail for mail, _ in mails])
+        wanted = {one: EnqueueId(uuid4()) for one in ready}
+        ttl = self._ttl(mails[0])
         claims = self._stores.own.undeleted_mails.claim(self._queue, wanted, ttl)
         crash.point("undelete:claimed")
         half = []
@@ -193,69 +229,52 @@ class _Way:
             elif claim.new_id != wanted[one]:
                 half.append(claim)
         out = self._out(half)
-        self._change([(claim, _done(claim)) for claim in out], ttl)
-        for claim in out:
-            self._count(claim)
-        anew = [
-            (
-                one,
-                UndeletedMail(
-                    one.enqueue_id,
-                    UndeleteStep.CLAIMED,
-                    wanted[one.enqueue_id],
-                    (*one.voided, one.new_id),
-                ),
+        self._record(out, ttl)
+        anew = {
+            one: UndeletedMail(
+                one.enqueue_id,
+                UndeleteStep.CLAIMED,
+                wanted[one.enqueue_id],
+                (*one.voided, one.new_id),
             )
             for one in half
             if one not in out
-        ]
+        }
         self._change(anew, ttl)
-        voided = [one for _, after in anew for one in after.voided]
+        voided = [one for after in anew.values() for one in after.voided]
         self._stores.tables.deleted.mark_many(self._queue, voided)
-        claims |= {after.enqueue_id: after for _, after in anew}
+        claims |= {after.enqueue_id: after for after in anew.values()}
         return [
-            _New(mail, parts, claim)
-            for mail, parts in mails
-            if (claim := claims[mail.enqueue_id]).new_id == wanted[mail.enqueue_id]
+            _New(*ready[one], claims[one]) for one in wanted if claims[one].new_id == wanted[one]
         ]
 
-    def _enter(self, mails: Sequence[_New]) -> None:
-        """Blobs, rows, the record of these; the messages, the record of those."""
-        if not mails:
-            return
+    def _entered(
+        self, chunk: Sequence[_New], items: Sequence[QueuedMail]
+    ) -> tuple[list[UndeletedMail], list[ViewRow]]:
         now = self._clock()
-        ttl = self._ttl([one.mail for one in mails])
-        items = self._runner.run(self._put_all(mails))
-        crash.point("undelete:blobs")
         rows = [ViewRow(self._queue, self._partition(item, now), now, item) for item in items]
         self._write_starts(rows[0].partition)
         self._stores.tables.written.insert_many(rows)
         crash.point("undelete:rows")
         self._right.renew()  # a slow store took a part of it
-        entered = [replace(one.claim, step=UndeleteStep.ENTERED) for one in mails]
-        self._change([*zip((one.claim for one in mails), entered, strict=True)], ttl)
+        entered = {one.claim: replace(one.claim, step=UndeleteStep.ENTERED) for one in chunk}
+        self._change(entered, self._ttl(chunk[0].mail))
         crash.point("undelete:entered")
-        self._right.require()
-        self._runner.run(self._publish_all(rows))
-        crash.point("undelete:published")
-        self._change([(one, _done(one)) for one in entered], ttl)
-        for one in entered:
-            self._count(one)
-        crash.point("undelete:recorded")
+        return list(entered.values()), rows
 
-    def _count(self, claim: UndeletedMail) -> None:
-        self._outcome.undeleted += 1
-        if len(self._outcome.ids) < _NAMED:
-            self._outcome.ids[claim.enqueue_id] = claim.new_id
+    def _record(self, claims: Sequence[UndeletedMail], ttl: timedelta) -> None:
+        """They are back."""
+        self._change({one: replace(one, step=UndeleteStep.DONE) for one in claims}, ttl)
+        self._outcome.undeleted += len(claims)
+        named = claims[: _NAMED - len(self._outcome.ids)]
+        self._outcome.ids.update((claim.enqueue_id, claim.new_id) for claim in named)
 
-    def _change(
-        self, changes: Sequence[tuple[UndeletedMail, UndeletedMail]], ttl: timedelta
-    ) -> None:
-        if not self._stores.own.undeleted_mails.change(self._queue, changes, ttl):
+    def _change(self, changes: Mapping[UndeletedMail, UndeletedMail], ttl: timedelta) -> None:
+        if not self._stores.own.undeleted_mails.change(self._queue, list(changes.items()), ttl):
             raise Refused(f"somebody else undeletes mails of {self._queue} at the same time")
 
-    def _ttl(self, mails: Sequence[DeletedMail]) -> timedelta:
-        return mails[0].batch.until - self._clock() + _SLACK
+    def _ttl(self, mail: DeletedMail) -> timedelta:
+        return mail.batch.until - self._clock() + _SLACK
 
     def _partition(self, item: QueuedMail, now: datetime) -> Partition:
         start = slice_start(now, self._shape.window)
@@ -267,9 +286,6 @@ class _Way:
             tables.content_starts.insert_first(self._queue, partition.slice_start)
             tables.browse_starts.insert_first(self._queue, partition.slice_start)
             self._has_starts = True
-
-    async def _put_all(self, mails: Sequence[_New]) -> list[QueuedMail]:
-        return list(await _all(self._put(one) for one in mails))
 
     async def _put(self, one: _New) -> QueuedMail:
         header, body = ((self._ids.new(part), part) for part in one.parts)
@@ -315,8 +331,22 @@ class _Way:
         return self._stores.tables.deleted.is_marked(self._queue, claim.new_id)
 
 
-def _done(claim: UndeletedMail) -> UndeletedMail:
-    return replace(claim, step=UndeleteStep.DONE)
+def _chunks(mails: Sequence[DeletedMail]) -> Iterator[list[DeletedMail]]:
+    """At most 250 mails, and fewer large ones."""
+    chunk: list[DeletedMail] = []
+    size = 0
+    for mail in mails:
+        size += mail.kept.size
+        if chunk and (len(chunk) >= CHUNK_MAILS or size > _BYTES):
+            yield chunk
+            chunk, size = [], mail.kept.size
+        chunk.append(mail)
+    yield chunk
+
+
+def _size(mails: Sequence[DeletedMail]) -> int:
+    """Bytes of content."""
+    return sum(mail.kept.size for mail in mails)
 
 
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:

@@ -22,11 +22,11 @@ from mailslice.stores.tls import client_tls
 Row = tuple[Any, ...]
 LOCK_WAIT = timedelta(seconds=3)
 """How long a statement waits for a row, or a table, that somebody else has locked."""
-_SESSION = (
-    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {0}, "
-    "lock_wait_timeout = {0}"
-).format(int(LOCK_WAIT.total_seconds()))
-_AT_ONCE = "SET STATEMENT innodb_lock_wait_timeout = 0, lock_wait_timeout = 0 FOR "
+_WAIT = "innodb_lock_wait_timeout = {0}, lock_wait_timeout = {0}"
+_SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', " + _WAIT.format(
+    int(LOCK_WAIT.total_seconds())
+)
+_AT_ONCE = f"SET STATEMENT {_WAIT.format(0)} FOR "
 
 
 def quoted(*names: str) -> str:

@@ -16,7 +16,7 @@ from cassandra.query import BatchStatement
 
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
-from mailslice.stores.cassandra.table import Statement, assignments, insert, select
+from mailslice.stores.cassandra.table import Statement, applied, assignments, insert, select
 from mailslice.stores.own.codec import RowCodec
 
 
@@ -77,14 +77,15 @@ class UndeletedMails(OwnTable):
     ) -> dict[EnqueueId, UndeletedMail]:
         """Claim each mail, as its new id, unless it is claimed already; the rows there are now."""
         rows: dict[EnqueueId, UndeletedMail] = {}
-        for part, ids in _by_part(wanted).items():
-            while missing := [one for one in ids if one not in rows]:
-                mails = [UndeletedMail(one, UndeleteStep.CLAIMED, wanted[one]) for one in missing]
-                values = ([queue, part, *_ROWS.values(mail), ttl_seconds(ttl)] for mail in mails)
-                if self._apply_all(self._insert, values):
-                    rows |= {mail.enqueue_id: mail for mail in mails}
-                else:
-                    rows |= self.by_ids(queue, missing)
+        claims = {one: UndeletedMail(one, UndeleteStep.CLAIMED, new) for one, new in wanted.items()}
+        while parts := _by_part(one for one in wanted if one not in rows):
+            values = {
+                part: [[queue, part, *_ROWS.values(claims[one]), ttl_seconds(ttl)] for one in ids]
+                for part, ids in parts.items()
+            }
+            for part, done in self._apply_all(self._insert, values).items():
+                ids = parts[part]
+                rows |= {one: claims[one] for one in ids} if done else self.by_ids(queue, ids)
         return rows
 
     def change(
@@ -97,22 +98,29 @@ class UndeletedMails(OwnTable):
         them, and not all are written.
         """
         before = {one.enqueue_id: (one, after) for one, after in changes}
+        params: dict[int, list[list[object]]] = {}
         for part, ids in _by_part(before).items():
-            params = []
+            params[part] = []
             for enqueue_id in ids:
                 was, now = before[enqueue_id]
                 condition = [was.new_id, was.step.value]
                 values = _ROWS.values(now)[1:]
-                params.append([ttl_seconds(ttl), *values, queue, part, enqueue_id, *condition])
-            if not self._apply_all(self._change, params):
-                return False
-        return True
+                params[part].append(
+                    [ttl_seconds(ttl), *values, queue, part, enqueue_id, *condition]
+                )
+        return all(self._apply_all(self._change, params).values())
 
-    def _apply_all(self, statement: object, params: Iterable[Sequence[object]]) -> bool:
-        batch = BatchStatement(retry_policy=FallthroughRetryPolicy())
-        for one in params:
-            batch.add(statement, one)
-        return self._apply(batch, ())
+    def _apply_all(
+        self, statement: object, params: Mapping[int, Iterable[Sequence[object]]]
+    ) -> dict[int, bool]:
+        """A batch a partition, beside each other; whether each was done."""
+        pending = {}
+        for part, of_part in params.items():
+            batch = BatchStatement(retry_policy=FallthroughRetryPolicy())
+            for one in of_part:
+                batch.add(statement, one)
+            pending[part] = self._session.begin(batch)
+        return {part: applied(one.result()) for part, one in pending.items()}
 
 
 def _by_part(ids: Iterable[EnqueueId]) -> dict[int, list[EnqueueId]]:
