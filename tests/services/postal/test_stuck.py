@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from mailslice.stores.postal.rows import PAGE
 from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
 from mailslice.testing.postal.mails import INCOMING, OWN_HEADER, Ended, PostalMails
 from mailslice.testing.postal.schema import Version
@@ -179,6 +180,10 @@ def test_another_schema_is_refused_by_the_name_of_what_is_missing(
 ) -> None:
     postal.main.run("ALTER TABLE queued_messages DROP COLUMN locked_at")
     assert "locked_at" in cli("postal", "stuck", code=3).err
+
+
+def test_lists_of_ids_are_short_enough_to_be_looked_up_by_key(postal: FreshPostal) -> None:
+    assert postal.main.one("SELECT @@in_predicate_conversion_threshold") > PAGE
 
 
 @pytest.mark.parametrize("database", ["no-such", "information_schema", "n" * 70])

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from mailslice.stores.mariadb.client import MariaDb, quoted
 
 T = TypeVar("T")
-PAGE = 1000
-"""Rows, or ids, of one statement."""
+PAGE = 900
+"""Rows, or ids, of one statement. MariaDB makes a subquery of an IN with 1,000 values and more
+(in_predicate_conversion_threshold), and by old statistics reads the whole table for it.
+"""
 _COLUMNS = (
     "id, server_id, message_id, domain, locked_by, locked_at, retry_after, created_at, updated_at, "
     "ip_address_id, attempts, route_id, manual, batch_key"
