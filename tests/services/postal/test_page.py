@@ -101,6 +101,12 @@ def test_the_line_for_cron_names_settings_and_a_command_of_the_page() -> None:
     assert exported
     assert set(exported[1].split()) <= set(variables())
     assert "mailslice duty run stuck_mails_postal --json" in script
+    (folder,) = re.findall(r"^install -d -o mailslice .* (/\S+)$", PAGE, re.MULTILINE)
+    (log,) = re.findall(r">>(\S+) ", script)
+    assert Path(log).parent == Path(folder), "its user may write nowhere else"
+    (settings,) = re.findall(r"^install -D -g mailslice -m 0640 .* (/\S+)$", PAGE, re.MULTILINE)
+    assert script.startswith(f". {settings};")
+    assert f"EnvironmentFile={settings}" in (UNITS / "mailslice-postal.service").read_text()
 
 
 def test_service_and_timer_are_units_of_systemd(tmp_path: Path) -> None:
