@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 EVERY, CHANGING = "every mode", "close and retry"
 _MOST_SKEW = 10.0
 """Seconds."""
+_REFUSES = "@@log_bin = 1 AND @@binlog_format = 'STATEMENT'"
+_BINLOG = "binlog_format STATEMENT refuses READ COMMITTED. Remedy: MIXED or ROW"
 _STALE_DAYS = (
     "postal.queued_message_lock_stale_days is in Postal's own file and cannot be read here. Postal "
     "3.2 and later delete what is locked for so many days (1): set 3650 before close or retry"
@@ -81,14 +83,13 @@ def _checks(stores: Stores, clock: Clock) -> Iterator[PostalCheck]:
 
 
 def _connection(what: str, db: MariaDb) -> Iterator[PostalCheck]:
-    ((version, log, log_format),) = db.rows("SELECT VERSION(), @@log_bin, @@binlog_format")
+    ((version, refuses),) = db.rows(f"SELECT VERSION(), {_REFUSES}")
     yield PostalCheck(what, True, EVERY, f"MariaDB {version} at {db.address}, user {db.url.user}")
     ((_, cipher),) = db.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
     words = f"encrypted, {cipher}" if cipher else "not encrypted: MAILSLICE_POSTAL_TLS_ENABLED"
     yield PostalCheck(f"{what}: TLS", True, EVERY, words)
-    if log and str(log_format).upper() == "STATEMENT":
-        words = "binlog_format STATEMENT refuses READ COMMITTED. Remedy: MIXED or ROW"
-        yield PostalCheck(f"{what}: binlog", False, CHANGING, words)
+    if refuses:
+        yield PostalCheck(f"{what}: binlog", False, CHANGING, _BINLOG)
 
 
 def _clock(main: MariaDb, clock: Clock) -> PostalCheck:
@@ -141,6 +142,8 @@ def _own(stores: Stores) -> PostalCheck:
         return PostalCheck("own tables", True, EVERY, "in Cassandra")
     own = stores.own_database
     own.require_own()
+    if own.rows(f"SELECT {_REFUSES}") == [(1,)]:
+        return PostalCheck("own tables", False, EVERY, _BINLOG)
     missing = own.missing_rights()
     where = f"database {own.url.database} at {own.url.address}"
     if missing is None:

@@ -44,6 +44,24 @@ def test_the_grants_of_the_page_are_enough_for_every_mode(cli: Cli, postal: Fres
     assert named(check(cli), "own tables")["detail"].startswith(f"database {postal.own} at ")
 
 
+def test_a_binary_log_of_statements_is_named_before_a_run_is_refused(
+    make_mariadb: Callable[..., MariaDbLogin],
+    mariadb: MariaDbLogin,
+    make_postal: Callable[..., FreshPostal],
+    tmp_path: Path,
+) -> None:
+    logging = make_mariadb("--log-bin=bin", "--binlog-format=STATEMENT")
+    postal = make_postal()
+    settings = {**postal.settings(postal.guest()), "MAILSLICE_ARTIFACTS": str(tmp_path)}
+    cli = Cli({**settings, "MAILSLICE_OWN_URL": logging.url("own")}).inside()
+    assert "MIXED or ROW" in wrong(check(cli, code=1))["own tables"]
+    assert "MIXED or ROW" in cli("duty", "run", "stuck_mails_postal", code=3).err
+    elsewhere = cli.but(
+        MAILSLICE_OWN_URL=settings["MAILSLICE_OWN_URL"], MAILSLICE_POSTAL_MESSAGE_URL=logging.url()
+    )
+    assert "message databases: binlog" in wrong(check(elsewhere, code=1))
+
+
 def test_a_person_reads_a_table(cli: Cli) -> None:
     text = cli("config", "check").out.decode()
     assert "rights for close and retry" in text

@@ -86,9 +86,12 @@ class MariaDb:
                 connection.close()
 
     def _begin(self) -> None:
+        was_open = self._connection is not None
         try:
             self._start()
         except StoreUnavailable:
+            if not was_open:
+                raise
             self._start()  # an idle connection was closed; nothing was asked yet
 
     def _start(self) -> None:
