@@ -1,4 +1,4 @@
-"""### Acts on mails of a queue: delete, retry, move, republish, their undo; holds
+"""### Acts on mails of a queue: delete, retry, delay, move, republish, their undo; holds
 
 A person, or a script, says which mails and what is to be done with them. The page of mailslice
 starts it behind its buttons; so may anybody whom Airflow lets trigger it. It has no schedule.
@@ -17,6 +17,8 @@ and ends the same. `undo` names the run by which deleted mails come back, for se
 (MAILSLICE_ADMIN_UNDO_FOR): action `undelete` with it as `run`.
 
 `republish` runs the duties queue_audit, with a census, and republish_lost: with their gates.
+`delay` keeps mails back for `lasts`, by a move into their own queue. It needs a worker.
+`release_stuck` and `discard_stuck` are about mails in quarantine, by their `ids`.
 `hold` and `release` are about the queue, or a `domain` of it; a hold needs a reason. Workers obey
 within 10 s; James' consumers are not affected.
 

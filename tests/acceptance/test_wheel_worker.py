@@ -123,6 +123,7 @@ def test_every_command_of_queue_mail_worker_and_config_works(session):
     call("queue create other")
     call("queue retry spool --domain nowhere.example")
     call("queue move spool other --domain nowhere.example --yes")
+    call("queue delay spool --for 1h --domain nowhere.example --dry-run")
     process = call.started("worker run --queue spool --handler handlers:note")
     try:
         deadline = time.monotonic() + 60

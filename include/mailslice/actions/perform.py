@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import MailAction
+from mailslice.actions.stuck import record_decision
 from mailslice.admin import holds, queues
 from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undelete
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import MoveOutcome, Moves
+from mailslice.admin.quarantine import Quarantine
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
+from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.view.configuration import ConfigurationGuard
 
 if TYPE_CHECKING:
@@ -181,22 +184,64 @@ def _retry(
 def _move(
     stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
 ) -> None:
-    request, moved = selection.request, MoveOutcome()
-    assert request.to is not None  # noqa: S101 - a move has it
+    """A move; also a delay, which is one into the mails' own queue."""
+    request, moved, due = selection.request, MoveOutcome(), None
+    if request.lasts:
+        due = selection.at + parse_duration(request.lasts, "lasts")
+        outcome.information = {"due": iso(due)}
     rows = MailQueue(stores, request.queue, clock).matching(selection.mail_filter(clock()))
     try:
         Moves(stores, request.queue, clock).move(
             rows,
-            request.to,
+            request.to or request.queue,
             why=deed.reason or "by hand",
             who=deed.who,
             accept_duplicates=deed.accept_duplicates,
             outcome=moved,
+            due=due,
         )
     finally:
         outcome.counts = moved.counts
         outcome.ids = moved.shown_ids(_MOST_IDS)
     outcome.failed = moved.problem("accept_duplicates")
+
+
+def _stuck(
+    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
+) -> None:
+    """One mail after the other, of those that are still in quarantine. One that fails is left."""
+    request = selection.request
+    discards = request.action is MailAction.DISCARD_STUCK
+    quarantine = Quarantine(stores, request.queue, clock)
+    ids, done, failures = request.texts.parsed().ids or frozenset(), {}, []
+    mails = [mail for mail in quarantine.waiting() if mail.enqueue_id in ids]
+    name = "discarded" if discards else "released"
+    try:
+        for mail in mails:
+            try:
+                new = None if discards else quarantine.release(mail)
+                if discards and not quarantine.discard(mail):
+                    continue  # somebody else was faster
+            except TryAgain:
+                raise
+            except MailsliceError as error:
+                failures.append(f"{mail.enqueue_id}: {error}")
+                continue
+            done[str(mail.enqueue_id)] = new and str(new)
+            record_decision(
+                stores,
+                request.queue,
+                mail,
+                released_as=new,
+                why=deed.reason or "by hand",
+                who=deed.who,
+                now=clock(),
+            )
+    finally:
+        outcome.ids = done
+        outcome.counts = {name: len(done), "gone": len(ids) - len(done) - len(failures)}
+    if failures:
+        outcome.failed = f"{len(failures)} mails are left, such as {failures[0]}"
 
 
 def _republish(
@@ -232,8 +277,11 @@ _ACTIONS: Mapping[MailAction, Callable[[Stores, Selection, Deed, Clock, ActionOu
     MailAction.FLUSH: _retry,
     MailAction.RETRY: _retry,
     MailAction.MOVE: _move,
+    MailAction.DELAY: _move,
     MailAction.REPUBLISH: _republish,
     MailAction.UNDELETE: _undelete,
     MailAction.HOLD: _hold,
     MailAction.RELEASE: _release,
+    MailAction.RELEASE_STUCK: _stuck,
+    MailAction.DISCARD_STUCK: _stuck,
 }

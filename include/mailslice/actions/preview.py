@@ -13,9 +13,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from mailslice.actions.request import DELAYED_ONLY, WITHOUT_PREVIEW, ActionRequest
+from mailslice.actions.request import DELAYED_ONLY, WITHOUT_PREVIEW, ActionRequest, MailAction
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.moving import require_delays
 from mailslice.maintenance.artifacts import Artifacts, iso
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock
@@ -117,10 +118,12 @@ def preview(
 ) -> Preview:
     """The oldest mails that match: at most so many, and those that are found in time.
 
-    Raises BadInput for an action that has no preview.
+    Raises BadInput for an action that has no preview, Refused for a delay that nobody would end.
     """
     if request.action in WITHOUT_PREVIEW:
         raise BadInput(f"{request.action} has no preview: its digest is `any`")
+    if request.action is MailAction.DELAY:
+        require_delays(stores, request.queue)
     queue, now = MailQueue(stores, request.queue, clock), clock()
     end, mail_filter = time.monotonic() + seconds, request.texts.parsed()
     ids: list[EnqueueId] = []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
 from mailslice.admin.filters import MailFilter
 from mailslice.codec.wildcards import is_pattern
+from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.holds import held_domain
@@ -19,6 +21,7 @@ from mailslice.model.names import queue_name
 MOST_GIVEN = 10_000
 """Ids that one request may name."""
 _LONGEST = 1000
+LEAST_DELAY = timedelta(minutes=1)
 
 
 class MailAction(StrEnum):
@@ -28,18 +31,23 @@ class MailAction(StrEnum):
     CLEAR = "clear"
     FLUSH = "flush"
     RETRY = "retry"
+    DELAY = "delay"
     MOVE = "move"
     REPUBLISH = "republish"
     UNDELETE = "undelete"
     HOLD = "hold"
     RELEASE = "release"
+    RELEASE_STUCK = "release_stuck"
+    DISCARD_STUCK = "discard_stuck"
 
 
 DELAYED_ONLY = {MailAction.FLUSH, MailAction.RETRY}
 _OF_ALL = {MailAction.CLEAR, MailAction.FLUSH, MailAction.UNDELETE}
 _HOLDS = {MailAction.HOLD, MailAction.RELEASE}
-WITHOUT_PREVIEW = {MailAction.REPUBLISH, MailAction.UNDELETE, *_HOLDS}
-"""What chooses its mails by its own proofs, or chooses none."""
+STUCK = {MailAction.RELEASE_STUCK, MailAction.DISCARD_STUCK}
+"""Of mails in quarantine, which are named one by one."""
+WITHOUT_PREVIEW = {MailAction.REPUBLISH, MailAction.UNDELETE, *_HOLDS, *STUCK}
+"""What is given its mails by name, chooses them by its own proofs, or chooses none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +83,7 @@ class MailTexts:
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
     """`to`: the queue that gets the mails of a move. `run`: the delete whose mails come back.
-    `lasts`: after how long a hold ends by itself.
+    `lasts`: after how long a hold ends by itself; for how long a delay keeps its mails back.
 
     Raises BadInput for what does not fit.
     """
@@ -99,7 +107,12 @@ class ActionRequest:
             )
         if self.action is MailAction.REPUBLISH and set(given) - {"older_than"}:
             raise BadInput("republish: of the filter older_than alone is allowed")
+        if self.action in STUCK and set(given) != {"ids"}:
+            raise BadInput(
+                f"{self.action}: give the ids of mails in quarantine, and no other filter"
+            )
         self._check_hold(given)
+        self._check_lasts()
         if (self.action is MailAction.MOVE) != (self.to is not None):
             raise BadInput(f"{self.action}: to={self.to!r}; a move has a queue there, alone")
         if (self.action is MailAction.UNDELETE) != (self.run is not None):
@@ -112,10 +125,16 @@ class ActionRequest:
             if set(given) - {"domain"}:
                 raise BadInput(f"{self.action}: of the filter domain alone is allowed")
             held_domain(self.texts.domain or "all.example")
-        if self.lasts is not None:
-            if self.action is not MailAction.HOLD:
-                raise BadInput(f"{self.action}: lasts={self.lasts!r}; only a hold lasts")
-            parse_duration(self.lasts, "lasts")
+
+    def _check_lasts(self) -> None:
+        delays = self.action is MailAction.DELAY
+        if self.lasts is None and not delays:
+            return
+        if not delays and self.action is not MailAction.HOLD:
+            raise BadInput(f"{self.action}: lasts={self.lasts!r}; only a hold and a delay last")
+        lasts = parse_duration(self.lasts or "", "lasts")
+        if delays and not LEAST_DELAY <= lasts <= LONGEST_DELAY:
+            raise BadInput(f"delay: lasts={self.lasts!r}; allowed is a time from 1m to 30d")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ActionRequest:

@@ -6,7 +6,7 @@ The run's folder, `runs/mail_actions/QUEUE/RUN/`, has the selection and the resu
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mailslice.actions.perform import Deed, perform
@@ -67,7 +67,7 @@ class ActionRun:
             selection = (
                 Selection(self.request, now, before=now)
                 if self.digest == ANY or self.request.action in WITHOUT_PREVIEW
-                else previewed(location, self.request, self.digest, now)
+                else replace(previewed(location, self.request, self.digest, now), at=now)
             )
             folder.write_json(_SELECTION, selection.as_json())
         return {"digest": self.digest, "act": True}

@@ -9,15 +9,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from mailslice.codec import message as codec
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.codec.content import split
 from mailslice.codec.headers import headers_of
+from mailslice.model import crash
 from mailslice.model.clock import Clock
+from mailslice.model.delay_levels import level_for
 from mailslice.model.mail import Partition, QueuedMail, QueueName, ViewRow
-from mailslice.model.names import RabbitNames
+from mailslice.model.names import HEADER_DELAY_TOKEN, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
+from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
 from mailslice.view.configuration import Shape, view_shape
 
@@ -33,9 +37,10 @@ def enter(
     clock: Clock,
     *,
     on_row: Callable[[], None] = lambda: None,
+    due: datetime | None = None,
 ) -> QueuedMail:
     """Enqueue the mail under the enqueue id of `item`, with fresh blobs: blobs, then the row, then
-    the confirmed publish. The item as it is enqueued.
+    the confirmed publish, into a delay level where `due` is to come. The item as it is enqueued.
 
     An error may leave blobs, row or message: the caller marks that id as deleted before it tries
     with another. `on_row` is called before the publish.
@@ -49,7 +54,10 @@ def enter(
     now = clock()
     partition = add_row(stores, queue, item, view_shape(stores), now)
     on_row()
-    publish(stores, queue, item, partition, now)
+    if due is None or due <= now:
+        publish(stores, queue, item, partition, now)
+    else:
+        _delay(stores, queue, item, partition, now=now, due=due)
     return item
 
 
@@ -64,6 +72,29 @@ def add_row(
     stores.tables.browse_starts.insert_first(queue, partition.slice_start)
     stores.tables.written.insert_many([ViewRow(queue, partition, now, item)])
     return partition
+
+
+def _delay(
+    stores: Stores,
+    queue: QueueName,
+    item: QueuedMail,
+    partition: Partition,
+    *,
+    now: datetime,
+    due: datetime,
+) -> None:
+    """The copy first, then its row: a copy without a row is delivered when its level ends, and a
+    row without a copy never is (ADR 7).
+    """
+    names, token, body = RabbitNames(queue), uuid4(), codec.encode(item)
+    level = level_for(due - now)
+    stores.rabbitmq.declare_delays(queue, (level,))
+    headers = {**headers_of(partition), HEADER_DELAY_TOKEN: str(token)}
+    into = names.delay_queue(level)
+    publish_confirmed(stores.settings.rabbitmq, "", body, headers, now, routing_key=into)
+    crash.point("move:copied")
+    row = DelayedMail(item.enqueue_id, due, token, False, partition, body, enqueued=now)
+    stores.own.delayed_mails.save(queue, row)
 
 
 def publish(

@@ -6,6 +6,7 @@ before the mark is withdrawn: the mail is its queue's. What it leaves after it i
 that was killed between the decision and the record of its mark, and has a mark, is in doubt: it may
 have been delivered since (ADR 87).
 James deletes the blobs of a marked mail when it drops its message: the new entry refers to others.
+A delay is a move into the mail's own queue, as a delayed entry.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, elapsed_seconds
+from mailslice.model.errors import QueueMissing, Refused
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
@@ -53,7 +56,8 @@ class MoveOutcome:
     `gone`: completed or deleted meanwhile. `in_handler`: a worker has them, so they were left.
     `lost`: without content; they stay. `pending`: taken out of the queue, and not in the other one
     yet, because a handler still has them: move again to finish. `doubtful`: an earlier move was cut
-    off at them, and they may have been delivered since; their content is kept.
+    off at them, and they may have been delivered since; their content is kept. Of a delay
+    `moved` are the delayed ones; `later`: they wait until then, or for longer, anyway.
     """
 
     moved: dict[EnqueueId, EnqueueId] = field(default_factory=dict)
@@ -62,17 +66,20 @@ class MoveOutcome:
     lost: int = 0
     pending: int = 0
     doubtful: int = 0
+    later: int | None = None
 
     @property
     def counts(self) -> dict[str, int]:
         """For answers and decisions."""
+        delay = {} if self.later is None else {"later": self.later}
         return {
-            "moved": len(self.moved),
+            "moved" if self.later is None else "delayed": len(self.moved),
             "gone": self.gone,
             "inHandler": self.in_handler,
             "contentLost": self.lost,
             "pending": self.pending,
             "doubtful": self.doubtful,
+            **delay,
         }
 
     def shown_ids(self, limit: int) -> dict[str, str]:
@@ -132,23 +139,43 @@ class Moves:
         who: str,
         accept_duplicates: bool = False,
         outcome: MoveOutcome | None = None,
+        due: datetime | None = None,
     ) -> MoveOutcome:
         """Move these mails, and first finish what earlier moves of this queue left. Mails in doubt
-        are moved with `accept_duplicates` alone. `outcome` is filled as it goes.
+        are moved with `accept_duplicates` alone. `outcome` is filled as it goes. `due`: when they
+        are delivered, at the latest in 30 days; the queue may be their own then.
 
         Raises Refused while another moves mails of the queue, StoreUnavailable: move again.
         """
         outcome = outcome or MoveOutcome()
-        decided = Decided("move", why, who, moved_to=into)
+        if due is not None:
+            require_delays(self._stores, into)
+            due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
+        decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
         with self._right.held(), ThreadPoolExecutor(_THREADS) as threads:
             self._finish_earlier(outcome, threads, accept_duplicates=accept_duplicates)
             for batch in batches(rows, _AT_ONCE):
                 taken: list[QuarantinedMail] = []
-                for part in batches(batch, _BETWEEN_RENEWALS):
+                sooner = batch if due is None else self._sooner(batch, due, outcome)
+                for part in batches(sooner, _BETWEEN_RENEWALS):
                     self._right.renew()
                     taken += self._take_all(part, decided, outcome, threads)
                 self._bring(taken, outcome, threads)
         return outcome
+
+    def _sooner(
+        self, rows: Sequence[ViewRow], due: datetime, outcome: MoveOutcome
+    ) -> list[ViewRow]:
+        """Those that are delivered before `due`. The rows may be new entries of this very delay."""
+        new = set(outcome.moved.values())
+        others = [row for row in rows if row.enqueue_id not in new]
+        waiting = self._stores.own.delayed_mails.waiting(
+            self._queue, [row.enqueue_id for row in others]
+        )
+        now = self._clock()  # a run that is repeated too late delays nothing
+        sooner = [row for row in others if max(now, waiting.get(row.enqueue_id, now)) < due]
+        outcome.later = (outcome.later or 0) + len(others) - len(sooner)
+        return sooner
 
     def _finish_earlier(
         self, outcome: MoveOutcome, threads: ThreadPoolExecutor, *, accept_duplicates: bool
@@ -284,6 +311,19 @@ class Moves:
 
     def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
+
+
+def require_delays(stores: Stores, queue: QueueName) -> None:
+    """Raises Refused where no worker consumes the queue: nobody would bring delayed mails back."""
+    try:
+        consumed = has_consumers(stores.settings.rabbitmq, RabbitNames(queue).hop_queue)
+    except QueueMissing:
+        consumed = False
+    if not consumed:
+        raise Refused(
+            f"no worker of mailslice consumes {queue}, so nobody would bring delayed mails back: "
+            f"start one first (mailslice worker run {queue}); James' consumers know no delays"
+        )
 
 
 def _each(threads: ThreadPoolExecutor, work: Callable[[T], U], items: Sequence[T]) -> list[U]:

@@ -45,7 +45,14 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "to": (None, _TEXT, "queue that gets the mails of a move"),
     "run": (None, _TEXT, "of an undelete: the delete whose mails come back, by `queue deleted`"),
-    "lasts": (None, _TEXT, "of a hold: it ends by itself after that, such as 2h"),
+    "lasts": (
+        None,
+        _TEXT,
+        (
+            "of a hold: it ends by itself after that, such as 2h; of a delay: the mails wait for "
+            "so long from the begin of the run, 1m to 30d"
+        ),
+    ),
     "digest": (
         None,
         {"type": ["null", "string"], "pattern": "^([0-9a-f]{64}|any|)$"},
@@ -59,8 +66,9 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
         False,
         {"type": "boolean"},
         (
-            "of a move and an undelete: also mails at which an earlier one was cut off and that "
-            "may have been delivered since; of a republish, those that James may have delivered"
+            "of a move, delay and undelete: also mails at which an earlier one was cut off and "
+            "that may have been delivered since; of a republish, those that James may have "
+            "delivered"
         ),
     ),
     "reason": (None, _TEXT, "why, for the record"),

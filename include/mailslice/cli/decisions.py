@@ -21,7 +21,7 @@ app = group("Decisions: who did what to which mails, and why.")
 _COLUMNS = ("time", "queue", "action", "who", "reason", "mails", "enqueueId", "name")
 _LAST = timedelta(days=7)
 _COUNTED = (
-    *("retried", "moved", "undeleted", "released", "discarded", "deleted", "flushed"),
+    *("retried", "moved", "delayed", "undeleted", "released", "discarded", "deleted", "flushed"),
     *("enqueued", "handled", "mails"),
 )
 """How many mails a decision was about: the first of these facts that it has."""

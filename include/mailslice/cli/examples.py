@@ -23,6 +23,7 @@ SLOW = ("queue audit",)
 NOT_RUN = (
     "worker run",
     "worker smtp-in",
+    "queue delay",
     "queue move",
     "stuck release",
     "stuck discard",

@@ -24,6 +24,7 @@ from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.shown import shown
+from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.settings import load_settings
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from mailslice.model.mail import ViewRow
 
 app = group("Mails: show one, trace one, enqueue new ones.")
-_LONGEST_DELAY = timedelta(days=30)
 
 
 @command(app, "show")
@@ -153,7 +153,7 @@ def enqueue(
         option(
             "--delay DURATION",
             "Deliver after this much time, at most 30d.",
-            partial(duration, most=_LONGEST_DELAY),
+            partial(duration, most=LONGEST_DELAY),
         ),
     ] = None,
     reason: Reason = None,

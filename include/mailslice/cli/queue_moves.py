@@ -1,15 +1,16 @@
-"""`mailslice queue retry` and `queue move`: mails that wait are brought on their way."""
+"""`mailslice queue retry`, `delay` and `move`: mails that wait go sooner, later or elsewhere."""
 
+from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes
+from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes, duration, option
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
 from mailslice.cli.queue_session import (
-    OpenQueue,
     confirm,
     need_yes,
     open_queue,
@@ -19,6 +20,7 @@ from mailslice.cli.queue_session import (
 )
 from mailslice.cli.selection import MailOptions
 from mailslice.model.clock import system_clock
+from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, SomeFailed
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 _MOST_IDS = 100
 """Of the mails, in the record of a decision."""
+AcceptDuplicates = Annotated[
+    bool,
+    typer.Option(
+        "--accept-duplicates",
+        help="Move mails, too, at which an earlier move was cut off and that may have been "
+        "delivered since.",
+    ),
+]
 
 
 @command(app, "retry")
@@ -80,14 +90,7 @@ def move(
     *,
     mails: MailOptions,
     limit: Limit = None,
-    accept_duplicates: Annotated[
-        bool,
-        typer.Option(
-            "--accept-duplicates",
-            help="Move mails, too, at which an earlier move was cut off and that may have been "
-            "delivered since.",
-        ),
-    ] = False,
+    accept_duplicates: AcceptDuplicates = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     reason: Reason = None,
@@ -97,60 +100,106 @@ def move(
     Each gets a new enqueue id there, and is delivered at once. Cut off and asked again, it is
     finished: no mail is lost or doubled.
     """
-    from mailslice.admin import queues
-
     if queue == into:
         raise BadInput(f"queue move: FROM and TO are one queue, {queue!r}; two are allowed")
+    _move(
+        out,
+        queue,
+        into,
+        mails.parsed(),
+        limit=limit,
+        accept_duplicates=accept_duplicates,
+        yes=yes,
+        dry_run=dry_run,
+        reason=reason,
+    )
+
+
+@command(app, "delay")
+def delay(
+    out: Output,
+    queue: Queue,
+    *,
+    lasts: Annotated[
+        timedelta,
+        option(
+            "--for DURATION",
+            "How long they wait from now: 30m, 2h. At least 1m, at most 30d.",
+            partial(duration, most=LONGEST_DELAY, least=timedelta(minutes=1)),
+        ),
+    ],
+    mails: MailOptions,
+    limit: Limit = None,
+    accept_duplicates: AcceptDuplicates = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    reason: Reason = None,
+) -> None:
+    """Deliver mails later: all of them, or those for which all that is given holds.
+
+    Each becomes a new entry of its queue with a new id, as by a move; what is due later anyway
+    stays. It needs a worker of mailslice on the queue. 'queue retry' ends it.
+    """
+    _move(
+        out,
+        queue,
+        queue,
+        mails.parsed(),
+        limit=limit,
+        accept_duplicates=accept_duplicates,
+        yes=yes,
+        dry_run=dry_run,
+        reason=reason,
+        due=system_clock() + lasts,
+    )
+
+
+def _move(
+    out: Output,
+    queue: QueueName,
+    into: QueueName,
+    mail_filter: "MailFilter",
+    *,
+    limit: int | None,
+    accept_duplicates: bool,
+    yes: bool,
+    dry_run: bool,
+    reason: str | None,
+    due: datetime | None = None,
+) -> None:
+    """A move, and with `due` a delay, counted or done."""
+    from mailslice.admin import queues
+    from mailslice.admin.moving import MoveOutcome, Moves
+
+    doing, done = ("delay", "delayed") if due else ("move", "moved")
+    about: dict[str, object] = {"due": due} if due else {"to": into}
+    outcome = MoveOutcome()
     if not dry_run:
-        need_yes(yes, "queue move")
-    mail_filter = mails.parsed()
+        need_yes(yes, f"queue {doing}")
     with open_queue(queue) as opened:
         queues.require(opened.stores, into)
         if dry_run or not yes:
             count = sum(1 for _ in opened.queue.browse(mail_filter, limit))
             if dry_run:
-                out.one({"queue": queue, "to": into, "moved": count, "dryRun": True})
+                out.one({"queue": queue, **about, done: count, "dryRun": True})
                 return
             every = "all " if mail_filter.matches_all else ""
-            confirm(f"Move {every}{count} mails of {queue} to {into}?", yes)
-        _move(
-            out,
-            opened,
-            mail_filter,
-            into,
-            limit=limit,
-            accept_duplicates=accept_duplicates,
-            reason=reason,
-        )
-
-
-def _move(
-    out: Output,
-    opened: OpenQueue,
-    mail_filter: "MailFilter",
-    into: QueueName,
-    *,
-    limit: int | None,
-    accept_duplicates: bool,
-    reason: str | None,
-) -> None:
-    from mailslice.admin.moving import MoveOutcome, Moves
-
-    queue, outcome = opened.queue.name, MoveOutcome()
-    moves = Moves(opened.stores, queue, system_clock)
-    try:
-        moves.move(
-            opened.queue.matching(mail_filter, limit),
-            into,
-            why=reason or "by hand",
-            who=who(),
-            accept_duplicates=accept_duplicates,
-            outcome=outcome,
-        )
-    finally:
-        ids = outcome.shown_ids(_MOST_IDS)
-        facts = {"to": into, "filter": mail_filter.as_json(), "ids": ids}
-        record(opened.settings, "queue move", queue, reason, **outcome.counts, **facts)
-    out.one({"queue": queue, "to": into, **outcome.counts})
+            until = f"until {due:%Y-%m-%d %H:%M} UTC" if due else f"to {into}"
+            confirm(f"{doing.capitalize()} {every}{count} mails of {queue} {until}?", yes)
+        try:
+            Moves(opened.stores, queue, system_clock).move(
+                opened.queue.matching(mail_filter, limit),
+                into,
+                why=reason or "by hand",
+                who=who(),
+                accept_duplicates=accept_duplicates,
+                outcome=outcome,
+                due=due,
+            )
+        finally:
+            about |= outcome.counts
+            facts = {"filter": mail_filter.as_json(), "ids": outcome.shown_ids(_MOST_IDS)}
+            record(opened.settings, f"queue {doing}", queue, reason, **about, **facts)
+    out.one({"queue": queue, **about})
     if problem := outcome.problem("--accept-duplicates"):
-        raise SomeFailed(f"queue move: {problem}")
+        raise SomeFailed(f"queue {doing}: {problem}")

@@ -104,10 +104,11 @@ def _run_on_mails(
     name: str | None,
     every: bool,
     reason: str | None,
-    one: "Callable[[Quarantine, QuarantinedMail], dict[str, object]]",
+    one: "Callable[[Quarantine, QuarantinedMail], dict[str, Any]]",
     ask: "Callable[[list[QuarantinedMail]], None] | None" = None,
 ) -> None:
     """One mail after the other; SomeFailed at the end. An unavailable store ends it at once."""
+    from mailslice.actions.stuck import record_decision
     from mailslice.admin.quarantine import Quarantine
 
     _one_of(name, every, doing)
@@ -131,7 +132,15 @@ def _run_on_mails(
             else:
                 if "skipped" not in outcome:
                     done += 1
-                    _decide(opened, mail, doing, reason, outcome)
+                    record_decision(
+                        opened.stores,
+                        opened.queue.name,
+                        mail,
+                        released_as=outcome.get("newEnqueueId"),
+                        why=reason or "by hand",
+                        who=who(),
+                        now=system_clock(),
+                    )
             about = {"enqueueId": mail.enqueue_id, "name": mail.name}
             out.line(about | outcome, _sentence(mail, doing, outcome))
         if done:
@@ -226,32 +235,3 @@ def _sentence(mail: "QuarantinedMail", doing: str, outcome: dict[str, Any]) -> s
     else:
         word, why = "discarded", "gone"
     return f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(str(why))}"
-
-
-def _decide(
-    opened: OpenQueue,
-    mail: "QuarantinedMail",
-    doing: str,
-    reason: str | None,
-    outcome: dict[str, object],
-) -> None:
-    """The decision of a person is a row like that of a duty."""
-    from mailslice.stores.cassandra.own import DecisionRow
-    from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
-
-    new = outcome.get("newEnqueueId")
-    why = f"{reason or 'by hand'}" + (f"; it is {new} now" if new else "")
-    row = DecisionRow(
-        mail.enqueue_id,
-        mail.name,
-        mail.stage,
-        mail.worker,
-        mail.age,
-        verdict=BY_A_PERSON,
-        action="released" if doing == "release" else "discarded",
-        why=why,
-        decided=system_clock(),
-        who=who(),
-        attempt=mail.attempt,
-    )
-    opened.stores.own.decisions.save(opened.queue.name, row, opened.settings.duty.retention)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mailslice.actions.preview import keep, preview, previewed
-from mailslice.actions.request import ActionRequest, MailAction
+from mailslice.actions.request import WITHOUT_PREVIEW, ActionRequest, MailAction
 from mailslice.actions.run import MAIL_ACTIONS, result_of
 from mailslice.admin import queues
 from mailslice.cockpit.facts import Facts
@@ -22,15 +22,20 @@ VERBS = {
     MailAction.CLEAR: "Delete all",
     MailAction.RETRY: "Retry now",
     MailAction.FLUSH: "Retry all now",
+    MailAction.DELAY: "Delay",
     MailAction.MOVE: "Move",
 }
 _COUNTS = {
     "deleted": "deleted",
     "retried": "retried",
     "moved": "moved",
+    "delayed": "delayed",
+    "republished": "put back",
+    "later": "due later anyway",
     "undeleted": "brought back",
     "held": "held",
     "released": "released",
+    "discarded": "discarded",
     "gone": "gone meanwhile",
     "soon": "due within a minute",
     "inHandler": "in a handler",
@@ -40,9 +45,16 @@ _COUNTS = {
     "already": "brought back before",
     "mayBeDelivered": "perhaps delivered",
 }
-_ALWAYS = {"deleted", "retried", "moved", "undeleted", "released"}
-_AT_ONCE = {MailAction.UNDELETE, MailAction.HOLD, MailAction.RELEASE}
-"""What a button does without a preview."""
+_ALWAYS = {
+    "deleted",
+    "retried",
+    "moved",
+    "delayed",
+    "undeleted",
+    "released",
+    "discarded",
+    "republished",
+}
 _LOOKING = 2
 """Previews that are made at one time: each may read for ten seconds."""
 
@@ -92,7 +104,7 @@ class Actions:
         if settings.admin.reason_required and not reason:
             raise BadInput("a reason is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one")
         conf = {**_conf(request), "reason": reason or None}
-        if request.action not in _AT_ONCE:
+        if request.action not in WITHOUT_PREVIEW:
             conf["digest"] = str(asked.get("digest") or "")
             previewed(artifacts(settings), request, conf["digest"], self._facts.now)
         if self._start is None:

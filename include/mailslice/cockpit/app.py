@@ -191,7 +191,7 @@ class Pages:
             tab=tab,
             tabs=TABS,
             problem=self._facts.snapshot().problem,
-            refresh=0 if tab == "mails" else 10,
+            refresh=0 if tab in {"mails", "stuck"} else 10,
             fields=fields,
             about={"queue": one.queue, **about},
             whom=whom,

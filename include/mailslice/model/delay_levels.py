@@ -27,6 +27,7 @@ DELAY_LEVELS: tuple[int, ...] = tuple(
 )
 """Seconds that the delay levels hold a message. A queue's TTL cannot change once it is declared:
 levels may be added, and none may go."""
+LONGEST_DELAY = timedelta(days=30)
 LONGEST_WAIT = timedelta(seconds=_QUARTER)
 """A worker holds a copy that is due within this time: half of RabbitMQ's `consumer_timeout`."""
 SLACK = 0.5

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,12 +13,14 @@ from mailslice.actions.request import ActionRequest
 from mailslice.actions.run import ANY, ActionRun
 from mailslice.admin.holds import active_holds
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.admin.queues import create
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, Refused, UnknownQueue
 from mailslice.model.mail import Mail
 from mailslice.stores import open_stores
 from mailslice.worker.queue_worker import worker_of
+from tests.services.hop_queue import consumed
 
 CONTENT = b"Subject: tide\r\n\r\nhigh water"
 
@@ -194,6 +196,53 @@ def test_a_move_brings_the_previewed_mails_to_the_other_queue(queue, stores, fre
     assert (decision["to"], len(decision["ids"])) == (other.name, 1)
     with pytest.raises(UnknownQueue):
         queue.previewed(ActionRequest.of({"queue": "none", "action": "clear"}))
+
+
+def test_a_delay_is_about_the_previewed_mails_and_ends_when_it_was_to_end(queue, stores):
+    queue.add("one", "two")
+    request = queue.request("delay", name="one", lasts="1h")
+    with pytest.raises(Refused, match="no worker of mailslice consumes"):
+        queue.previewed(request)
+    with consumed(stores, queue.name):
+        digest = queue.previewed(request)["digest"]
+        result = queue.act(request, digest)
+        assert (result["delayed"], result["gone"], result["failed"]) == (1, 0, None)
+        due = datetime.fromisoformat(result["information"]["due"])
+        assert timedelta(minutes=59) < due - system_clock() <= timedelta(hours=1)
+        again = queue.act(request, digest)
+    assert (again["delayed"], again["information"]) == (0, result["information"])
+    assert sorted(queue.names) == ["one", "two"]
+    assert queue.previewed(queue.request("retry"))["count"] == 1
+
+
+def test_mails_that_are_set_aside_are_released_or_discarded_by_their_ids(
+    queue, stores, fresh_module
+):
+    queue.add("one", "two", "three")
+    quarantine = Quarantine(stores, queue.name, system_clock)
+    holder = Holder("w", "DATA", system_clock(), timedelta(hours=1))
+    for row in list(MailQueue(stores, queue.name, system_clock).browse()):
+        quarantine.settle(quarantine.keep(row.item, holder, Decided("closed", "hung", "duty")))
+        stores.tables.deleted.mark_many(queue.name, [row.enqueue_id])
+    ids = {mail.name: str(mail.enqueue_id) for mail in quarantine.waiting()}
+    request = queue.request("release_stuck", ids=[ids["one"], str(uuid4())])
+    result = queue.act(request, "")
+    assert (result["released"], result["gone"], result["failed"]) == (1, 1, None)
+    assert queue.names == ["one"]
+    again = queue.act(request, "")
+    assert (again["released"], again["gone"]) == (0, 2)
+    result = queue.act(queue.request("discard_stuck", ids=[ids["two"]]), "", dag_run="manual__2")
+    assert (result["discarded"], result["gone"]) == (1, 0)
+    assert [mail.name for mail in quarantine.waiting()] == ["three"]
+    assert queue.names == ["one"]
+    now, hour = system_clock(), timedelta(hours=1)
+    rows = list(stores.own.decisions.list(queue.name, now - hour, now + hour))
+    assert sorted((row.name, row.action, row.who, row.why[:5]) for row in rows) == [
+        ("one", "released", "ada", "flood"),
+        ("two", "discarded", "ada", "flood"),
+    ]
+    first = min(decisions(fresh_module, queue.name), key=lambda one: one["time"])
+    assert (first["action"], list(first["ids"])) == ("queue release_stuck", [ids["one"]])
 
 
 def test_a_hold_ends_when_it_was_to_end_however_often_its_run_is_tried(queue, stores):

@@ -26,6 +26,7 @@ from mailslice.stores import Stores, open_stores
 from mailslice.worker import open_queue
 from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli
+from tests.services.hop_queue import consumed
 
 CONTENT = b"Subject: tide\r\n\r\nhigh water \xff"
 EVERY = MailFilter()
@@ -39,8 +40,12 @@ AFTER_MARK = (
 
 OFTEN = ("move:decided", "move:taken")
 """A kill takes ten seconds: at the others `make soak` kills."""
+DELAYING = ("release:row", "move:copied", "release:published")
+"""Where the new entry of a delay differs from that of a move."""
 MOVE_POINTS = {
-    point for point in (*BEFORE_MARK, *IN_DOUBT, *AFTER_MARK) if point.startswith("move:")
+    point
+    for point in (*BEFORE_MARK, *IN_DOUBT, *AFTER_MARK, *DELAYING)
+    if point.startswith("move:")
 }
 
 
@@ -77,6 +82,13 @@ class Two:
         rows = self.view(self.source).matching(mails)
         moving = moves or self.moves(sleep=lambda _: None)
         return moving.move(rows, self.target, why="test", who="tester", **more)
+
+    def delay(self, mails: MailFilter, lasts: timedelta) -> MoveOutcome:
+        rows = self.view(self.source).matching(mails)
+        due = system_clock() + lasts
+        with consumed(self.stores, self.source):
+            moving = self.moves(sleep=lambda _: None)
+            return moving.move(rows, self.source, why="test", who="tester", due=due)
 
     def delivered(self, queue: QueueName) -> list[tuple[QueuedMail, bytes]]:
         """What a worker hands out and completes, until there is nothing."""
@@ -158,6 +170,91 @@ def test_a_mail_without_content_stays(two: Two) -> None:
     assert (outcome.lost, outcome.moved, outcome.gone) == (1, {}, 0)
     assert two.view(two.source).size() == 1
     assert two.left() == 0
+
+
+def test_a_delayed_mail_is_delivered_whole_and_once_when_it_is_due(two: Two) -> None:
+    wanted, _ = two.enqueue(mail("one"), mail("two"))
+    outcome = two.delay(MailFilter(name="one"), timedelta(seconds=8))
+    due = system_clock() + timedelta(seconds=8)
+    assert outcome.counts == {
+        **dict.fromkeys(("gone", "inHandler", "contentLost", "pending", "doubtful", "later"), 0),
+        "delayed": 1,
+    }
+    assert [item.mail.name for item, _ in two.delivered(two.source)] == ["two"]
+    (row,) = two.view(two.source).browse()
+    assert row.enqueue_id == outcome.moved[wanted.enqueue_id]
+    while not (delivered := two.delivered(two.source)):
+        assert system_clock() < due + timedelta(seconds=20)
+    assert system_clock() >= due - timedelta(milliseconds=500)
+    ((item, content),) = delivered
+    assert (item.enqueue_id, item.mail.name, content) == (row.enqueue_id, "one", CONTENT)
+    assert two.delivered(two.source) == []
+    assert two.left() == 0
+
+
+def test_a_delay_makes_no_mail_earlier_and_takes_none_of_its_own_entries(two: Two) -> None:
+    two.enqueue(*(mail(f"m-{number}") for number in range(5)))
+    two.enqueue(mail("late"), delay=timedelta(hours=2))
+    first = two.delay(EVERY, timedelta(hours=1))
+    assert (len(first.moved), first.later) == (5, 1)
+    again = two.delay(EVERY, timedelta(minutes=30))
+    assert (len(again.moved), again.later) == (0, 6)
+    assert len(two.delay(EVERY, timedelta(hours=3)).moved) == 6
+    assert two.view(two.source).size() == 6
+    assert two.delivered(two.source) == []
+
+
+def test_a_delay_that_nobody_would_end_is_refused(two: Two) -> None:
+    two.enqueue(mail())
+    rows, due = two.view(two.source).matching(EVERY), system_clock() + timedelta(hours=1)
+    with pytest.raises(Refused, match="no worker of mailslice consumes"):
+        two.moves().move(rows, two.source, why="test", who="tester", due=due)
+    assert len(two.delivered(two.source)) == 1
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "move:copied",
+        *(pytest.param(point, marks=pytest.mark.soak) for point in DELAYING[::2]),
+    ],
+)
+def test_a_delay_that_is_killed_and_asked_again_delivers_each_mail_once(
+    two: Two, fresh_module: Any, point: str
+) -> None:
+    two.enqueue(mail())
+    delay = ("queue", "delay", two.source, "--for", "1h", "--yes")
+    with consumed(two.stores, two.source):
+        cli_of(fresh_module, MAILSLICE_TEST_CRASH_AT=point)(*delay, code=-9)
+        two.stores.own.locks.release(f"move/{two.source}", _holder(two))
+        again = cli_of(fresh_module)(*delay, "--json").one
+    assert (again["delayed"], again["doubtful"], again["pending"]) == (1, 0, 0)
+    assert two.delivered(two.source) == []
+    assert cli_of(fresh_module)("queue", "retry", two.source, "--json").one["retried"] == 1
+    [(item, content)] = two.delivered(two.source)
+    assert (item.mail.name, content) == (mail().name, CONTENT)
+    assert two.delivered(two.source) == []
+    assert two.left() == 0
+
+
+def test_delaying_asks_names_the_time_and_is_recorded(two: Two, fresh_module: Any) -> None:
+    two.enqueue(mail("one"), mail("two"))
+    cli = Cli(fresh_module.env).inside()
+    delay = ("queue", "delay", two.source)
+    assert "--for" in cli(*delay, "--yes", code=2).err
+    assert "at least 1m" in cli(*delay, "--for", "59s", "--yes", code=2).err
+    assert "--yes" in cli(*delay, "--for", "1h", code=2).err
+    with consumed(two.stores, two.source):
+        assert cli.json(*delay, "--for", "1h", "--dry-run", "--name", "o*")[0]["delayed"] == 1
+        (line,) = cli.json(*delay, "--for", "1h", "--name", "o*", "--yes", "--reason", "spam?")
+    assert (line["delayed"], line["later"]) == (1, 0)
+    (decision, *_) = cli.json("decisions", "list", "--queue", two.source)
+    assert (decision["action"], decision["mails"], decision["reason"]) == (
+        "queue delay",
+        1,
+        "spam?",
+    )
+    assert decision["facts"]["due"] == line["due"]
 
 
 def cli_of(fresh: Any, **more: str) -> Cli:

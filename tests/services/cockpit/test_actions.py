@@ -18,7 +18,9 @@ from mailslice.actions.run import ActionRun
 from mailslice.cockpit.app import cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
+from mailslice.stores import open_stores
 from tests.acceptance.command import Cli
+from tests.services.hop_queue import consumed
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 OWN = {"origin": "http://testserver"}
@@ -166,6 +168,17 @@ def test_the_queue_page_has_the_buttons_and_the_filter_they_act_on(cli, client):
     text = client.get(f"/mail?queue={cli.spool}&id={id_}").text
     about = json.loads(unescape(re.search(r"data-about='([^']+)'", text)[1]))
     assert about == {"queue": cli.spool, "ids": [id_]}
+
+
+def test_a_delay_needs_a_worker_and_says_so_in_its_preview(cli, client, fresh_module):
+    id_ = add(cli, "one")
+    asked = {"queue": cli.spool, "action": "delay", "lasts": "30m", "ids": [id_]}
+    answer = client.post("/preview", json=asked)
+    assert (answer.status_code, "start one first" in answer.json()["detail"]) == (400, True)
+    with open_stores(fresh_module.settings) as stores, consumed(stores, cli.spool):
+        answer = client.post("/preview", json=asked)
+    assert "They wait for 30m from the start of the run." in answer.text
+    assert conf_of(answer)["lasts"] == "30m"
 
 
 def test_a_queue_is_held_and_released_from_its_page(cli, client, fresh_module):

@@ -32,7 +32,7 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
     [
         (
             {"action": "drop"},
-            "action 'drop'; allowed: delete, clear, flush, retry, move, republish, undelete, hold",
+            "action 'drop'; allowed: delete, clear, flush, retry, delay, move, republish, undelete",
         ),
         ({"action": None}, "action 'None'"),
         ({"queue": ""}, "queue"),
@@ -45,7 +45,12 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"action": "move", "to": "spool"}, "queue and to are one queue"),
         ({"action": "undelete", "sender": None}, "an undelete has the run of a delete"),
         ({"run": "r"}, "an undelete has the run of a delete"),
-        ({"lasts": "1h"}, "only a hold lasts"),
+        ({"lasts": "1h"}, "only a hold and a delay last"),
+        ({"action": "delay"}, "lasts"),
+        ({"action": "release_stuck"}, "give the ids of mails in quarantine, and no other"),
+        ({"action": "discard_stuck", "sender": None}, "give the ids of mails in quarantine"),
+        ({"action": "delay", "lasts": "59s"}, "from 1m to 30d"),
+        ({"action": "delay", "lasts": "31d"}, "from 1m to 30d"),
         ({"action": "hold"}, "hold: of the filter domain alone is allowed"),
         ({"action": "hold", "sender": "", "lasts": "soon"}, "soon"),
         ({"action": "release", "sender": "", "domain": "a b"}, "a b"),

@@ -52,6 +52,7 @@ class Decided:
     who: str
     run: str = ""
     moved_to: str = ""
+    due: datetime | None = None
 
 
 class Quarantine:
@@ -314,6 +315,7 @@ class Quarantine:
             run=decided.run,
             who=decided.who,
             moved_to=decided.moved_to,
+            due=decided.due,
         )
 
     def _later(self, mail: QuarantinedMail) -> datetime:

@@ -105,7 +105,7 @@ class Releases:
                 )
             anew = replace(codec.decode(mail.message), enqueue_id=new_id)
             entered = partial(self._entered, mail)
-            enter(self._stores, queue, anew, content, self._clock, on_row=entered)
+            enter(self._stores, queue, anew, content, self._clock, on_row=entered, due=mail.due)
             crash.point("release:published")
         done = self._moved(mail, state=State.RELEASED)
         crash.point("release:recorded")

@@ -28,8 +28,9 @@ function asked(group, action) {
   const ids = chosen();
   const mails = ids.length ? { ids } : filter;
   const all = Object.keys(mails).length === 0;
-  const to = action === "move" ? { to: group.querySelector("[data-to]").value } : {};
-  return { queue, action: all ? { delete: "clear", retry: "flush" }[action] ?? action : action, ...mails, ...to };
+  const field = (name) => group.querySelector(`[data-${name}]`).value;
+  const more = action === "move" ? { to: field("to") } : action === "delay" ? { lasts: field("lasts") } : {};
+  return { queue, action: all ? { delete: "clear", retry: "flush" }[action] ?? action : action, ...mails, ...more };
 }
 
 async function look(button) {
@@ -54,6 +55,7 @@ async function act(form) {
   const said = form.querySelector(".problem[hidden], .problem:last-of-type");
   const conf = JSON.parse(form.dataset.act);
   for (const field of form.querySelectorAll("[name]")) if (field.value.trim()) conf[field.name] = field.value.trim();
+  if ("ticked" in form.dataset) conf.ids = chosen();
   const submit = form.querySelector("[type=submit]");
   submit.disabled = true;
   try {

@@ -23,14 +23,17 @@ def publish_on(
     body: bytes,
     properties: BasicProperties,
     broker: str = "RabbitMQ",
+    *,
+    routing_key: str = ROUTING_KEY,
 ) -> None:
     """As `publish_confirmed`, on a channel with confirms; `broker` is for messages."""
+    where = f"exchange {exchange!r}" if exchange else f"queue {routing_key!r}"
     try:
-        channel.basic_publish(exchange, ROUTING_KEY, body, properties, mandatory=True)
+        channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
     except UnroutableError as error:
-        raise StoreUnavailable(f"{broker}: exchange {exchange!r} has no queue bound") from error
+        raise StoreUnavailable(f"{broker}: {where} has no queue bound") from error
     except NackError as error:
-        raise StoreUnavailable(f"{broker} refused a message for exchange {exchange!r}") from error
+        raise StoreUnavailable(f"{broker} refused a message for {where}") from error
 
 
 def publish_confirmed(
@@ -39,13 +42,19 @@ def publish_confirmed(
     body: bytes,
     headers: Mapping[str, Any],
     timestamp: datetime | None,
+    *,
+    routing_key: str = ROUTING_KEY,
 ) -> None:
-    """Returns when the broker confirmed. Raises StoreUnavailable, which is not "not sent"."""
+    """Returns when the broker confirmed. Raises StoreUnavailable, which is not "not sent".
+
+    The exchange "" brings a message to the queue that is named like its routing key.
+    """
     with blocking_connection(settings) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         broker = f"RabbitMQ at {broker_address(settings)}"
-        publish_on(channel, exchange, body, james_properties(headers, timestamp), broker)
+        properties = james_properties(headers, timestamp)
+        publish_on(channel, exchange, body, properties, broker, routing_key=routing_key)
 
 
 def ready_messages(channel: BlockingChannel, queue: str) -> int:
@@ -54,7 +63,7 @@ def ready_messages(channel: BlockingChannel, queue: str) -> int:
 
 
 def has_consumers(settings: RabbitSettings, queue: str) -> bool:
-    """Whether somebody consumes a RabbitMQ queue, now. Raises ChannelClosedByBroker (404)."""
+    """Whether somebody consumes a RabbitMQ queue, now. Raises QueueMissing."""
     with blocking_connection(settings) as connection:
         declared = connection.channel().queue_declare(queue, passive=True)
         return int(declared.method.consumer_count) > 0

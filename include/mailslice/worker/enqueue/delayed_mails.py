@@ -26,7 +26,7 @@ from uuid import UUID, uuid4
 from mailslice.codec import message as codec
 from mailslice.codec.headers import count_in, failures_in, headers_of, partition_in
 from mailslice.model import crash
-from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for
+from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_DELAY, LONGEST_WAIT, level_for
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, QueueMissing
 from mailslice.model.mail import EnqueueId, Partition, QueuedMail
@@ -46,7 +46,6 @@ from mailslice.worker.io.deleted_check import was_cleaned
 from mailslice.worker.validation import check_span
 
 log = logging.getLogger(__name__)
-LONGEST_DELAY = timedelta(days=30)
 _FLUSHED_AT_ONCE = 200
 _REMEMBERED = 1000
 _LEAST_BYTES = 8 * 1024

@@ -23,13 +23,12 @@ from typing import Any, Protocol
 
 from mailslice.codec.reports import Failure
 from mailslice.model.back_off import BackOff
-from mailslice.model.delay_levels import snapped
+from mailslice.model.delay_levels import LONGEST_DELAY, snapped
 from mailslice.model.errors import BadSetting, DeadLetter, MailsliceError, TakenOver, TryAgain
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.dequeue.strikes import Isolation
-from mailslice.worker.enqueue.delayed_mails import LONGEST_DELAY
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Outcome, Reject, Retry
 from mailslice.worker.process.consumer_task import DRAIN
 from mailslice.worker.process.handler_spec import LoadedHandler

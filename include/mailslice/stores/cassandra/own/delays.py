@@ -127,14 +127,11 @@ class DelayedMails(OwnTable):
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
         """Write the row over what was read (`written_us`), and over a closing of what was read."""
-        partition = mail.partition
-        where = (
-            (None, None)
-            if partition is None
-            else (epoch_ms(partition.slice_start), partition.bucket)
-        )
-        values = [*where, *_ROWS.values(mail), _timestamp(mail.written_us + 1)]
-        return self._session.submit(self._write, [*_key(queue, mail.enqueue_id), *values])
+        return self._session.submit(self._write, _writing(queue, mail))
+
+    def save(self, queue: QueueName, mail: DelayedMail) -> None:
+        """As `write_future`, done when it returns."""
+        self._session.execute(self._write, _writing(queue, mail))
 
     def close_future(
         self,
@@ -210,6 +207,15 @@ def _shard(enqueue_id: EnqueueId) -> int:
 
 def _key(queue: QueueName, enqueue_id: EnqueueId) -> list[Any]:
     return [queue, _shard(enqueue_id), enqueue_id]
+
+
+def _writing(queue: QueueName, mail: DelayedMail) -> list[Any]:
+    partition = mail.partition
+    where = (
+        (None, None) if partition is None else (epoch_ms(partition.slice_start), partition.bucket)
+    )
+    values = [*where, *_ROWS.values(mail), _timestamp(mail.written_us + 1)]
+    return [*_key(queue, mail.enqueue_id), *values]
 
 
 def _closing(

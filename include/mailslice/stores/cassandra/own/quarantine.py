@@ -59,7 +59,8 @@ class QuarantinedMail:
     the row of that new entry is in the view: if it has neither row nor deleted mark later, it was
     delivered or deleted, and then cleaned away. `copy_id`: which copy of the content is this row's:
     the deployment's id and an id of its own. Earlier versions wrote the latter alone, or nothing.
-    `moved_to` is the queue into which it goes when it leaves, empty for its own.
+    `moved_to` is the queue into which it goes when it leaves, empty for its own; `due`: when it is
+    to be delivered there, None for at once.
     """
 
     enqueue_id: EnqueueId
@@ -86,6 +87,7 @@ class QuarantinedMail:
     entered: EnqueueId | None = None
     copy_id: str = ""
     moved_to: str = ""
+    due: datetime | None = None
 
 
 _ROWS = RowCodec(
@@ -111,7 +113,7 @@ class QuarantineTable(OwnTable):
         worker text, since timestamp, age_ms bigint, why text, decided timestamp, run text,
         who text, message blob, headerblobid text, bodyblobid text, content text, bytes bigint,
         released_as uuid, voided frozen<list<uuid>>, finished timestamp, entered uuid, copy_id text,
-        moved_to text, PRIMARY KEY (queuename, enqueueid, attempt)
+        moved_to text, due timestamp, PRIMARY KEY (queuename, enqueueid, attempt)
     """
 
     _insert = Statement(insert((*_KEY_COLUMNS, *_VALUE_COLUMNS), "IF NOT EXISTS"), idempotent=False)

@@ -1,0 +1,20 @@
+"""Somebody consumes the hop queue of a queue, as a worker of mailslice does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.stores import Stores
+from mailslice.stores.rabbitmq.connection import blocking_connection
+
+
+@contextmanager
+def consumed(stores: Stores, queue: QueueName) -> Iterator[None]:
+    """What expires meanwhile is given back at the end."""
+    stores.rabbitmq.declare_delays(queue, ())
+    with blocking_connection(stores.settings.rabbitmq) as connection:
+        connection.channel().basic_consume(RabbitNames(queue).hop_queue, lambda *_: None)
+        yield
