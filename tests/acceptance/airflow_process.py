@@ -83,12 +83,16 @@ class Airflow:
             else None
         )
 
-    def api(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+    @property
+    def token(self) -> str:
+        """Of the user admin."""
         if self._token is None:
-            self._token = self._call(
-                "POST", "/auth/token", {"username": "admin", "password": "admin"}
-            )["access_token"]
-        return self._call(method, "/api/v2/" + path, body)
+            admin = {"username": "admin", "password": "admin"}
+            self._token = str(self._call("POST", "/auth/token", admin)["access_token"])
+        return self._token
+
+    def api(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        return self._call(method, "/api/v2/" + path, body, self.token)
 
     def parsed(self, dag: str) -> bool | None:
         try:
@@ -162,9 +166,11 @@ class Airflow:
 
         until("the end of the backfill", 150, over)
 
-    def _call(self, method: str, path: str, body: object) -> dict[str, Any]:
+    def _call(
+        self, method: str, path: str, body: object, token: str | None = None
+    ) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Bearer {self._token}"} if self._token else {}
+            {"Authorization": f"Bearer {token}"} if token else {}
         )
         request = urllib.request.Request(
             self.url + path,

@@ -7,13 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
 
+from mailslice.actions.request import ActionRequest
+from mailslice.actions.run import MAIL_ACTIONS, ActionRun
 from mailslice.cockpit.app import Schedule, cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Guards, Right, Rights
+from mailslice.model.settings import Settings
 
 ROLES = {
     "viewer": Right.LOOK,
@@ -30,7 +34,8 @@ def guards_of(role: str) -> Guards:
     most = _ORDER.index(ROLES[role])
 
     def guard(right: Right) -> Callable[[], None]:
-        def ask() -> None:
+        def ask(request: Request) -> None:
+            request.state.who = role
             if _ORDER.index(right) > most:
                 raise HTTPException(403, f"the role {role} may not {right}")
 
@@ -45,12 +50,46 @@ def rights_of(role: str) -> Rights:
     return lambda: rights
 
 
-def site(facts: Facts, schedules: Callable[[], Mapping[str, Schedule]] = dict) -> FastAPI:
-    """The cockpit of each role at /far/away/ROLE/mailslice/."""
+class Runs:
+    """In the place of Airflow: a run of mail_actions is done when it is started."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._states: dict[str, str] = {}
+
+    def start(self, dag: str, conf: Mapping[str, Any], who: str) -> str:
+        """Do it; the run's id."""
+        assert dag == MAIL_ACTIONS
+        name = f"manual__{len(self._states) + 1}"
+        deed = {"who": who, "reason": conf.get("reason")}
+        run = ActionRun.of_dag(ActionRequest.of(conf), name, conf.get("digest") or "", **deed)
+        run.select(self._settings)
+        self._states[name] = "failed" if run.act(self._settings)["failed"] else "success"
+        return name
+
+    def state(self, dag: str, run: str) -> dict[str, str]:
+        """As Airflow's API tells of a run."""
+        return {"dag_id": dag, "dag_run_id": run, "state": self._states[run]}
+
+
+def site(
+    facts: Facts,
+    schedules: Callable[[], Mapping[str, Schedule]] = dict,
+    runs: Runs | None = None,
+) -> FastAPI:
+    """The cockpit of each role at /far/away/ROLE/mailslice/. `runs` None: no button acts."""
     outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for role in ROLES:
-        app = cockpit(facts, guards_of(role), schedules=schedules, rights=rights_of(role))
+        app = cockpit(
+            facts,
+            guards_of(role),
+            schedules=schedules,
+            start=runs and runs.start,
+            rights=rights_of(role),
+        )
         outer.mount(f"/far/away/{role}/mailslice", app)
+    if runs is not None:
+        outer.add_api_route("/far/away/{role}/api/v2/dags/{dag}/dagRuns/{run}", runs.state)
     return outer
 
 

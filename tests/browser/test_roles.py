@@ -15,11 +15,14 @@ BUTTONS = {
         "Delete…": "user",
         "Retry now…": "user",
         "Move…": "user",
+        "Delay…": "user",
         "Hold…": "op",
+        "Republish lost…": "op",
         "Count now": "viewer",
     },
     "queue?name=idle&tab=history": {"Run cleanup…": "user", "Measure now": "user"},
     "queue?name=idle&tab=slices": {"Measure now": "user", "Hold…": "op"},
+    "queue?name=idle&tab=stuck": {"Redrive dead letters…": "user"},
     "maintenance": {"Run…": "user"},
 }
 """By page: the name of a button, and the least role that has it."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from mailslice.admin import queues
+from mailslice.admin import holds, queues
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.overview import overview
 from mailslice.model.clock import system_clock
@@ -35,6 +35,7 @@ WORDS = {
     "idle": Health.NO_WORKERS,
     "late": Health.LATE,
     "large": Health.UNKNOWN,
+    "held": Health.HELD,
     "quiet": Health.OK,
 }
 """The health of each queue."""
@@ -60,6 +61,9 @@ def world(settings: Settings) -> Iterator[Stores]:
         _silent_worker(stores, *enqueue(settings, "stuck", [(timedelta(minutes=40), mail("hung"))]))
         enqueue(settings, "idle", _waiting())
         _rows(stores, "large", UNCOUNTED)
+        enqueue(settings, "held", [(timedelta(minutes=1), mail("patient"))])
+        why = {"who": "ada", "reason": "the next hop is being moved"}
+        holds.hold(stores, QueueName("held"), system_clock, **why)
         stack.enter_context(_in_hands(settings, "late"))
         _until_words_are_true(stores)
         yield stores
