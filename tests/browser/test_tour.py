@@ -80,6 +80,7 @@ def test_the_oldest_mail_is_seen_and_spam_is_deleted_by_filter_and_undone(addres
     run = following.get_by_role("link", name="open its page")
     assert re.search(r"dags/mail_actions/runs/manual__1$", run.get_attribute("href"))
     assert names(cli) == ["invoice", "oldest"]
+    expect(page.locator("#tab")).to_contain_text("No mail matches.")
     following.get_by_role("button", name="Undo").click()
     expect(following).to_contain_text("2 brought back", timeout=30_000)
     assert names(cli) == ["invoice", "oldest", "spam-1", "spam-2"]

@@ -47,9 +47,11 @@ def with_way_back(page: bytes, path: str) -> bytes:
     home = "../" * (path.count("/") + 1)
     links = f'<a href="{home}">Mail queues</a> · <a href="{home}maintenance">Maintenance</a>'
     icon = f'<link rel="icon" href="{home}static/icon.svg" type="image/svg+xml">'
-    nav = f'{icon}<nav class="cockpit" aria-label="Cockpit">{links}</nav>'
-    body = re.search(rb"<body[^>]*>", page)
-    return page if body is None else page[: body.end()] + nav.encode() + page[body.end() :]
+    nav = f'<nav class="cockpit" aria-label="Cockpit">{links}</nav>'
+    for tag, more in ((b"head", icon), (b"body", nav)):  # browsers look for icons in the head alone
+        if at := re.search(rb"<%b(?: [^>]*)?>" % tag, page):
+            page = page[: at.end()] + more.encode() + page[at.end() :]
+    return page
 
 
 def safe_path(path: str) -> bool:

@@ -49,6 +49,10 @@ async function look(button) {
 async function result(queue, run) {
   const found = parsed(await get(`result?queue=${encodeURIComponent(queue)}&run=${encodeURIComponent(run)}`));
   document.getElementById("following").append(...found);
+  const tab = document.getElementById("tab");
+  if (!tab) return;
+  const fresh = new DOMParser().parseFromString(await get(location.href), "text/html").getElementById("tab");
+  if (fresh) { tab.replaceChildren(...fresh.childNodes); window.htmx?.process(tab); }
 }
 
 async function act(form) {
