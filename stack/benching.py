@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,8 +30,9 @@ _STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a b
 def bench(arguments: list[str]) -> int:
     """Runs `mailslice bench` with these words; without any, all of it, with docs/performance.md.
 
-    The words `postal` and `cockpit` measure those alone. Without words Postal comes last; the
-    cockpit is left out: its million rows take a quarter of an hour to write.
+    The words `postal` and `cockpit` measure those alone; `cockpit` may be followed by how many
+    queues, rows and waiting mails there are. Without words Postal comes last; the cockpit is left
+    out: its million rows take minutes to write.
 
     `all` and `s3` are told of two kinds of S3 server. A page that was written is one that
     docs/scale.md is computed from. Gives the exit code; after one that failed no page is new.
@@ -48,8 +49,8 @@ def bench(arguments: list[str]) -> int:
         steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}")
         if words == [_POSTAL]:
             return _postal(stack, steps.console.print)
-        if words == [_COCKPIT]:
-            return _cockpit(settings, steps.console.print)
+        if words[0] == _COCKPIT:
+            return _cockpit(settings, steps.console.print, [int(word) for word in words[1:]])
         servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
         options = (word for file in servers for word in ("--server", str(file)))
         code = CommandLine(settings).show("bench", *words, *options)
@@ -66,10 +67,11 @@ def _postal(stack: StackSettings, show: Callable[[str], None]) -> int:
     return bench_postal(stack.ports.mariadb_port, stack.state / "artifacts", show)
 
 
-def _cockpit(settings: Mapping[str, str], show: Callable[[str], None]) -> int:
-    from stack.cockpit_bench import bench_cockpit
+def _cockpit(settings: Mapping[str, str], show: Callable[[str], None], sizes: Sequence[int]) -> int:
+    from stack.cockpit_bench import Size, bench_cockpit
 
-    return bench_cockpit(load_settings(settings, state_file=Path("/nonexistent")), show)
+    loaded = load_settings(settings, state_file=Path("/nonexistent"))
+    return bench_cockpit(loaded, show, Size(*sizes))
 
 
 def s3_servers(stack: StackSettings) -> list[Path]:

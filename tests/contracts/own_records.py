@@ -65,6 +65,24 @@ class OwnRecordsContract:
         (newest,) = [rows for rows in own.runs.newest(1) if rows[0].queue == name]
         assert [row.run for row in newest] == ["r3"]
 
+    def test_the_newest_runs_of_some_duties_and_queues(self, own, name):
+        queues = [QueueName(f"{name}-{number}") for number in range(45)]
+        for number, queue in enumerate(queues):
+            for duty in ("queue_size", "queue_audit") if number % 3 else ():
+                for run in range(3):
+                    own.runs.save(run_row(queue, f"r{run}", run, duty), DAY)
+        own.runs.save(run_row(name, duty="queue_size"), DAY)
+        duties = ("queue_size", "queue_audit", "blob_gc")
+        newest = list(own.runs.newest(2, duties, queues))
+        assert {(rows[0].duty, rows[0].queue) for rows in newest} == {
+            (duty, queue)
+            for duty in duties[:2]
+            for number, queue in enumerate(queues)
+            if number % 3
+        }
+        assert {tuple(row.run for row in rows) for rows in newest} == {("r2", "r1")}
+        assert list(own.runs.newest(2, duties, [])) == []
+
     def test_a_row_ends_by_itself(self, own, name):
         own.runs.save(run_row(name, "short"), timedelta(seconds=1))
         own.runs.save(run_row(name, "long"), timedelta(days=100_000))

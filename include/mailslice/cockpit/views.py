@@ -284,7 +284,7 @@ def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
 def history(stores: Stores, queue: QueueName) -> dict[str, Any]:
     """The newest runs of all duties on this queue."""
     runs = stores.existing_runs()
-    rows = [row for duty in names() for row in runs.of(duty, queue, NEWEST)] if runs else []
+    rows = [row for of in runs.newest(NEWEST, names(), [queue]) for row in of] if runs else []
     newest = sorted(rows, key=lambda row: row.started, reverse=True)[:NEWEST]
     return {"runs": [run_line(json.loads(row.report)) for row in newest]}
 

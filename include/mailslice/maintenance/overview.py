@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck_mails")
 """Those of whose newest reports the overview is made."""
 _AT_ONCE = 16
+_COUNTED = 10
+"""Queues that may be counted on the spot with all that `Most` allows."""
 _AUDIT_COUNTS_FOR = timedelta(hours=26)
+_MEASURED_LATELY = timedelta(hours=1)
 _REPORTS_EACH = 3
 """The newest report of a duty may be one that runs still."""
 
@@ -41,10 +44,17 @@ Report = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """What counting one queue on the spot may read: a few ms."""
+    """What counting one queue on the spot may read: a few ms. Of many queues each gets less: they
+    read no more than ten do.
+    """
 
     rows: int = 500
     partitions: int = 256
+
+    def each_of(self, queues: int) -> Most:
+        """What each of so many may read."""
+        share = min(1.0, _COUNTED / max(1, queues))
+        return Most(int(self.rows * share), int(self.partitions * share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +92,16 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class _MailCount:
-    """Live mails at a moment, the oldest of them, and the broker's messages at that moment."""
+    """Live mails at a moment, the oldest of them, and the broker's messages at that moment.
+
+    `rows`: at least so many were read for it, dead ones too.
+    """
 
     size: int
     at: datetime
     oldest: datetime | None
     in_broker: int | None
+    rows: int = 0
 
 
 def overview(
@@ -103,9 +117,12 @@ def overview(
     moving = traffic(stores.management)
     chosen = stores.management.mail_queues() if queues is None else queues
     unanswered: dict[str, str] = {}
-    runs = _answered(stores.existing_runs, unanswered)  # connects, once for all queues
+    # Connects, once for all queues.
+    reports = _answered(lambda: _newest(stores.existing_runs(), chosen), unanswered) or {}
+    workers = _answered(lambda: _workers(stores, chosen), unanswered)
     held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
-    looked = _Looked(stores, clock, moving, runs, held, most, unanswered)
+    share = most.each_of(len(chosen))
+    looked = _Looked(stores, clock, moving, reports, workers, held, share, unanswered)
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
         found = list(threads.map(lambda queue: _overview(looked, queue), chosen))
     return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
@@ -116,11 +133,11 @@ def last_reported(stores: Stores, problem: str) -> list[QueueOverview]:
     answer (`problem` says how), and nothing newer is known. Raises StoreUnavailable.
     """
     runs = stores.existing_runs()
-    queues = {newest[0].queue for newest in runs.newest(1) if newest} if runs else set()
+    queues = {newest[0].queue for newest in runs.newest(1)} if runs else set()
+    newest = _newest(runs, sorted(queue for queue in queues if queue))
     why = HealthVerdict(Health.UNKNOWN, "RabbitMQ did not answer", "mailslice config check")
     found = []
-    for queue in sorted(queue for queue in queues if queue):
-        reports = _newest(runs, queue, DUTIES)
+    for queue, reports in newest.items():
         counted = _measured(reports.get("queue_size"))
         found.append(
             QueueOverview(
@@ -152,7 +169,8 @@ class _Looked:
     stores: Stores
     clock: Clock
     moving: Mapping[str, Traffic]
-    runs: Runs | None
+    reports: Mapping[QueueName, Mapping[str, Report]]
+    workers: Mapping[QueueName, Sequence[WorkerRecord]] | None
     held: Mapping[QueueName, ActiveHolds]
     most: Most
     unanswered: dict[str, str]
@@ -166,13 +184,17 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
     depth, letters = work.depth if work else None, dead.depth if dead else None
     waiting_for_time, set_aside = delayed(moving, names), parked(moving, names)
     unanswered = looked.unanswered
-    reports = _answered(lambda: _newest(looked.runs, queue, DUTIES), unanswered) or {}
-    records = _answered(lambda: stores.worker_records(queue), unanswered)
+    reports = looked.reports.get(queue, {})
+    records = None if looked.workers is None else looked.workers.get(queue, [])
     broker = _sum(
         depth.total if depth else None, waiting_for_time, set_aside, letters.total if letters else 0
     )
-    counted = _answered(lambda: _count(stores, clock, queue, broker, looked.most), unanswered)
-    counted = counted or _measured(reports.get("queue_size"))
+    measured = _measured(reports.get("queue_size"))
+    is_recent = measured is not None and now - measured.at <= _MEASURED_LATELY
+    rows = measured.rows if measured and is_recent else 0
+    is_small = max(broker or 0, rows) <= looked.most.rows
+    counted = _answered(lambda: _count(looked, queue, broker), unanswered) if is_small else None
+    counted = counted or measured
     facts = HealthFacts(
         queue,
         waiting=counted.size if counted else None,
@@ -217,19 +239,18 @@ def newest_reports(
     stores: Stores, queue: QueueName, duties: Iterable[str] = DUTIES
 ) -> dict[str, Report]:
     """The newest finished report of each duty that has one."""
-    return _newest(stores.existing_runs(), queue, duties)
+    return _newest(stores.existing_runs(), [queue], duties)[queue]
 
 
-def _newest(runs: Runs | None, queue: QueueName, duties: Iterable[str]) -> dict[str, Report]:
-    found: dict[str, Report] = {}
-    if runs is None:
-        return found
-    for duty in duties:
-        rows = runs.of(duty, queue, _REPORTS_EACH)
+def _newest(
+    runs: Runs | None, queues: Sequence[QueueName], duties: Iterable[str] = DUTIES
+) -> dict[QueueName, dict[str, Report]]:
+    reports: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
+    for rows in runs.newest(_REPORTS_EACH, duties, queues) if runs is not None else ():
         row = next((row for row in rows if row.finished is not None), None)
         if row is not None:
-            found[duty] = json.loads(row.report)
-    return found
+            reports[row.queue][row.duty] = json.loads(row.report)
+    return reports
 
 
 def as_json(one: QueueOverview) -> dict[str, object]:
@@ -252,11 +273,19 @@ def as_json(one: QueueOverview) -> dict[str, object]:
     }
 
 
-def _count(
-    stores: Stores, clock: Clock, queue: QueueName, in_broker: int | None, most: Most
-) -> _MailCount | None:
+def _workers(
+    stores: Stores, queues: Sequence[QueueName]
+) -> Mapping[QueueName, Sequence[WorkerRecord]]:
+    from mailslice.stores.cassandra.own import WorkerRecords
+
+    table = WorkerRecords.existing(stores.cassandra, stores.settings)
+    return {} if table is None else table.by_queue(queues)
+
+
+def _count(looked: _Looked, queue: QueueName, in_broker: int | None) -> _MailCount | None:
     from mailslice.admin.mail_queue import MailQueue
 
+    stores, clock, most = looked.stores, looked.clock, looked.most
     if stores.tables.browse_starts.get(queue) is None:  # nothing was ever enqueued
         return _MailCount(0, clock(), None, in_broker)
     glance = MailQueue(stores, queue, clock).live_summary(most.rows, most.partitions)
@@ -274,6 +303,7 @@ def _measured(report: Report | None) -> _MailCount | None:
         datetime.fromisoformat(report["measuredAt"]),
         datetime.fromisoformat(oldest) if oldest else None,
         _sum(*(report.get(name) for name in names)),
+        report["size"] + (report.get("dead") or 0),
     )
 
 

@@ -22,6 +22,7 @@ from mailslice.stores.cassandra.own import (
     QueueSample,
     SliceStatistic,
 )
+from mailslice.stores.own.runs import RUNS, RunRow
 from tests.contracts.own_records import OwnRecordsContract
 from tests.contracts.tables import some_queue
 
@@ -170,6 +171,14 @@ def test_a_missing_own_keyspace_is_created_as_james_is_replicated(stores, fresh_
         )
     finally:
         stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+def test_a_table_that_is_missing_is_looked_for_until_it_is_there(fresh):
+    with open_stores(fresh.settings) as stores, open_stores(fresh.settings) as others:
+        assert stores.existing_runs() is None
+        others.own.runs.save(RunRow("r", "queue_size", "spool", NOW, "done"), DAY)
+        assert [row.run for row in stores.existing_runs().of("queue_size", "spool", 1)] == ["r"]
+        assert stores.existing_records(RUNS) is stores.existing_records(RUNS)
 
 
 def test_james_keyspace_is_never_taken_for_our_own(stores, fresh_module):

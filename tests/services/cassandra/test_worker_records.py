@@ -166,3 +166,16 @@ def test_workers_of_a_queue_have_a_row_each(table, queue):
         table.save(queue, record(worker))
     assert [each.worker for each in table.list(queue)] == ["a", "b"]
     assert queue in set(table.queues())
+
+
+def test_the_records_of_many_queues_come_by_queue(table):
+    queues = [some_queue() for _ in range(45)]
+    for queue in queues[::2]:
+        for worker in ("b", "a"):
+            table.save(queue, record(worker, in_flight=(in_flight(),)))
+    by_queue = table.by_queue(queues)
+    assert by_queue.keys() == set(queues[::2])
+    (first, second) = by_queue[queues[2]]
+    assert [first.worker, second.worker] == ["a", "b"]
+    assert first.in_flight == table.get(queues[2], "a").in_flight
+    assert table.by_queue([]) == {}

@@ -8,13 +8,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cassandra.cluster import Session
 
+from mailslice.admin import queues
+from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.overview import Most, overview
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores import open_stores
+from mailslice.stores.own.runs import RunRow
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.acceptance.command import Cli
 
@@ -108,6 +112,43 @@ def test_list_scans_no_large_queue_and_says_how_old_its_figure_is(fresh):
         assert one.size_at == datetime.fromisoformat(one.reports["queue_size"]["measuredAt"])
         (one,) = overview(stores, system_clock)
         assert one.size == 3
+
+
+def test_the_overview_of_many_queues_asks_little_of_each(fresh, monkeypatch):
+    with open_stores(fresh.settings) as stores:
+        for number in range(8):
+            queues.create(stores, f"queue-{number}")
+        overview(stores, system_clock)  # prepares the statements
+        asked = []
+        send = Session.execute_async
+        counted = lambda *words, **named: asked.append(1) or send(*words, **named)
+        monkeypatch.setattr(Session, "execute_async", counted)
+        of_one = overview(stores, system_clock, [QueueName("queue-0")])
+        requests = len(asked)
+        of_all = overview(stores, system_clock)
+        assert (len(of_one), len(of_all)) == (1, 8)
+        assert {one.size for one in of_all} == {0}
+        assert len(asked) - requests <= requests + 7 * 2
+
+
+@pytest.mark.parametrize(("measured", "shown"), [(5, 0), (6, 6)])
+def test_a_queue_that_was_large_when_it_was_measured_is_not_counted_on_the_spot(
+    fresh, measured, shown
+):
+    with open_stores(fresh.settings) as stores:
+        queue = queues.create(stores, "spool")
+        now = system_clock()
+        report = json.dumps({"size": measured, "measuredAt": iso(now)})
+        row = RunRow("r", "queue_size", queue, now, "done", report, finished=now)
+        stores.own.runs.save(row, timedelta(days=1))
+        (one,) = overview(stores, system_clock, most=Most(rows=5))
+        assert one.size == shown
+
+
+def test_many_queues_together_read_no_more_than_ten():
+    most = Most(rows=500, partitions=250)
+    assert (most.each_of(1), most.each_of(10)) == (most, most)
+    assert most.each_of(50) == Most(rows=100, partitions=50)
 
 
 def health(cli, queue):

@@ -51,6 +51,8 @@ class CassandraSession:
         )  # what it warns of is raised here, or mends itself
         self.settings = settings
         self.address = connecting.address(settings)
+        self.own_tables: dict[tuple[str, str], Any] = {}
+        """Those of `own.table` that are known to be there, by keyspace and name."""
         self._prepared: dict[tuple[str, bool, bool, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
         self._cluster, self._session = connecting.connect(settings)

@@ -193,6 +193,9 @@ class MariaDbRecords:
         params = () if limit is None else (limit,)
         return self._select(partition, self._shape.columns, more, params)
 
+    def first_rows(self, partitions: Iterable[Values], limit: int) -> Iterator[Values]:
+        return (row for of in partitions for row in self.rows(of, limit))
+
     def each_key(self) -> Iterator[Values]:
         return self._select({}, self._shape.key)
 

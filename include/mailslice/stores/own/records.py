@@ -6,7 +6,7 @@ naive UTC datetimes when read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -49,6 +49,9 @@ class Records(Protocol):
 
     def rows(self, partition: Values, limit: int | None = None) -> Iterator[Values]:
         """The rows of a partition, in their order."""
+
+    def first_rows(self, partitions: Iterable[Values], limit: int) -> Iterator[Values]:
+        """The first rows of each of these partitions, those of one in their order."""
 
     def each_key(self) -> Iterator[Values]:
         """The keys of all rows, in any order."""

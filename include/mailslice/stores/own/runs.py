@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -76,10 +76,25 @@ class Runs:
         key = {"duty": duty, "queuename": queue}
         return [_ROWS.of_mapping(row) for row in self._records.rows(key, limit)]
 
-    def newest(self, each: int) -> Iterator[Sequence[RunRow]]:
-        """The newest rows of every duty and queue, at most so many of each, newest first."""
-        for of in self._records.partitions():
-            yield [_ROWS.of_mapping(row) for row in self._records.rows(of, each)]
+    def newest(
+        self,
+        each: int,
+        duties: Iterable[str] | None = None,
+        queues: Sequence[QueueName] = (),
+    ) -> Iterable[Sequence[RunRow]]:
+        """The newest rows of each of these duties and queues that has any, at most so many of
+        each, newest first; without duties of all that there are.
+        """
+        partitions: Iterable[Values] = (
+            self._records.partitions()
+            if duties is None
+            else ({"duty": duty, "queuename": queue} for duty in duties for queue in queues)
+        )
+        by_partition: dict[tuple[str, QueueName], list[RunRow]] = {}
+        for values in self._records.first_rows(partitions, each):
+            row = _ROWS.of_mapping(values)
+            by_partition.setdefault((row.duty, row.queue), []).append(row)
+        return by_partition.values()
 
     def get(self, run: str) -> RunRow | None:
         """The run of this id, or None."""

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from mailslice.model.batches import batches
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.table import applied, assignments, insert, select
 from mailslice.stores.own import SHAPES
 from mailslice.stores.own.records import TableShape, Values
+
+_PARTITIONS_A_REQUEST = 20
+"""An answer has no pages, and a report may have 100 kB."""
 
 
 class CassandraRecords(OwnTable, declared=False):
@@ -44,6 +48,22 @@ class CassandraRecords(OwnTable, declared=False):
         params = [*partition.values(), *(() if limit is None else (limit,))]
         for row in self._session.stream(self.prepare_statement(cql), params):
             yield dict(zip(columns, row, strict=True))
+
+    def first_rows(self, partitions: Iterable[Values], limit: int) -> Iterator[Values]:
+        columns, (*first, last) = self.SHAPE.columns, self.SHAPE.partition
+        conditions = " AND ".join((*(f"{name} = ?" for name in first), f"{last} IN ?"))
+        cql = select(columns, f"{conditions} PER PARTITION LIMIT ?")
+        statement = self.prepare_statement(cql, paged=False)
+        by_first: dict[tuple[Any, ...], list[Any]] = {}
+        for of in partitions:
+            by_first.setdefault(tuple(of[name] for name in first), []).append(of[last])
+        asked = (
+            [*values, batch, limit]
+            for values, lasts in by_first.items()
+            for batch in batches(lasts, _PARTITIONS_A_REQUEST)
+        )
+        for _, rows in self._session.map(statement, asked, in_flight=8):
+            yield from (dict(zip(columns, row, strict=True)) for row in rows)
 
     def each_key(self) -> Iterator[Values]:
         names = self.SHAPE.key

@@ -62,12 +62,17 @@ class OwnTable(Table):
 
     @classmethod
     def existing(cls, session: CassandraSession, settings: Settings) -> Self | None:
-        """One table alone, or None where it was never needed: who only reads creates nothing."""
+        """One table alone, or None where it was never needed: who only reads creates nothing.
+
+        The schema is asked until the table is there, and then no more by this session.
+        """
         keyspace = settings.own.keyspace
-        if cls.TABLE not in tables_of(session, keyspace):
-            return None
-        _add_missing(session, keyspace, [cls])
-        return cls(session, keyspace)
+        key = (keyspace, cls.TABLE)
+        known: Self | None = session.own_tables.get(key)
+        if known is None and cls.TABLE in tables_of(session, keyspace):
+            _add_missing(session, keyspace, [cls])
+            known = session.own_tables.setdefault(key, cls(session, keyspace))
+        return known
 
     @classmethod
     def declaration(cls) -> str:

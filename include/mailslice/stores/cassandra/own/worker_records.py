@@ -9,15 +9,18 @@ No worker's wall clock decides anything. A record goes by its TTL, a day after i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from cassandra.cluster import ResponseFuture
 
 from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.stores.cassandra.own.table import OwnTable
@@ -26,6 +29,8 @@ from mailslice.stores.cassandra.table import Statement, select
 from mailslice.stores.own.codec import RowCodec
 
 _TTL_SECONDS = 86400
+_QUEUES_A_REQUEST = 20
+"""An answer has no pages."""
 _MISSED_BEATS = 4
 _SLACK = timedelta(seconds=2)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -167,6 +172,7 @@ class WorkerRecords(OwnTable):
         f"VALUES ({'?, ' * len(_COLUMNS)}toTimestamp(now())) USING TTL {_TTL_SECONDS}"
     )
     _list = Statement(select(_READ, "queuename = ?"))
+    _of_queues = Statement(select(("queuename", *_READ), "queuename IN ?"), paged=False)
     _read = Statement(select(_READ, "queuename = ? AND worker = ?"))
     _discard = Statement(
         "DELETE in_flight, messages FROM {table} USING TIMESTAMP ? "
@@ -193,6 +199,15 @@ class WorkerRecords(OwnTable):
     def list(self, queue: QueueName) -> list[WorkerRecord]:
         """The records of the queue's workers, dead ones too."""
         return [_record(row) for row in self._session.stream(self._list, [queue])]
+
+    def by_queue(self, queues: Iterable[QueueName]) -> Mapping[QueueName, Sequence[WorkerRecord]]:
+        """As `list`, of those of these queues that have any."""
+        asked = ([some] for some in batches(queues, _QUEUES_A_REQUEST))
+        pages = self._session.map(self._of_queues, asked, in_flight=8)
+        rows = sorted((row for _, page in pages for row in page), key=itemgetter(0, 1))
+        return {
+            queue: [_record(row[1:]) for row in of] for queue, of in groupby(rows, itemgetter(0))
+        }
 
     def get(self, queue: QueueName, worker: str) -> WorkerRecord | None:
         """One worker's record; None when it never wrote one, or not for a day."""
