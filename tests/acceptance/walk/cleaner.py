@@ -16,7 +16,7 @@ from mailslice.maintenance.runner import run_all
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import load_settings
 from tests.acceptance.walk.books import Journal
-from tests.services.duties.world import in_process
+from tests.services.duties.world import in_process, without_pages
 
 EVERY = 1.5
 
@@ -36,7 +36,7 @@ def main() -> None:
                     "queue_cleanup", queue, f"walk-{seed}-{who}-{number}", params={"grace": grace}
                 ),
                 settings,
-                tools=in_process(),
+                tools=in_process(evaluator=without_pages),
             )
         except MailsliceError as error:
             journal.write("clean-failed", why=f"{type(error).__name__}: {error}")

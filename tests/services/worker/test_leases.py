@@ -21,7 +21,7 @@ from tests.services.worker.test_faults import CONTENT, next_of
 
 LENGTH = 5.0
 OFTEN = Tuning(lease_check=0.2)
-LONGER = 14.0
+LONGER = 20.0
 """For a test that must be through before the first copy is due."""
 
 

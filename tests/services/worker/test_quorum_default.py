@@ -20,20 +20,14 @@ from tests.services.worker.test_delays import (
     test_a_retry_with_a_delay_comes_back_when_it_is_due_as_the_same_mail,
     test_flush_delivers_every_delayed_mail_now_and_drops_the_late_copies,
 )
-from tests.services.worker.test_parking import (
-    s3,
-    test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself,
-)
 from tests.services.worker.test_round_trip import (
     test_a_completed_mail_leaves_a_row_with_its_mark_and_no_blobs,
     test_what_is_not_settled_comes_again,
 )
 
 __all__ = [
-    "s3",
     "test_a_completed_mail_leaves_a_row_with_its_mark_and_no_blobs",
     "test_a_doubled_copy_is_delivered_once",
-    "test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself",
     "test_a_marked_mail_is_dropped_before_its_content_is_loaded",
     "test_a_rejected_mail_is_on_the_dead_letter_queue_as_james_leaves_it",
     "test_a_retry_with_a_delay_comes_back_when_it_is_due_as_the_same_mail",

@@ -18,7 +18,7 @@ from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from tests.services.duties.world import World, queued_mail, without_pages
+from tests.services.duties.world import World, judged, queued_mail
 
 
 @dataclass
@@ -112,4 +112,4 @@ def letters(_partition: tuple[Settings, Stores]) -> Letters:
     """A fresh queue."""
     settings, stores = _partition
     queue = queues.create(stores, f"q-{uuid.uuid4().hex[:8]}")
-    return Letters(settings, stores, queue, Tools(without_pages))
+    return Letters(settings, stores, queue, Tools(judged))

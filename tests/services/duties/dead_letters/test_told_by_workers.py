@@ -12,7 +12,7 @@ from mailslice.model.mail import Mail
 from mailslice.stores import open_stores
 from mailslice.worker import open_worker
 from tests.services.duties.dead_letters.conftest import Letters
-from tests.services.duties.world import without_pages
+from tests.services.duties.world import judged
 
 CONTENT = b"A: b\r\n\r\nc"
 
@@ -70,7 +70,7 @@ async def test_letters_of_a_queue_of_james_3_5_have_their_reason_in_a_header_and
     with open_stores(settings) as stores:
         stores.tables.create()
         queues.require(stores, "spool")
-        letters = Letters(settings, stores, "spool", Tools(without_pages))  # type: ignore[arg-type]
+        letters = Letters(settings, stores, "spool", Tools(judged))  # type: ignore[arg-type]
         await dead_lettered(letters)
         report = await asyncio.to_thread(letters.run, redrive=True)
         assert report["causes"] == {"rejected by a handler": 1, "missing blob": 1, "bad JSON": 1}
