@@ -454,6 +454,7 @@ def test_a_duty_that_a_person_starts_says_what_it_would_do(
     assert says in done.stdout + done.stderr
 
 
+@pytest.mark.soak
 def test_a_duty_of_kubernetes_runs_without_airflow_and_tells_its_alerts(
     here: Here, image: Builder
 ) -> None:

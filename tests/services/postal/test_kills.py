@@ -25,6 +25,12 @@ from tests.conftest import Fresh
 POINTS = ("postal:kept", "postal:taken", "postal:recorded", "postal:committed")
 DUTY = ("duty", "run", "stuck_mails_postal")
 
+ONE_AND_THE_LONG_RUN = [
+    pytest.param(point, marks=[] if point == "postal:recorded" else [pytest.mark.soak])
+    for point in POINTS
+]
+"""`make test` kills at one point, `make soak` at all; test_quarantine.py has all on one MariaDB."""
+
 
 @pytest.fixture
 def cli(postal_env: Fresh) -> Cli:
@@ -75,7 +81,7 @@ def copies(env: Fresh) -> list[bytes]:
     return [file.read_bytes() for file in folder.glob("*")]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", ONE_AND_THE_LONG_RUN)
 def test_a_closing_on_two_mariadbs_that_is_killed_is_finished_once(
     make_postal: Callable[..., FreshPostal],
     second_mariadb: MariaDbLogin,
@@ -108,7 +114,7 @@ def test_a_kill_between_two_commits_is_finished_by_the_record(
     assert copies(env) == [mail.content]
 
 
-@pytest.mark.parametrize("point", ["postal:taken", "postal:recorded", "postal:committed"])
+@pytest.mark.parametrize("point", ONE_AND_THE_LONG_RUN[1:])
 @pytest.mark.parametrize(
     ("ended", "words", "left", "last"),
     [
