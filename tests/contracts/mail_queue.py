@@ -17,7 +17,10 @@ from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.names import CONFIGURATION_AGGREGATE
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.starts import Start
+from mailslice.view.live_rows import LiveRows, LiveSummary, PageReading
 from tests.contracts.making import HOUR, NOW, row
+
+MILLISECOND = timedelta(milliseconds=1)
 
 
 class MailQueueContract:
@@ -251,6 +254,62 @@ class MailQueueContract:
         with pytest.raises(BadInput, match="no row of mail"):
             list(mail_queue.browse(after=uuid4()))
 
+    def pages(self, mail_queue, **bounds):
+        """What each page lists whose reading is bounded so, until there is no more."""
+        pages, position = [], None
+        while True:
+            reading = PageReading(**bounds)
+            pages.append(list(mail_queue.page(reading, 10, after=position)))
+            if (position := reading.position) is None:
+                return pages
+
+    def test_pages_of_bounded_reading_list_what_a_browse_does(self, stores, queue, mail_queue):
+        same = NOW - timedelta(minutes=7)
+        times = (NOW - 5 * HOUR, NOW - 3 * HOUR, *[NOW - 2 * HOUR] * 150, same, same, same, NOW)
+        rows = self.put(stores, *(row(queue, at) for at in times))
+        dead = [one.enqueue_id for one in rows[2:140]]
+        stores.tables.deleted.mark_many(queue, dead)
+        live = list(mail_queue.browse())
+        assert len(live) == len(times) - len(dead)
+        for marks in (1, 7, 100, 1000):
+            pages = self.pages(mail_queue, marks=marks)
+            assert [one for page in pages for one in page] == live
+            assert len(pages) >= len(times) // (marks + 1)
+            assert all(len(page) <= marks + 1 for page in pages)
+
+    def test_of_a_slice_with_too_many_rows_some_are_listed_and_the_next_slice_follows(
+        self, stores, queue, mail_queue
+    ):
+        crowd = self.put(stores, *(row(queue, NOW - HOUR + i * MILLISECOND) for i in range(250)))
+        later = self.put(stores, row(queue, NOW))
+        reading = PageReading(ids=100)
+        listed = list(mail_queue.page(reading, 10))
+        assert reading.is_cut
+        assert 100 <= len(listed) < 250
+        assert listed == [one for one in crowd if one in listed]
+        rest = PageReading(ids=100)
+        assert list(mail_queue.page(rest, 10, after=reading.position)) == list(later)
+        assert (rest.position, rest.is_cut) == (None, False)
+
+    def test_a_page_leaves_out_late_mails_and_skipped_slices(self, stores, queue, mail_queue):
+        rows = self.put(stores, *(row(queue, NOW - hours * HOUR) for hours in (5, 3, 2, 0)))
+        skipped = {rows[1].partition.slice_start}.__contains__
+        reading = PageReading()
+        late = NOW - HOUR
+        listed = mail_queue.page(reading, 10, latest=late, is_skipped=skipped)
+        assert list(listed) == [rows[0], rows[2]]
+        behind = mail_queue.page(PageReading(), 10, after=rows[2].enqueue_id)
+        assert list(behind) == [rows[3]]
+
+    def test_a_glance_counts_what_costs_little(self, stores, queue, mail_queue):
+        live = LiveRows(stores.tables, queue, mail_queue.shape)
+        assert live.glance(NOW, 10, 10) == LiveSummary(0, None)
+        rows = self.put(stores, *(row(queue, NOW - hours * HOUR) for hours in (5, 3, 3, 0)))
+        stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id])
+        assert live.glance(NOW, 4, 10) == LiveSummary(3, rows[1].enqueued_time)
+        assert live.glance(NOW, 3, 10) is None
+        assert live.glance(NOW, 4, 5) is None
+
     def test_delete_without_a_filter_is_refused(self, mail_queue, three):
         with pytest.raises(BadInput, match="use clear"):
             mail_queue.delete(MailFilter())
@@ -372,6 +431,7 @@ class MailQueueContract:
             lambda queue: queue.size(),
             lambda queue: len(list(queue.slices())),
             lambda queue: len(list(queue.browse())),
+            lambda queue: len(list(queue.page(PageReading(), 10))),
             lambda queue: queue.clear(),
         ],
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
-from uuid import UUID
 
 from mailslice.admin.deletions.keeping import Deletion, delete_and_keep, mark_points
 from mailslice.admin.filters import MailFilter
@@ -19,7 +18,14 @@ from mailslice.model.names import queue_name
 from mailslice.model.slices import bucket_of
 from mailslice.stores import Stores
 from mailslice.view.configuration import Shape, view_shape
-from mailslice.view.live_rows import LiveRows, LiveSummary, Position, SliceCounts, trusted_survivors
+from mailslice.view.live_rows import (
+    LiveRows,
+    LiveSummary,
+    PageReading,
+    Position,
+    SliceCounts,
+    trusted_survivors,
+)
 
 _ALL = MailFilter()
 _FEW_IDS = 1000
@@ -43,21 +49,34 @@ class MailQueue:
         mail_filter: MailFilter = _ALL,
         limit: int | None = None,
         after: EnqueueId | None = None,
-        since: datetime | None = None,
     ) -> Iterator[ViewRow]:
         """Live mails, oldest first. Streams; with a limit it stops reading when it has enough.
 
         `after`: those behind that mail in this order, which need not be live any more. Raises
-        BadInput when no slice has its row. Else `since`: from the slice of that start on.
+        BadInput when no slice has its row.
         """
         if limit is not None and limit < 1:
             return iter(())
         position = None if after is None else self._position(after)
-        if position is None and since is not None:
-            position = since, datetime.min.replace(tzinfo=UTC), EnqueueId(UUID(int=0))
         at_a_time = min(limit, 1000) if limit is not None and mail_filter.is_empty else 1000
         rows = self._matching(self._remembering, mail_filter, at_a_time, position)
         return islice(rows, limit)
+
+    def page(
+        self,
+        reading: PageReading,
+        at_a_time: int,
+        latest: datetime | None = None,
+        after: Position | EnqueueId | None = None,
+        is_skipped: Callable[[datetime], bool] = lambda _: False,
+    ) -> Iterator[ViewRow]:
+        """As `browse`, as far as `reading` allows; rows are read `at_a_time`. Mails of slices that
+        are skipped, by their start, and those after `latest` are left out.
+        """
+        live, now = self._remembering, self._clock()
+        position = after if after is None or isinstance(after, tuple) else self._position(after)
+        partitions = (one for one in live.partitions(now) if not is_skipped(one.slice_start))
+        return live.rows(live.page(partitions, reading, latest, position), at_a_time)
 
     def matching(self, mail_filter: MailFilter, limit: int | None = None) -> Iterator[ViewRow]:
         """As `browse`, for who changes something: every row is read."""
@@ -67,11 +86,11 @@ class MailQueue:
         """How many mails are live: exact to the last enqueue."""
         return self._remembering.count(self._clock())
 
-    def live_summary(self, most: int, most_partitions: int | None = None) -> LiveSummary | None:
-        """Size and oldest mail, exact as `size` is; None when more than `most` rows, or
-        `most_partitions`, would have to be read.
+    def live_summary(self, most: int) -> LiveSummary | None:
+        """Size and oldest mail, exact as `size` is; None when more than `most` rows would have to
+        be read.
         """
-        return self._remembering.live_summary(self._clock(), most, most_partitions)
+        return self._remembering.live_summary(self._clock(), most)
 
     def slices(self) -> Iterator[SliceCounts]:
         """Live and dead rows of each slice that holds any, oldest first."""

@@ -340,7 +340,7 @@ def _tab(
     if tab == "mails":
         page, problem = None, None
         try:
-            page = views.mails(facts, one.queue, wanted, after or None)
+            page = views.mails(facts, one, wanted, after or None)
         except (BadInput, TryAgain) as error:
             problem = str(error)
         return {"page": page, "filters": wanted, "error": problem, "after": after}

@@ -16,6 +16,7 @@ from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
 from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
+from mailslice.codec.row import epoch_ms, instant
 from mailslice.maintenance.artifacts import artifacts, iso, plain
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.overview import QueueOverview
@@ -28,6 +29,7 @@ from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow, parse_en
 if TYPE_CHECKING:
     from mailslice.admin.filters import MailFilter
     from mailslice.stores import Stores
+    from mailslice.view.live_rows import Position
 
 TABS = {
     "mails": "Mails",
@@ -39,7 +41,7 @@ TABS = {
 }
 PAGE = 100
 """Mails of one page."""
-_SECONDS = 2.0
+_SECONDS = 0.15
 """How long one page may look for mails that match; it then says that it did not see all."""
 PRESENT, LOST = "present", "content lost"
 NEWEST = 20
@@ -82,39 +84,99 @@ class MailsFilter:
 
 @dataclass(frozen=True, slots=True)
 class MailsPage:
-    """Envelopes. `cut`: why these may not be all; `after`: the id from which the next page goes."""
+    """Envelopes. `cut`: why these may not be all; `after`: from where the next page goes on.
+
+    `measured`: slices that had no live mail by a measurement of that time were not read.
+    """
 
     rows: Sequence[Mapping[str, Any]] = ()
     cut: str | None = None
-    after: EnqueueId | None = None
+    after: str | None = None
+    measured: datetime | None = None
 
 
 def mails(
-    facts: Facts, queue: QueueName, wanted: MailsFilter, after: str | None = None
+    facts: Facts, one: QueueOverview, wanted: MailsFilter, after: str | None = None
 ) -> MailsPage:
-    """The oldest that match, behind the mail `after`. Stops after a page, or two seconds."""
+    """The oldest that match, behind the mail or position `after`. Stops after a page, and where it
+    would read too much or for too long.
+    """
     from mailslice.admin.mail_queue import MailQueue
+    from mailslice.view.live_rows import PageReading
 
     mail_filter, now, end = wanted.parsed(), facts.now, time.monotonic() + _SECONDS
-    position, of_slice = parse_enqueue_id(after) if after else None, wanted.slice_start
+    reading, position = PageReading(), _position(after) if after else None
+    of_slice = wanted.slice_start
     with facts.stores() as stores:
+        queue = MailQueue(stores, one.queue, lambda: now)
+        measured, is_skipped = _without_mails(one, queue.shape.largest_window, now)
+        if of_slice is not None:
+            measured, is_skipped = None, lambda start: start != of_slice
         found: list[ViewRow] = []
-        cut, seen = None, None
-        rows = MailQueue(stores, queue, lambda: now).browse(after=position, since=of_slice)
-        for row in rows:
-            if of_slice is not None and row.partition.slice_start > of_slice:
-                break
+        cut, latest = None, mail_filter.latest(now)
+        for row in queue.page(reading, PAGE + 1, latest, position, is_skipped):
             if len(found) == PAGE:
                 cut = "more follow"
                 break
-            if time.monotonic() > end:
-                at = f"{row.enqueued_time:%Y-%m-%d %H:%M} UTC"
-                cut = f"looked for {_SECONDS:.0f} s, up to mails of {at}"
-                break
-            seen = row.enqueue_id
+            start = row.partition.slice_start
+            position = start, row.enqueued_time or start, row.enqueue_id
             if mail_filter.matches(row, now):
                 found.append(row)
-        return MailsPage(_lines(stores, queue, found), cut, seen if cut else None)
+            elif time.monotonic() > end:
+                cut = _so_far(position)
+                break
+        else:
+            if reading.position is not None:
+                position, cut = reading.position, _so_far(reading.position)
+        if reading.is_cut:
+            cut = f"{cut}; of a slice with more than {reading.ids:,} rows some are left out"
+        following = _cursor(position) if isinstance(position, tuple) else None
+        lines = _lines(stores, one.queue, found)
+        return MailsPage(lines, cut, following if cut else None, measured)
+
+
+def _so_far(position: Position) -> str:
+    """How far a page came that did not come to its end."""
+    return f"it looked as far as mails of {position[1]:%Y-%m-%d %H:%M} UTC, and more follow"
+
+
+def _without_mails(
+    one: QueueOverview, window: timedelta, now: datetime
+) -> tuple[datetime | None, Callable[[datetime], bool]]:
+    """The time of the newest measurement, and whether the slice of a start had no live mail then,
+    and no row can have come since.
+    """
+    from mailslice.view.live_rows import settled_before
+
+    report = one.reports.get("queue_size", {})
+    if (at := _moment(report.get("measuredAt"))) is None:
+        return None, lambda _: False
+    oldest, settled = _moment(report.get("oldest")), settled_before(min(at, now), window)
+    live = {_moment(row["start"]): row["live"] for row in report.get("slices", ())}
+    # Slices older than these are summed up in the report; a mail's slice began within the window.
+    first = min((start for start in live if start), default=settled)
+    oldest = settled if oldest is None else oldest - window
+
+    def is_skipped(start: datetime) -> bool:
+        return start <= settled and (start < oldest or (start >= first and not live.get(start)))
+
+    return at, is_skipped
+
+
+def _cursor(position: Position) -> str:
+    start, enqueued, id_ = position
+    return f"{epoch_ms(start)}.{epoch_ms(enqueued)}.{id_}"
+
+
+def _position(text: str) -> Position | EnqueueId:
+    """Raises BadInput for what `_cursor` did not make, and is no id."""
+    start, _, rest = text.partition(".")
+    enqueued, _, id_ = rest.partition(".")
+    if not id_:
+        return parse_enqueue_id(text)
+    if not (start.isdecimal() and enqueued.isdecimal() and len(start) < 15 > len(enqueued)):
+        raise BadInput(f"after={text!r} is no position of a page")
+    return instant(int(start)), instant(int(enqueued)), parse_enqueue_id(id_)
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:

@@ -21,6 +21,8 @@ from mailslice.model.errors import TryAgain
 from mailslice.model.holds import ActiveHolds, Hold
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
+from mailslice.view.configuration import Shape, view_shape
+from mailslice.view.live_rows import LiveRows
 
 if TYPE_CHECKING:
     from mailslice.model.mail import QueueName
@@ -121,8 +123,9 @@ def overview(
     reports = _answered(lambda: _newest(stores.existing_runs(), chosen), unanswered) or {}
     workers = _answered(lambda: _workers(stores, chosen), unanswered)
     held = _answered(lambda: active_holds(stores, clock), unanswered) or {}
+    shape = _answered(lambda: view_shape(stores), unanswered) if chosen else None
     share = most.each_of(len(chosen))
-    looked = _Looked(stores, clock, moving, reports, workers, held, share, unanswered)
+    looked = _Looked(stores, clock, moving, reports, workers, held, shape, share, unanswered)
     with ThreadPoolExecutor(_AT_ONCE, "overview") as threads:
         found = list(threads.map(lambda queue: _overview(looked, queue), chosen))
     return sorted(found, key=lambda one: (one.verdict.health.severity, -(one.size or 0), one.queue))
@@ -172,6 +175,7 @@ class _Looked:
     reports: Mapping[QueueName, Mapping[str, Report]]
     workers: Mapping[QueueName, Sequence[WorkerRecord]] | None
     held: Mapping[QueueName, ActiveHolds]
+    shape: Shape | None
     most: Most
     unanswered: dict[str, str]
 
@@ -283,13 +287,12 @@ def _workers(
 
 
 def _count(looked: _Looked, queue: QueueName, in_broker: int | None) -> _MailCount | None:
-    from mailslice.admin.mail_queue import MailQueue
-
-    stores, clock, most = looked.stores, looked.clock, looked.most
-    if stores.tables.browse_starts.get(queue) is None:  # nothing was ever enqueued
-        return _MailCount(0, clock(), None, in_broker)
-    glance = MailQueue(stores, queue, clock).live_summary(most.rows, most.partitions)
-    return None if glance is None else _MailCount(glance.size, clock(), glance.oldest, in_broker)
+    if looked.shape is None:
+        return None
+    now, most = looked.clock(), looked.most
+    rows = LiveRows(looked.stores.tables, queue, looked.shape)
+    glance = rows.glance(now, most.rows, most.partitions)
+    return None if glance is None else _MailCount(glance.size, now, glance.oldest, in_broker)
 
 
 def _measured(report: Report | None) -> _MailCount | None:

@@ -127,6 +127,11 @@ class MemoryEnqueuedMails:
     ) -> Iterator[ViewRow]:
         return self.by_ids(queue, ((partition, [enqueue_id]) for partition in partitions))
 
+    def first_ids(
+        self, queue: QueueName, partitions: Iterable[Partition], _: int
+    ) -> Iterator[tuple[Partition, TimedIds]]:
+        return self.timed_ids_of(queue, partitions)
+
     def by_ids(
         self, queue: QueueName, wanted: IdsByPartition, *_: object, **__: object
     ) -> Iterator[ViewRow]:

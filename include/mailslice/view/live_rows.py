@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, groupby
+from typing import Any
+from uuid import UUID
 
-from mailslice.codec.row import instant
+from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.stores.cassandra.deleted_mails import ALL
@@ -20,6 +22,7 @@ from mailslice.stores.cassandra.ids import (
     TimedIds,
     cut,
     each_in_order,
+    pack,
     unpack,
 )
 from mailslice.stores.cassandra.own import SliceStatistic
@@ -28,7 +31,9 @@ from mailslice.view.configuration import Shape
 from mailslice.view.partitions import partitions_to_read
 
 PARTITIONS_IN_FLIGHT = 16
+_PAGE_IN_FLIGHT = 4
 _ROWS_AT_A_TIME = 1000
+_MILLISECOND = timedelta(milliseconds=1)
 _SETTLED = timedelta(hours=1)
 _WORTH = 1000
 """Dead rows of a slice from which on remembering pays; below it the slice is read, which sees even
@@ -52,17 +57,37 @@ class _IdChunk:
     times: TimedIds | None = None
     first: int = 0
 
-    def candidate(self, packed: bytes, at: int) -> Candidate:
+    def enqueued_ms(self, at: int) -> int:
+        """Milliseconds since the epoch."""
         when = self.times.time_of(self.first + at) if self.times is not None else None
-        (enqueue_id,) = unpack(packed[at * WIDTH : (at + 1) * WIDTH])
-        enqueued = self.partition.slice_start if when is None else instant(when)
-        return enqueue_id, self.table, self.partition, enqueued
+        return epoch_ms(self.partition.slice_start) if when is None else when
+
+    def candidate(self, packed: bytes, at: int) -> Candidate:
+        packed_id = packed[at * WIDTH : (at + 1) * WIDTH]
+        return _candidate((self.enqueued_ms(at), packed_id, self.table, self.partition))
 
 
+_TimedId = tuple[int, bytes, EnqueuedMails, Partition]
+"""Enqueued time, milliseconds since the epoch, packed id, and where the row is."""
 _Read = tuple[_IdChunk, bytes]
 """Rows, and their packed ids, at most IDS_A_REQUEST: most rows are dead, and of those nothing else
 is ever made.
 """
+
+
+@dataclass(slots=True)
+class PageReading:
+    """What one page of mails may read, and then how far it came.
+
+    `ids`: rows of a slice whose id and time are read. `marks`: rows whose mark is looked up, about.
+    `position`: behind it the next page goes on; None: there is no more. `is_cut`: of that slice
+    only some rows were read, the first by id.
+    """
+
+    ids: int = 50_000
+    marks: int = 2_000
+    position: Position | None = None
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +125,20 @@ class LiveRows:
         Clocks of writers may be ahead. A browseStart that is not a multiple of the window (James
         never floors it) is floored: that shows rows that James is blind to, and hides none.
         """
+        return self._partitions(self._start(), now, buckets)
+
+    def _start(self) -> datetime | None:
         start = self.tables.browse_starts.get(self.queue)
+        return None if start is None else start.value
+
+    def _partitions(
+        self, start: datetime | None, now: datetime, buckets: Iterable[int] | None = None
+    ) -> list[Partition]:
         return partitions_to_read(
             self.tables,
             self.queue,
             self.shape,
-            None if start is None else start.value,
+            start,
             now + self.shape.window,
             buckets=frozenset(range(self.shape.buckets) if buckets is None else buckets),
         )
@@ -128,35 +161,47 @@ class LiveRows:
             if candidate[0] not in earlier_ids
         )
 
-    def live_summary(
-        self, now: datetime, most: int, most_partitions: int | None = None
-    ) -> LiveSummary | None:
-        """Size and oldest mail, when at most `most` rows, dead ones too, and `most_partitions` need
-        reading for it; else None, which costs no more.
+    def live_summary(self, now: datetime, most: int) -> LiveSummary | None:
+        """Size and oldest mail, when at most `most` rows, dead ones too, need reading for it; else
+        None, which costs no more.
         """
-        if most_partitions is not None and self._spread(now) > most_partitions:
-            return None
         partitions = self.partitions(now)
         streams = (
             stream
             for table in self.tables.existing
             for stream in (self._read(table, partitions), self._known(table, partitions))
         )
+        return self._summary(chain.from_iterable(streams), most)
+
+    def glance(self, now: datetime, most: int, most_partitions: int) -> LiveSummary | None:
+        """As `live_summary`, in a few requests for few rows, one partition after the other; None,
+        too, where more than `most_partitions` would have to be read. Nothing is live in a queue
+        without browseStart: no mail was ever enqueued.
+        """
+        start = self._start()
+        if start is None:
+            return LiveSummary(0, None)
+        # Without a look at which of them exist.
+        if ((now - start) // self.shape.window + 2) * self.shape.buckets > most_partitions:
+            return None
+        partitions = self._partitions(start, now)
+        read = (
+            timed
+            for table in self.tables.existing
+            for partition, times in table.first_ids(self.queue, partitions, most + 1)
+            for timed in _timed(table, partition, times)
+        )
+        return self._summary(read, most)
+
+    def _summary(self, chunks: Iterable[_Read], most: int) -> LiveSummary | None:
         rows, read = 0, []
-        for chunk, packed in chain.from_iterable(streams):
+        for chunk, packed in chunks:
             rows += len(packed) // WIDTH
             if rows > most:
                 return None
             read.append((chunk, packed))
         live = {candidate[0]: candidate[3] for candidate in self._live(read)}
         return LiveSummary(len(live), min(live.values(), default=None))
-
-    def _spread(self, now: datetime) -> float:
-        """Partitions from browseStart to now, without a look at which of them exist."""
-        start = self.tables.browse_starts.get(self.queue)
-        if start is None:
-            return math.inf
-        return ((now - start.value) // self.shape.window + 2) * self.shape.buckets
 
     def slices(self, now: datetime) -> Iterator[SliceCounts]:
         """Counts of each slice that holds a row, oldest first.
@@ -197,7 +242,7 @@ class LiveRows:
         if after is not None:
             partitions = [one for one in partitions if one.slice_start >= after[0]]
         checked = self._checked(self._ordered(partitions))
-        for _, chunks in groupby(checked, key=lambda read: read[0].partition.slice_start):
+        for _, chunks in groupby(checked, key=_slice_of):
             unmarked = (
                 chunk.candidate(packed, at) for chunk, packed, alive in chunks for at in alive
             )
@@ -208,6 +253,54 @@ class LiveRows:
                 and (after is None or _position(candidate) > after)
             }
             yield from sorted(live.values(), key=lambda candidate: (candidate[3], candidate[0]))
+
+    def page(
+        self,
+        partitions: Iterable[Partition],
+        reading: PageReading,
+        latest: datetime | None = None,
+        after: Position | None = None,
+    ) -> Iterator[Candidate]:
+        """As `ids`, but marks are looked up in that order while candidates are drawn, and no more
+        is read than `reading` allows.
+        """
+        until = math.inf if latest is None else epoch_ms(latest)
+        wanted = [
+            one
+            for one in partitions
+            if (after is None or one.slice_start >= after[0])
+            and (latest is None or one.slice_start <= latest)
+        ]
+        for start, chunks in groupby(self._ordered(wanted, _PAGE_IN_FLIGHT), key=_slice_of):
+            rows: dict[bytes, _TimedId] = {}
+            for chunk, packed in chunks:
+                for at, one in enumerate(each_in_order(packed)):
+                    rows[one] = (chunk.enqueued_ms(at), one, chunk.table, chunk.partition)
+                if len(rows) >= reading.ids:
+                    reading.is_cut = True
+                    break
+            behind = (0, b"")
+            if after is not None and after[0] == start:
+                behind = (epoch_ms(after[1]), pack([after[2]]))
+            left = (row for row in rows.values() if row[:2] > behind and row[0] <= until)
+            yield from self._page_of_slice(heapq.nsmallest(reading.marks + 1, left), reading)
+            if reading.marks <= 0:
+                return
+            if reading.is_cut:
+                reading.position = (start + _MILLISECOND, start, EnqueueId(UUID(int=0)))
+                return
+        reading.position = None
+
+    def _page_of_slice(self, rows: Iterable[_TimedId], reading: PageReading) -> Iterator[Candidate]:
+        asked = ((some, b"".join(row[1] for row in some)) for some in batches(rows, IDS_A_REQUEST))
+        marks_of = self.tables.deleted.look_up
+        for some, _, marked in marks_of(self.queue, asked, _PAGE_IN_FLIGHT, ordered=True):
+            reading.marks -= len(some)
+            reading.position = _position(_candidate(some[-1]))
+            if marked is not ALL:
+                yield from (_candidate(row) for row in some if row[1] not in marked)
+            if reading.marks <= 0:
+                return
 
     def rows(
         self, candidates: Iterable[Candidate], at_a_time: int = _ROWS_AT_A_TIME
@@ -275,13 +368,15 @@ class LiveRows:
                 alive = [at for at, one in enumerate(each_in_order(packed)) if one not in marked]
             yield chunk, packed, alive
 
-    def _ordered(self, partitions: list[Partition]) -> Iterator[_Read]:
+    def _ordered(
+        self, partitions: list[Partition], in_flight: int = PARTITIONS_IN_FLIGHT
+    ) -> Iterator[_Read]:
         streams = [
             stream
             for table in self.tables.existing
-            for stream in (self._read(table, partitions), self._known(table, partitions))
+            for stream in (self._read(table, partitions, in_flight), self._known(table, partitions))
         ]
-        return heapq.merge(*streams, key=lambda read: read[0].partition.slice_start)
+        return heapq.merge(*streams, key=_slice_of)
 
     def _unordered(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         unknown = self._unknown(partitions)
@@ -289,8 +384,13 @@ class LiveRows:
             yield from ((_IdChunk(table, partition), packed) for packed in cut(page))
         yield from self._known(table, partitions)
 
-    def _read(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
-        unknown, in_flight = self._unknown(partitions), PARTITIONS_IN_FLIGHT
+    def _read(
+        self,
+        table: EnqueuedMails,
+        partitions: list[Partition],
+        in_flight: int = PARTITIONS_IN_FLIGHT,
+    ) -> Iterator[_Read]:
+        unknown = self._unknown(partitions)
         for partition, page in table.timed_ids_of(self.queue, unknown, in_flight, ordered=True):
             yield from _timed(table, partition, page)
 
@@ -313,6 +413,17 @@ class LiveRows:
             yield from _timed(table, partition, times)
 
 
+def _slice_of(read: tuple[Any, ...]) -> datetime:
+    chunk: _IdChunk = read[0]
+    return chunk.partition.slice_start
+
+
+def _candidate(row: _TimedId) -> Candidate:
+    when, packed_id, table, partition = row
+    (enqueue_id,) = unpack(packed_id)
+    return enqueue_id, table, partition, instant(when)
+
+
 def _position(candidate: Candidate) -> Position:
     enqueue_id, _, partition, enqueued = candidate
     return partition.slice_start, enqueued, enqueue_id
@@ -321,6 +432,11 @@ def _position(candidate: Candidate) -> Position:
 def _timed(table: EnqueuedMails, partition: Partition, page: TimedIds) -> Iterator[_Read]:
     for number, packed in enumerate(cut(page.packed)):
         yield _IdChunk(table, partition, page, number * IDS_A_REQUEST), packed
+
+
+def settled_before(looked_at: datetime, largest_window: timedelta) -> datetime:
+    """Slices that began before it had been over for an hour when somebody looked at them."""
+    return looked_at - largest_window - _SETTLED
 
 
 def trusted_survivors(
@@ -338,5 +454,5 @@ def trusted_survivors(
         for statistic in statistics
         if statistic.dead >= _WORTH
         and statistic.live == len(statistic.survivors)
-        and statistic.cleaned_at >= statistic.slice_start + largest_window + _SETTLED
+        and statistic.slice_start <= settled_before(statistic.cleaned_at, largest_window)
     }

@@ -6,20 +6,27 @@ import html
 import json
 import re
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
 
+from mailslice.admin import queues
 from mailslice.cockpit import views
 from mailslice.cockpit.app import cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
+from mailslice.maintenance.artifacts import iso
 from mailslice.model.clock import system_clock
 from mailslice.model.slices import slice_start
+from mailslice.stores import open_stores
+from mailslice.stores.own.runs import RunRow
+from mailslice.view import live_rows
 from tests.acceptance.command import Cli
 from tests.browser.world import enqueue, mail
+from tests.contracts.making import row
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 EVIL = '"<script>alert(2)</script>"@example.org'
@@ -88,6 +95,57 @@ def test_the_mails_of_a_slice_are_shown_alone_and_acted_on_by_id(cli, client, fr
         answer = client.get(f"/queue?name=spool&slice={text}")
         assert (answer.status_code, "allowed is a time as" in answer.text) == (200, True)
         assert "data-about" not in answer.text
+
+
+def test_a_page_that_may_read_no_more_says_so_and_goes_on_where_it_was(cli, client, monkeypatch):
+    for number in range(7):
+        add(cli, f"m{number}")
+    cli("mail", "delete", "spool", "--name", "m[0-3]", "--yes")
+    monkeypatch.setattr(live_rows, "PageReading", partial(live_rows.PageReading, marks=1))
+    address, pages = "/queue?name=spool", []
+    while address:
+        answer = client.get(address)
+        pages.append((names(answer), "it looked as far as mails of" in answer.text))
+        more = re.search(r'rel="next" href="(queue\?[^"]+after=[^"]+)"', answer.text)
+        assert (more is not None) == pages[-1][1]
+        address = "/" + html.unescape(more[1]) if more else None
+    assert [name for page, _ in pages for name in page] == ["m4", "m5", "m6"]
+    assert len(pages) > 2
+    assert pages[0][0] == []
+
+
+def test_a_position_that_is_none_is_said(cli, client):
+    for after in ("soon", "1.2.3", "99999999999999999999.1.x", "1.1"):
+        answer = client.get(f"/queue?name=spool&after={after}")
+        assert answer.status_code == 200
+        assert re.search(r'<p class="problem" role="alert">([^<]+)', answer.text), after
+
+
+def test_old_slices_that_were_measured_without_mails_are_not_read(fresh, client):
+    """A live row put there since is not listed before the next measurement, nor is it lost."""
+    now, hour = system_clock(), timedelta(hours=1)
+    with open_stores(fresh.settings) as stores:
+        queue = queues.create(stores, "spool")
+        times = {"empty": 9, "live": 7, "dead": 6, "settling": 2, "new": 0}
+        rows = {name: row(queue, now - back * hour, name=name) for name, back in times.items()}
+        stores.tables.browse_starts.insert_first(queue, rows["empty"].partition.slice_start)
+        stores.tables.v4.insert_many(rows.values())
+        listed = lambda: names(client.get("/queue?name=spool"))
+        assert listed() == [*times]
+        live = rows["live"]
+        starts = {rows["live"].partition.slice_start: 1, rows["dead"].partition.slice_start: 0}
+        slices = [{"start": iso(start), "live": n, "dead": 3} for start, n in starts.items()]
+        report = {
+            "size": 1,
+            "measuredAt": iso(now - hour / 2),
+            "oldest": iso(live.enqueued_time),
+            "slices": slices,
+        }
+        run = RunRow("r", "queue_size", queue, now, "done", json.dumps(report), finished=now)
+        stores.own.runs.save(run, timedelta(days=1))
+        client.get("/queue?name=none")  # a new look
+        assert listed() == ["live", "settling", "new"]
+        assert "as queue_size counted, are not read" in client.get("/queue?name=spool").text
 
 
 def test_a_filter_that_is_none_is_said_beside_the_form(cli, client):

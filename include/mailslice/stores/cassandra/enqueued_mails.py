@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from cassandra.cluster import ResponseFuture
 from cassandra.query import UNSET_VALUE
 
 from mailslice.codec.row import COLUMNS, epoch_ms, from_row, instant, to_row
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, TimedIds
@@ -21,6 +23,7 @@ from mailslice.stores.cassandra.session import CassandraSession, Params, Pending
 from mailslice.stores.cassandra.table import Statement, Table, assignments, insert, select
 
 _PARTITION = "queuename = ? AND timerangestart = ? AND bucketid = ?"
+_SLICES = "queuename = ? AND bucketid = ? AND timerangestart IN ?"
 _BY_IDS = f"{_PARTITION} AND enqueueid IN ?"
 _KEY_COLUMNS = 4
 """The first of COLUMNS are the key."""
@@ -105,6 +108,11 @@ class EnqueuedMails(Table):
         idempotent=False,
     )
     _read = Statement(select(COLUMNS, f"{_PARTITION} AND enqueueid = ?"))
+    _find = Statement(select(COLUMNS, f"{_SLICES} AND enqueueid = ?"), paged=False)
+    # Paged: Cassandra reads one partition after the other, and no row beyond the limit.
+    _first_ids = Statement(
+        select(("timerangestart", "enqueueid", "enqueuedtime"), f"{_SLICES} LIMIT ?")
+    )
     _by_ids = Statement(select(COLUMNS, _BY_IDS))
     _written_by_ids = Statement(select((*COLUMNS, _WRITTEN), _BY_IDS))
     _row_ids_by_ids = Statement(select(_ROW_ID, _BY_IDS))
@@ -150,9 +158,19 @@ class EnqueuedMails(Table):
         self, queue: QueueName, partitions: Iterable[Partition], enqueue_id: EnqueueId
     ) -> Iterator[ViewRow]:
         """The row of this id, wherever in `partitions` it is."""
-        params = ([*_key(queue, partition), enqueue_id] for partition in partitions)
-        for _, rows in self._session.map(self._read, params):
+        params = ([*slices, enqueue_id] for slices in _slices(queue, partitions))
+        for _, rows in self._session.map(self._find, params, in_flight=8):
             yield from map(from_row, rows)
+
+    def first_ids(
+        self, queue: QueueName, partitions: Iterable[Partition], limit: int
+    ) -> Iterator[tuple[Partition, TimedIds]]:
+        """Some rows of `partitions`: all of them, or `limit` at least."""
+        params = ([*slices, limit] for slices in _slices(queue, partitions))
+        for (_, bucket, *_), rows in self._session.map(self._first_ids, params, in_flight=2):
+            for start, group in groupby(rows, key=itemgetter(0)):
+                times = TimedIds.of_rows((row[1], row[2] and instant(row[2])) for row in group)
+                yield Partition(instant(start), bucket), times
 
     def rows(self, queue: QueueName, partition: Partition) -> Iterator[ViewRow]:
         """The rows of a partition, by enqueue id, a page at a time."""
@@ -251,6 +269,15 @@ def _hundreds(queue: QueueName, ids_by_partition: IdsByPartition) -> Iterator[_K
         for partition, ids in ids_by_partition
         for at in range(0, len(ids), IDS_A_REQUEST)
     )
+
+
+def _slices(queue: QueueName, partitions: Iterable[Partition]) -> Iterator[list[Any]]:
+    """Queue, bucket and the starts of at most 100 slices."""
+    by_bucket: dict[int, list[int]] = {}
+    for one in partitions:
+        by_bucket.setdefault(one.bucket, []).append(epoch_ms(one.slice_start))
+    for bucket, starts in by_bucket.items():
+        yield from ([queue, bucket, batch] for batch in batches(starts, IDS_A_REQUEST))
 
 
 def _row_id(row: Row) -> RowId:
