@@ -20,6 +20,7 @@ from fastapi.testclient import TestClient
 from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.bench.queues import BenchQueue
+from mailslice.bench.spark_runs import settle
 from mailslice.cockpit.app import cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
@@ -82,6 +83,7 @@ def bench_cockpit(settings: Settings, show: Callable[[str], None], size: Size = 
             f"cockpit: {size.queues} queues, {size.rows:,} rows, {size.waiting:,} waiting mails, "
             f"filled in {time.monotonic() - began:.0f} s; load {os.getloadavg()[0]:.1f}"
         )
+        settle(stores)
         timed = measured(settings, stores, names[0], show)
     show(f"cockpit: server time, p50 / p95, load {os.getloadavg()[0]:.1f}:")
     for one in timed:

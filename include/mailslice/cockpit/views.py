@@ -41,7 +41,7 @@ TABS = {
 }
 PAGE = 100
 """Mails of one page."""
-_SECONDS = 0.15
+_SECONDS = 0.1
 """How long one page may look for mails that match; it then says that it did not see all."""
 PRESENT, LOST = "present", "content lost"
 NEWEST = 20

@@ -100,7 +100,8 @@ def test_the_mails_of_a_slice_are_shown_alone_and_acted_on_by_id(cli, client, fr
 def test_a_page_that_may_read_no_more_says_so_and_goes_on_where_it_was(cli, client, monkeypatch):
     for number in range(7):
         add(cli, f"m{number}")
-    cli("mail", "delete", "spool", "--name", "m[0-3]", "--yes")
+    for name in ("m0", "m1", "m2", "m3"):
+        cli("queue", "delete", "spool", "--name", name, "--yes")
     monkeypatch.setattr(live_rows, "PageReading", partial(live_rows.PageReading, marks=1))
     address, pages = "/queue?name=spool", []
     while address:
