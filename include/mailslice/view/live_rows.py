@@ -85,7 +85,7 @@ class PageReading:
     """
 
     ids: int = 50_000
-    marks: int = 2_000
+    marks: int = 1_000
     position: Position | None = None
     is_cut: bool = False
 

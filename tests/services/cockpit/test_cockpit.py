@@ -127,7 +127,7 @@ def test_old_slices_that_were_measured_without_mails_are_not_read(fresh, client)
     now, hour = system_clock(), timedelta(hours=1)
     with open_stores(fresh.settings) as stores:
         queue = queues.create(stores, "spool")
-        times = {"empty": 9, "live": 7, "dead": 6, "settling": 2, "new": 0}
+        times = {"empty": 9, "live": 7, "dead": 6, "settling": 1, "new": 0}
         rows = {name: row(queue, now - back * hour, name=name) for name, back in times.items()}
         stores.tables.browse_starts.insert_first(queue, rows["empty"].partition.slice_start)
         stores.tables.v4.insert_many(rows.values())
