@@ -314,8 +314,8 @@ def test_the_form_of_actions_asks_for_queue_and_action_and_its_text_says_each_pa
         *("run", "lasts", "digest", "accept_duplicates", "reason"),
     ]
     assert about["schemas"]["action"]["enum"] == [
-        *("delete", "clear", "flush", "retry", "move", "republish", "undelete"),
-        *("hold", "release"),
+        *("delete", "clear", "flush", "retry", "delay", "move", "republish", "undelete"),
+        *("hold", "release", "release_stuck", "discard_stuck"),
     ]
     for part in ("**Dangers.**", "**Params.**", "**Example**", "airflow dags trigger mail_actions"):
         assert part in about["doc"]
