@@ -64,8 +64,8 @@ MAILSLICE_BLOB_STRATEGY, and a MAILSLICE_OWN_BUCKET of your own | `mailslice con
 
 ## From Airflow's connections
 
-MAILSLICE_CONNECTION names connections of Airflow. DAGs, tasks and pages read them; the command
-line and workers do not.
+MAILSLICE_CONNECTION names connections of Airflow. DAGs, tasks and pages read them, and
+`mailslice airflow run` for a command ([several deployments](airflow.md#several-deployments)).
 
 Such a connection is of type `generic`. Its extra is a JSON object of the variables on this page:
 

@@ -1,12 +1,21 @@
-"""`mailslice airflow`: what an Airflow of yours needs to know about an installed mailslice."""
+"""`mailslice airflow`: what an Airflow of yours and an installed mailslice know of each other."""
 
 from __future__ import annotations
 
+import os
+from typing import Annotated
+
+import typer
+
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput
 from mailslice.model.package_files import dags_folder
+from mailslice.model.settings import CONNECTION
 
-app = group("The DAGs in an Airflow of yours.")
+app = group("The DAGs in an Airflow of yours, and the settings in its connections.")
+
+_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 
 @command(app, "dags")
@@ -14,3 +23,38 @@ def dags(out: Output) -> None:
     """The folder of the DAG files, for `AIRFLOW__CORE__DAGS_FOLDER`."""
     folder = str(dags_folder())
     out.line({"folder": folder}, folder)
+
+
+@command(app, "run")
+def run(
+    out: Output,
+    words: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND", help="A program and its arguments.")
+    ],
+    deployment: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Its prefix in MAILSLICE_CONNECTION.")
+    ] = "",
+) -> None:
+    """Run a command with the settings of a deployment of MAILSLICE_CONNECTION.
+
+    Airflow looks the connection up in its secrets backends, environment and database, so run this
+    where Airflow's own configuration is. The exit code is the command's.
+    """
+    del out
+    from mailslice.airflow.deployments import deployments
+
+    named = {one.prefix: one for one in deployments() if one.connection}
+    if deployment not in named:
+        allowed = ", ".join(map(repr, named)) or f"none: {CONNECTION} is unset"
+        raise BadInput(f"--deployment {deployment!r} is not allowed; allowed: {allowed}")
+    # As `airflow connections get`: elsewhere Airflow leaves its database out.
+    os.environ[_CONTEXT] = "server"
+    try:
+        put = named[deployment].environment()
+    finally:
+        del os.environ[_CONTEXT]
+    environ = {name: text for name, text in (os.environ | put).items() if text or name not in put}
+    try:
+        os.execvpe(words[0], words, environ)  # noqa: S606
+    except OSError as error:
+        raise BadInput(f"{words[0]}: {error.strerror}") from error

@@ -35,6 +35,7 @@ NOT_RUN = (
     "postal quarantine export",
     "blobs restore",
     "mail trace",
+    "airflow run",
     "exporter",
     "webadmin",
 )

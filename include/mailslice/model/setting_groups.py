@@ -595,7 +595,8 @@ class AirflowSettings(Group):
 
     connection: str = ""
     """Airflow connections that hold settings: ID, or eu_=ID,us_=ID for several deployments. The
-    prefix stands before the ids of a deployment's DAGs. Outside of Airflow it is refused."""
+    prefix stands before the ids of a deployment's DAGs. Outside of Airflow, `mailslice airflow run`
+    reads them for a command."""
     config: str = ""
     """YAML file with schedules, Spark connection, pool, tags and approvals of the DAGs."""
 

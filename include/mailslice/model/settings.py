@@ -175,8 +175,8 @@ def load_settings(
     variables_set = _with_files(_own(environ))
     if variables_set.get(CONNECTION):
         raise BadSetting(
-            f"{CONNECTION} names an Airflow connection, which is read inside of Airflow alone; "
-            "here the settings themselves must be in the environment"
+            f"{CONNECTION} names an Airflow connection, which is read inside of Airflow alone. "
+            "Remedy: mailslice airflow run --deployment PREFIX -- COMMAND"
         )
     source = "environment"
     state_file = state_file or clone_root() / STATE_FILE

@@ -32,7 +32,10 @@ def commands_of(text: str) -> list[str]:
 
 
 def wrong(line: str) -> str | None:
-    """What the command line does not know of this command."""
+    """What the command line does not know of this command, or of the one that it runs."""
+    line, _, inner = line.partition(" -- ")
+    if inner.startswith("mailslice") and (problem := wrong(inner)):
+        return problem
     words = re.sub(r'"[^"]*"', "TEXT", line).split()[1:]
     name = " ".join(words[:3] if " ".join(words[:3]) in SECTIONS else words[:2])
     section = SECTIONS.get(name, SECTIONS.get(words[0]))
@@ -58,6 +61,7 @@ def test_every_command_on_a_page_is_one(page):
         "mailslice queue dance spool",
         "mailslice queue size spool --loud",
         "mailslice duty run queue_cleanup --queue spool --settle 5m",
+        "mailslice airflow run --deployment eu_ -- mailslice queue size --loud",
     ],
 )
 def test_a_command_that_does_not_exist_is_found(line):
