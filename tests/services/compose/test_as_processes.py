@@ -396,6 +396,23 @@ def duty_pod_environment(here: Here, name: str) -> dict[str, str]:
     }
 
 
+def page(port: int, name: str) -> str:
+    """A page of the exporter; empty while there is none."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def test_the_exporter_of_compose_serves_figures_of_every_queue(here: Here, image: Builder) -> None:
+    done = once(image, here.command("queue-init"), here.environment("queue-init"))
+    assert done.returncode == 0, done.stderr
+    with running(here, "mailslice-exporter", image):
+        port = here.ports["mailslice-exporter"]["8000"]
+        until(lambda: 'queue="spool"' in page(port, "metrics"))
+
+
 def test_the_exporter_of_kubernetes_serves_figures_of_every_queue(
     here: Here, image: Builder
 ) -> None:
@@ -408,17 +425,10 @@ def test_the_exporter_of_kubernetes_serves_figures_of_every_queue(
     env = {"PATH": image.path, **here.environment("queue-init")}
     process = subprocess.Popen([str(image.venv / "bin" / "mailslice"), *words], env=env)
 
-    def page(name: str) -> str:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return ""
-
     try:
-        until(lambda: 'mailslice_exporter_up{store="cassandra"} 1' in page("metrics"))
-        until(lambda: 'queue="spool"' in page("metrics"))
-        assert json.loads(page("livez")) == {"live": True}
+        until(lambda: 'mailslice_exporter_up{store="cassandra"} 1' in page(port, "metrics"))
+        until(lambda: 'queue="spool"' in page(port, "metrics"))
+        assert json.loads(page(port, "livez")) == {"live": True}
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:

@@ -126,7 +126,7 @@ def test_the_schema_would_see_a_mistake(schema: dict[str, Any], where: str, valu
 def test_every_part_of_the_system_is_there() -> None:
     assert set(SERVICES) == {
         *("postgres", "cassandra", "rabbitmq", "s3", *AIRFLOW, "spark-master", "spark-worker"),
-        *("queue-init", "mailslice-worker", "mailslice-smtp-in"),
+        *("queue-init", "mailslice-worker", "mailslice-smtp-in", "mailslice-exporter"),
     }
 
 
@@ -494,8 +494,16 @@ def test_the_broker_gets_its_password_by_the_environment_of_its_own_process(
     assert done.stdout == f"{AWKWARD}rabbitmq_password|rabbitmq-server|"
 
 
-@pytest.mark.parametrize("service", ["queue-init", "mailslice-worker", "mailslice-smtp-in"])
-def test_commands_of_the_worker_image_are_commands_of_mailslice(service: str) -> None:
+@pytest.mark.parametrize(
+    ("service", "name"),
+    [
+        ("queue-init", "create"),
+        ("mailslice-worker", "run"),
+        ("mailslice-smtp-in", "smtp-in"),
+        ("mailslice-exporter", "exporter"),
+    ],
+)
+def test_commands_of_the_worker_image_are_commands_of_mailslice(service: str, name: str) -> None:
     import typer
 
     from mailslice.cli.main import app
@@ -511,12 +519,7 @@ def test_commands_of_the_worker_image_are_commands_of_mailslice(service: str) ->
     options = {name for parameter in command.params for name in parameter.opts}
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert given <= options
-    assert (
-        command.name
-        == {"queue-init": "create", "mailslice-worker": "run", "mailslice-smtp-in": "smtp-in"}[
-            service
-        ]
-    )
+    assert command.name == name
 
 
 def test_no_edit_of_the_port_line_makes_smtp_in_an_open_relay(secrets: Path) -> None:
