@@ -69,3 +69,24 @@ def test_every_setting_that_a_page_names_exists():
         names = re.findall(r"\bMAILSLICE_[A-Z0-9_]+[A-Z0-9]\b(?!_|\.\.\.)", page.read_text("utf-8"))
         unknown = {name for name in names if not name.startswith("MAILSLICE_TEST_")} - known
         assert not unknown, page.name
+
+
+def test_no_command_of_a_page_takes_mailslice_from_a_package_index():
+    """No index has it: who owns the name there is not us."""
+    for page in [*DOCS.rglob("*.md"), clone_root() / "README.md"]:
+        commands = re.findall(
+            r"^[\w/ -]*pip install .*$|`pip install [^`]+`", page.read_text("utf-8"), re.MULTILINE
+        )
+        assert [one for one in commands if re.search(r"[ '\"]mailslice\b", one)] == [], page.name
+
+
+def test_the_page_of_reading_only_names_james_properties_as_the_settings_page_does():
+    settings = (DOCS / "settings.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| `(MAILSLICE_\w+)` \| `([\w.]+)`",
+        (DOCS / "james-read-only.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert len(rows) == 7
+    for name, james in rows:
+        assert re.search(rf"^\| {name} \|.*`{re.escape(james)}` \|", settings, re.MULTILINE), name
