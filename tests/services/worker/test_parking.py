@@ -14,15 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mailslice.model.errors import QueueMissing, StoreUnavailable
-from mailslice.model.mail import EnqueueId
+from mailslice.model.errors import QueueMissing
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import seen_empty
 from mailslice.worker import QueueWorker, consume, open_worker
 from mailslice.worker.dequeue import park
-from mailslice.worker.io.cassandra_bridge import DeletedChecks
 from tests.services.worker.conftest import Place4Queue, at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
+from tests.services.worker.marks_away import Away, MarksAway
 from tests.services.worker.refusing import Refusing
 from tests.services.worker.test_faults import CONTENT, next_of, through
 
@@ -108,34 +107,27 @@ async def test_bodies_that_s3_does_not_give_hold_up_no_others(fresh: Any, s3: Re
     assert s3.refused >= BAD
 
 
+@pytest.mark.parametrize(
+    "away", [Away.UNAVAILABLE, pytest.param(Away.READ_TIMEOUT, marks=pytest.mark.soak)]
+)
 async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
-    spool: Place4Queue,
+    fresh: Any, away: Away
 ) -> None:
-    away: set[EnqueueId] = set()
-    async with open_worker(spool.settings, spool.queue) as worker:
-        deleted, queue, rows = (
-            worker.context.tables.deleted,
-            worker.context.queue,
-            worker.context.bridge.rows,
-        )
-
-        def unless_away(ids: list[EnqueueId], ask: Any) -> Any:
-            if away.isdisjoint(ids):
-                return ask()
-            failed = asyncio.get_running_loop().create_future()
-            failed.set_exception(StoreUnavailable("Cassandra: 1 of 2 replicas answered"))
-            return failed
-
-        worker.context.checks = DeletedChecks(
-            lambda one: unless_away([one], lambda: rows(deleted.is_marked_future(queue, one))),
-            lambda ids: unless_away(ids, lambda: rows(deleted.are_marked_future(queue, ids))),
-        )
-        await partial(
-            spool,
-            worker,
-            lambda bad: away.update(item.enqueue_id for item in bad),
-            away.clear,
-        )
+    cassandra = fresh.settings.cassandra
+    proxy = MarksAway(cassandra.contact_points[0], cassandra.port, away)
+    async with proxy:
+        proxied = fresh.but(
+            MAILSLICE_CASSANDRA_CONTACT_POINTS="127.0.0.1", MAILSLICE_CASSANDRA_PORT=str(proxy.port)
+        ).settings
+        for spool in at(fresh.settings):
+            async with open_worker(proxied, spool.queue) as worker:
+                await partial(
+                    spool,
+                    worker,
+                    lambda bad: proxy.ids.update(item.enqueue_id for item in bad),
+                    proxy.ids.clear,
+                )
+    assert proxy.refused >= BAD
 
 
 async def test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself(
