@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from mailslice.bench.relay import server_process
 from mailslice.model.settings import clone_root
 from tests.acceptance.proxy import Proxy
 from tests.conftest import Fresh
@@ -451,6 +452,29 @@ def test_the_relay_handler_sends_on_and_dead_letters_who_is_refused_for_good(wor
         world.enqueue(1)
         until(lambda: "refused all recipients for good: 550 for 1" in world.log(), "rejected")
     assert "r@x.example" not in world.log()
+
+
+@pytest.mark.soak
+def test_a_relay_process_holds_a_mail_of_25_mb_with_bare_line_feeds_once(world: World) -> None:
+    """By the most memory that the kernel ever gave the process, content and all."""
+    large = world.folder / "large.eml"
+    line = b"a line of a mail as a Unix disk has it, seventy bytes long or nearly so\n"
+    large.write_bytes(b"From: s@x.example\nTo: r@x.example\n\n" + line * 350_000)
+    with server_process(0) as (_, (port, _with_pipelining)):
+        worker = world.worker("--processes", "1", handler="relay", MAILSLICE_RELAY_PORT=str(port))
+        world.enqueue(20)
+        until(lambda: world.size() == 0, "what a process needs for any mail", 120)
+        (process,) = workers_of(worker)
+        before = peak_mib(process)
+        world.cli("mail", "enqueue", world.queue, str(large))
+        until(lambda: world.size() == 0, "sent", 120)
+        added = peak_mib(process) - before
+    assert added < large.stat().st_size / (1 << 20) + 8
+
+
+def peak_mib(process: psutil.Process) -> float:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(world: World) -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mailslice.worker.io.content_loader import ContentBudget, Reservation
-from mailslice.worker.smtp_server.data import BUSY, TOO_LARGE, receive
+from mailslice.worker.smtp_server.data import BARE, BUSY, TOO_LARGE, receive
 
 MIB = 1 << 20
 
@@ -19,6 +20,7 @@ async def taken(
     *,
     window: int = 64,
     chunk: int = 7,
+    refuse_bare: bool = False,
 ) -> tuple[bytes | str, bytes, int]:
     """What was received, what remains for the next command, and the number of progress calls.
 
@@ -27,7 +29,13 @@ async def taken(
     reader = asyncio.StreamReader(limit=window)
     told: list[int] = []
     task = asyncio.create_task(
-        receive(reader, limit, reservation or Reservation(ContentBudget(MIB)), told.append)
+        receive(
+            reader,
+            limit,
+            reservation or Reservation(ContentBudget(MIB)),
+            told.append,
+            refuse_bare=refuse_bare,
+        )
     )
     for start in range(0, len(sent), chunk):
         reader.feed_data(sent[start : start + chunk])
@@ -55,18 +63,33 @@ async def test_only_a_lone_dot_between_crlfs_ends_a_mail(sent: bytes, content: b
     assert await taken(sent + b"NOOP\r\n") == (content, b"NOOP\r\n", 0)
 
 
-@given(
-    content=st.lists(
-        st.sampled_from([b".", b"\r", b"\n", b"\r\n", b"a", b"x" * 70, b"\xff"]), max_size=40
-    ).map(b"".join),
-    chunk=st.integers(1, 90),
-)
+CONTENTS = st.lists(
+    st.sampled_from([b".", b"\r", b"\n", b"\r\n", b"a", b"x" * 70, b"\xff"]), max_size=40
+).map(b"".join)
+
+
+def stuffed(content: bytes) -> bytes:
+    lines = content.split(b"\r\n")[:-1]
+    return b"".join(b"." * line.startswith(b".") + line + b"\r\n" for line in lines) + b".\r\n"
+
+
+@given(content=CONTENTS, chunk=st.integers(1, 90))
 def test_what_a_client_stuffs_comes_out_as_it_was(content: bytes, chunk: int) -> None:
     content += b"\r\n"
-    lines = content.split(b"\r\n")[:-1]
-    sent = b"".join(b"." * line.startswith(b".") + line + b"\r\n" for line in lines) + b".\r\n"
-    received, left, _ = asyncio.run(taken(sent + b"QUIT\r\n", window=16, chunk=chunk))
+    sent = stuffed(content) + b"QUIT\r\n"
+    received, left, _ = asyncio.run(taken(sent, window=16, chunk=chunk))
     assert (received, left) == (content, b"QUIT\r\n")
+
+
+@given(content=CONTENTS, chunk=st.integers(1, 90), window=st.integers(4, 80))
+def test_bare_line_ends_are_refused_wherever_they_are_and_nothing_else_is(
+    content: bytes, chunk: int, window: int
+) -> None:
+    content += b"\r\n"
+    sent = stuffed(content) + b"QUIT\r\n"
+    received, left, _ = asyncio.run(taken(sent, window=window, chunk=chunk, refuse_bare=True))
+    is_bare = re.search(rb"\r(?!\n)|(?<!\r)\n", content)
+    assert (received, left) == (BARE if is_bare else content, b"QUIT\r\n")
 
 
 async def test_a_line_longer_than_the_window_is_kept_whole() -> None:
