@@ -7,6 +7,7 @@ package as a zip, and an archive of the packages that it imports.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from tests.ports import free_port, free_ports
 PYTHON = "./environment/bin/python"
 BASE_PYTHON = "/usr/bin/python3.11"
 """On every node: the Python of an archive is a link to it."""
+UNUSED = re.compile(r"/(?:tests|include|typing|botocore/data/(?!s3\b)[^/.]+)$")
+"""Folders that no executor reads. YARN starts a `chmod` for each file of an archive."""
 MOUNTS = 'for folder in $HIDDEN; do mount -t tmpfs none "$folder" || exit 1; done; exec "$@"'
 
 
@@ -67,7 +70,7 @@ def archive(folder: Path) -> Path:
     subprocess.run([*uv, *install, *packages], check=True)
     target = folder / "environment.tar.gz"
     with tarfile.open(target, "w:gz", compresslevel=1) as tar:
-        tar.add(place, ".")
+        tar.add(place, ".", filter=lambda entry: None if UNUSED.search(entry.name) else entry)
     shutil.rmtree(place)
     return target
 

@@ -90,3 +90,13 @@ def test_the_page_of_reading_only_names_james_properties_as_the_settings_page_do
     assert len(rows) == 7
     for name, james in rows:
         assert re.search(rf"^\| {name} \|.*`{re.escape(james)}` \|", settings, re.MULTILINE), name
+
+
+def test_the_page_of_airflow_counts_the_dags():
+    """One a duty, and the one of actions."""
+    dags = len([file for file in (clone_root() / "dags").glob("*.py") if file.stem != "__init__"])
+    assert dags == len(registry.names()) + 1 == 12
+    counts = re.findall(
+        r"(\w+) DAGs (?:run in Airflow|\(`eu_)", (DOCS / "airflow.md").read_text("utf-8")
+    )
+    assert counts == ["twelve", "twelve"]

@@ -36,6 +36,7 @@ from tests.spark_clusters import (
 
 pytestmark = [
     pytest.mark.soak,
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(usable() is not None, reason=str(usable())),
 ]
 Connect = Callable[[str], None]
