@@ -322,7 +322,7 @@ def require_delays(stores: Stores, queue: QueueName) -> None:
     if not consumed:
         raise Refused(
             f"no worker of mailslice consumes {queue}, so nobody would bring delayed mails back: "
-            f"start one first (mailslice worker run {queue}); James' consumers know no delays"
+            f"start one first (mailslice worker run --queue {queue} ...); James' own know no delays"
         )
 
 

@@ -103,7 +103,8 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
     if facts.ready and facts.consumers == 0 and not facts.is_held_whole:
         are = "is" if facts.ready == 1 else "are"
         why = f"{_several(facts.ready, 'message')} {are} ready, and nobody consumes the queue"
-        yield HealthVerdict(Health.NO_WORKERS, why, f"mailslice worker run {queue}")
+        command = f"mailslice worker run --queue {queue} --handler MODULE:FUNCTION"
+        yield HealthVerdict(Health.NO_WORKERS, why, command)
     if facts.oldest is not None and facts.oldest > facts.late_after and not _all_delayed(facts):
         limit = format_duration(facts.late_after)
         why = f"the oldest mail waits for {span(facts.oldest)}, more than {limit}"

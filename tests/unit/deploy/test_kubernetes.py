@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import typer
+import yaml
 
 from mailslice import __version__
 from mailslice.cli.main import app
@@ -33,6 +36,7 @@ FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (FOLDER / "overlays").iterdir())
 VERSIONS = ("1.30", "1.34", "1.37")
 ON_DEMAND = "0 0 1 1 *"
+NEEDS_KUBECTL = pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl")
 OWN_SCHEMAS = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
     for path in sorted((Path(__file__).parent / "schemas").glob("*.json"))
@@ -137,6 +141,49 @@ def test_the_overlays_are_those_of_the_page() -> None:
     assert set(re.findall(r"deploy/kubernetes/overlays/([\w-]+)", page)) <= set(OVERLAYS)
     for overlay in OVERLAYS:
         assert f"| `{overlay}` |" in page
+
+
+def kubectl_builds(folder: Path) -> dict[str, Resource]:
+    """What kubectl makes of a folder, by kind and name."""
+    words = ["kubectl", "kustomize", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    resources: Any = yaml.safe_load_all(done.stdout)
+    return {f"{one['kind']} {one['metadata']['name']}": one for one in resources}
+
+
+@NEEDS_KUBECTL
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_kubectl_builds_the_same(overlay: str) -> None:
+    ours = {f"{one['kind']} {one['metadata']['name']}": one for one in built(overlay)}
+    assert kubectl_builds(FOLDER / "overlays" / overlay) == ours
+
+
+@NEEDS_KUBECTL
+def test_the_overlays_that_the_page_writes_are_what_it_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    scripts = re.findall(r"^( *)(mkdir \w+ && cat .*?^ *END)$", page, re.MULTILINE | re.DOTALL)
+    assert len(scripts) == 2
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    for indent, script in scripts:
+        text = re.sub(rf"^{indent}", "", script, flags=re.MULTILINE)
+        subprocess.run(["bash", "-euc", text], cwd=tmp_path, check=True)
+    mail, outgoing = (kubectl_builds(tmp_path / name) for name in ("mail", "outgoing"))
+    for resource in (*mail.values(), *outgoing.values()):
+        validate(resource, VERSIONS[-1])
+        if resource["kind"] in {"CronJob", "Deployment"}:
+            image = container(pod_template(resource))["image"]
+            assert image.startswith("registry.example.com/mailslice-")
+    nodes = mail["ConfigMap mailslice-settings"]["data"]["MAILSLICE_CASSANDRA_CONTACT_POINTS"]
+    assert nodes == "cassandra.prod.svc"
+    jobs = {}
+    for name, job in of_kind("CronJob").items():
+        words = container(pod_template(job))["args"]
+        if "--queue=spool" in words or "spool" in words:
+            words = [word.replace("spool", "outgoing") for word in words]
+            jobs[f"CronJob {name}-outgoing"] = words
+    made = {name: container(pod_template(job))["args"] for name, job in outgoing.items()}
+    assert made == jobs
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from mailslice.maintenance.health import Health, HealthFacts, judge
+from tests.unit.docs.test_commands import wrong
 
 WELL = {
     "waiting": 10,
@@ -54,7 +55,7 @@ def verdict(**facts):
             {"consumers": 0},
             Health.NO_WORKERS,
             "8 messages are ready, and nobody consumes the queue",
-            "mailslice worker run spool",
+            "mailslice worker run --queue spool --handler MODULE:FUNCTION",
         ),
         (
             {"oldest": timedelta(hours=49)},
@@ -105,13 +106,14 @@ def verdict(**facts):
             {"held": "domain b.example", "ready": 3, "consumers": 0},
             Health.NO_WORKERS,
             "3 messages are ready, and nobody consumes the queue; held: domain b.example",
-            "mailslice worker run spool",
+            "mailslice worker run --queue spool --handler MODULE:FUNCTION",
         ),
     ],
 )
 def test_word_reason_and_next_step(facts, health, why, next_):
     found = verdict(**facts)
     assert (found.health, found.why, found.next) == (health, why, next_)
+    assert next_ is None or wrong(next_) is None
 
 
 def test_a_count_says_its_age_once_it_is_older_than_the_other_figures():
