@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stack.parts import java, java_home, part
 from stack.program import FILES, Program, answers_cql, filled, write_file
-from stack.settings import StackSettings
+from stack.settings import Profile, StackSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,9 @@ def _arguments(stack: StackSettings, node: Node) -> list[str]:
     # Its own schema tables are flushed with the others, not at each CREATE: three times faster, and
     # the commit log loses none. Not in a cluster: a node that comes back must know them at once.
     unflushed = ["-Dcassandra.test.flush_local_schema_changes=false"] if node.alone else []
+    # Nor a table of the system at each TRUNCATE, with which tests empty tables: six times faster.
+    if node.alone and stack.profile is Profile.TEST:
+        unflushed.append("-Dcassandra.unsafesystem=true")
     jars = f"{part('cassandra', stack.sizes)}/*"
     # Cassandra 4 knows Java 11: on 17 it measures objects by an agent alone.
     agents = sorted(part("cassandra", stack.sizes).glob("jamm-*.jar"))

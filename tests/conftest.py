@@ -22,6 +22,7 @@ import pytest
 
 from mailslice.model.settings import Settings, clone_root, load_settings, read_env_file
 from stack.program import answers_cql, answers_http
+from tests.keyspaces import KeyspacePool, Keyspaces
 
 # No test is about the speed of one example: on a machine that runs three test processes any of them
 # may take a second.
@@ -61,9 +62,10 @@ def _speakable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Own keyspaces, vhost, bucket and artifacts.
+    """Keyspaces, vhost, buckets and artifacts that no other test uses meanwhile.
 
-    The two keyspaces and the own keyspace are created empty, the buckets too.
+    The two keyspaces have all tables and no rows; of tests marked `new_keyspaces` they have no
+    tables. Vhost and buckets are new.
     """
 
     env: Mapping[str, str]
@@ -130,17 +132,21 @@ def _partitions(stack: Mapping[str, str]) -> Iterator[_Places]:
 
 
 @pytest.fixture
-def fresh(_partitions: _Places, tmp_path: Path) -> Iterator[Fresh]:
-    """Own keyspaces, vhost and buckets, dropped afterwards."""
-    partition = _partitions.create()
+def fresh(_partitions: _Places, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fresh]:
+    """Own keyspaces, vhost and buckets for one test."""
+    partition = _partitions.create(new_keyspaces=_new_keyspaces(request))
     yield Fresh({**partition, "MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")})
     _partitions.drop(partition)
 
 
 @pytest.fixture(scope="module")
-def fresh_module(_partitions: _Places, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+def fresh_module(
+    _partitions: _Places,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Fresh]:
     """As `fresh`, one for all tests of a module."""
-    partition = _partitions.create()
+    partition = _partitions.create(new_keyspaces=_new_keyspaces(request))
     yield Fresh({**partition, "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
     _partitions.drop(partition)
 
@@ -148,17 +154,21 @@ def fresh_module(_partitions: _Places, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="session")
 def make_fresh(
     _partitions: _Places, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Fresh]]:
+) -> Iterator[Callable[..., Fresh]]:
     """A function that makes one more `Fresh`; all are dropped at the end of the session."""
     made: list[Mapping[str, str]] = []
 
-    def make() -> Fresh:
-        made.append(_partitions.create())
+    def make(*, new_keyspaces: bool = False) -> Fresh:
+        made.append(_partitions.create(new_keyspaces=new_keyspaces))
         return Fresh({**made[-1], "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
 
     yield make
     for partition in made:
         _partitions.drop(partition)
+
+
+def _new_keyspaces(request: pytest.FixtureRequest) -> bool:
+    return request.node.get_closest_marker("new_keyspaces") is not None
 
 
 class _Places:
@@ -187,6 +197,8 @@ class _Places:
             token_metadata_enabled=False,
         )
         self._session = self._cluster.connect()
+        self._keyspaces = KeyspacePool(self._session, stack)
+        self._used: dict[str, Keyspaces] = {}
         self._s3 = boto3.client(
             "s3",
             endpoint_url=stack["MAILSLICE_S3_ENDPOINT"],
@@ -198,14 +210,10 @@ class _Places:
             ),
         )
 
-    def create(self) -> Mapping[str, str]:
+    def create(self, *, new_keyspaces: bool = False) -> Mapping[str, str]:
         name = f"t{uuid.uuid4().hex[:12]}"
-        replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-        for keyspace in (name, name + "_own"):
-            self._session.execute(
-                f"CREATE KEYSPACE {keyspace} WITH replication = {replication} AND durable_writes = "
-                "false"
-            )
+        keyspaces = self._keyspaces.new() if new_keyspaces else self._keyspaces.take()
+        self._used[name] = keyspaces
         kind = os.environ.get("MAILSLICE_TEST_DEFAULT_QUEUE_TYPE")
         self._management("PUT", f"vhosts/{name}", {"defaultqueuetype": kind} if kind else {})
         user = urlsplit(self._stack["MAILSLICE_RABBITMQ_MANAGEMENT_URL"]).username
@@ -217,21 +225,26 @@ class _Places:
         url = urlsplit(self._stack["MAILSLICE_RABBITMQ_URL"])
         return {
             **self._stack,
-            "MAILSLICE_CASSANDRA_KEYSPACE": name,
-            "MAILSLICE_OWN_KEYSPACE": name + "_own",
+            "MAILSLICE_CASSANDRA_KEYSPACE": keyspaces.both[0],
+            "MAILSLICE_OWN_KEYSPACE": keyspaces.both[1],
             "MAILSLICE_RABBITMQ_URL": url._replace(path="/" + name).geturl(),
             "MAILSLICE_S3_BUCKET": name,
             "MAILSLICE_OWN_BUCKET": name + "-own",
         }
 
     def drop(self, partition: Mapping[str, str]) -> None:
-        self._dropped.append(self._dropping.submit(self._drop, partition))
+        name = partition["MAILSLICE_S3_BUCKET"]
+        keyspaces = self._used.pop(name)
+        if keyspaces.schema:
+            self._keyspaces.expect()
+        self._dropped.append(self._dropping.submit(self._drop, name, keyspaces))
 
-    def _drop(self, partition: Mapping[str, str]) -> None:
-        name = partition["MAILSLICE_CASSANDRA_KEYSPACE"]
+    def _drop(self, name: str, keyspaces: Keyspaces) -> None:
+        if keyspaces.schema:
+            self._keyspaces.give_back(keyspaces)
+        else:
+            self._keyspaces.drop(keyspaces)
         self._management("DELETE", f"vhosts/{name}", None)
-        for keyspace in (name, name + "_own"):
-            self._session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
         for bucket in (name, name + "-own"):
             with suppress(self._s3.exceptions.NoSuchBucket):
                 self._empty(bucket)

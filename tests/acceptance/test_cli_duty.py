@@ -7,6 +7,8 @@ import pytest
 
 from tests.acceptance.command import Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 DATA = Path(__file__).parents[1] / "data"
 REPORT_KEYS = {
     "run",

@@ -12,6 +12,8 @@ import pytest
 
 from tests.acceptance.command import MAILSLICE, Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 SIGNALS = [
     *(pytest.param(one, marks=pytest.mark.soak) for one in (signal.SIGINT, signal.SIGTERM)),
     signal.SIGKILL,

@@ -28,6 +28,8 @@ from tests.conftest import Fresh
 from tests.ports import free_port
 from tests.services.worker_process.sink import Sink, running
 
+pytestmark = pytest.mark.new_keyspaces
+
 DOCS = clone_root() / "docs"
 BOB, CAROL, DAVE = "bob@next.example", "carol@next.example", "dave@next.example"
 

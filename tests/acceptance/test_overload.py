@@ -25,6 +25,8 @@ from mailslice.stores import open_stores
 from tests.acceptance.command import MAILSLICE
 from tests.acceptance.proxy import Proxy
 
+pytestmark = pytest.mark.new_keyspaces
+
 CLIENTS = 24
 SIZE = 1_500_000
 BUDGET_MIB = 8

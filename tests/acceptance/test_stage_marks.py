@@ -20,6 +20,8 @@ from tests.conftest import Fresh
 from tests.ports import free_port
 from tests.services.worker_process.sink import Sink, running
 
+pytestmark = pytest.mark.new_keyspaces
+
 
 @dataclass
 class Slow(Sink):

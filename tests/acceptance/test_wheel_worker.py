@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import Fresh
 from tests.wheel import Installed, build, installed
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.new_keyspaces, pytest.mark.timeout(600)]
 
 MAIL = b"From: a@x.example\r\nTo: b@y.example\r\nSubject: 1\r\n\r\nbody\r\n"
 HANDLER = 'def note(mail, content):\n    print("handled", len(content), flush=True)\n'

@@ -33,6 +33,8 @@ from tests.conftest import Fresh
 from tests.ports import free_port
 from tests.services.worker_process.sink import Sink, Watching, certificate, running
 
+pytestmark = pytest.mark.new_keyspaces
+
 MAILSLICE = str(Path(sys.executable).parent / "mailslice")
 SAMPLE = clone_root() / "tests" / "data" / "sample"
 _NUMBERS = itertools.count(1)

@@ -26,6 +26,8 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.contracts.making import NOW, row
 from tests.contracts.tables import some_queue
 
+pytestmark = pytest.mark.new_keyspaces
+
 HEADER, BODY = b"Subject: x\r\n\r\n", b"body \xff"
 HOLDER = Holder("host:1:abc", "loaded", NOW, timedelta(minutes=11))
 CLOSED = Decided("closed", "held for 11m, allowed are 10m", "tester", "run-1")

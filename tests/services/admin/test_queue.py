@@ -14,6 +14,8 @@ from tests.contracts.guard import GuardContract
 from tests.contracts.mail_queue import MailQueueContract
 from tests.contracts.tables import some_queue
 
+pytestmark = pytest.mark.new_keyspaces
+
 
 @pytest.fixture(scope="module")
 def both_tables(fresh_module):

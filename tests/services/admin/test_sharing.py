@@ -19,6 +19,8 @@ from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.view import sharing
 from mailslice.worker import open_worker
 
+pytestmark = pytest.mark.new_keyspaces
+
 QUEUE = "agreed"
 RECORD = WorkerRecord("w1", "host", 1, datetime(2026, 11, 22, tzinfo=UTC), timedelta(seconds=3), 1)
 
@@ -26,7 +28,7 @@ RECORD = WorkerRecord("w1", "host", 1, datetime(2026, 11, 22, tzinfo=UTC), timed
 @pytest.fixture
 def world(make_fresh):
     """A deployment of its own; gives its settings with MAILSLICE_QUEUE_SHARED as said, or unset."""
-    fresh = make_fresh()
+    fresh = make_fresh(new_keyspaces=True)
     with open_stores(fresh.settings) as stores:
         queues.create(stores, QUEUE)
 

@@ -11,6 +11,8 @@ from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra import ddl
 from mailslice.stores.cassandra.session import CassandraSession
 
+pytestmark = pytest.mark.new_keyspaces
+
 GOLDEN = Path(__file__).parents[2] / "golden" / "ddl"
 
 

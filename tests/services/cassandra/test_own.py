@@ -26,6 +26,8 @@ from mailslice.stores.own.runs import RUNS, RunRow
 from tests.contracts.own_records import OwnRecordsContract
 from tests.contracts.tables import some_queue
 
+pytestmark = pytest.mark.new_keyspaces
+
 NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)

@@ -9,6 +9,8 @@ from mailslice.stores.cassandra.repairs import repaired, table_repairs
 from mailslice.stores.cassandra.session import CassandraSession
 from tests.services.cassandra.recorded_repairs import MIDDLE, record
 
+pytestmark = pytest.mark.new_keyspaces
+
 BEGAN = datetime(2026, 11, 22, 3, tzinfo=UTC)
 
 

@@ -13,6 +13,8 @@ from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra.session import PAGE_ROWS, CassandraSession
 from tests.services.cassandra.fake_servers import Wire, listening, mute, refusing_password
 
+pytestmark = pytest.mark.new_keyspaces
+
 COUNT = "SELECT release_version FROM system.local WHERE key = ?"
 
 

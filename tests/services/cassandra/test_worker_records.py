@@ -17,6 +17,8 @@ from mailslice.stores.cassandra.ddl import tables_of
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
 from tests.contracts.tables import some_queue
 
+pytestmark = pytest.mark.new_keyspaces
+
 NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 

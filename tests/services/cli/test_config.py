@@ -10,6 +10,8 @@ from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.acceptance.command import Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 
 @pytest.fixture
 def cli(fresh):

@@ -9,6 +9,8 @@ import pytest
 
 from tests.acceptance.command import Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 ENVELOPE = ("--sender", "alice@example.org", "--recipient", "bob@example.net")
 NAMES = (
     "with space",

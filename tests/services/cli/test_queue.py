@@ -22,13 +22,15 @@ from mailslice.stores.own.runs import RunRow
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.acceptance.command import Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 DATA = Path(__file__).parents[2] / "data"
 
 
 @pytest.fixture(scope="module")
 def shared(make_fresh):
     """A queue with the sample mails, for tests that only look."""
-    cli = Cli(make_fresh().env).inside()
+    cli = Cli(make_fresh(new_keyspaces=True).env).inside()
     cli("queue", "create", "spool")
     cli("mail", "enqueue", "spool", DATA / "sample")
     return cli

@@ -11,6 +11,8 @@ from mailslice.stores.cassandra.own import WorkerRecord, WorkerRecords
 from tests.acceptance.command import Cli
 from tests.services.cli.test_queue import add
 
+pytestmark = pytest.mark.new_keyspaces
+
 
 @pytest.fixture
 def cli(fresh_module):

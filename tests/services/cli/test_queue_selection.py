@@ -8,6 +8,8 @@ import pytest
 from tests.acceptance.command import Cli
 from tests.services.cli.test_queue import add
 
+pytestmark = pytest.mark.new_keyspaces
+
 
 @pytest.fixture
 def cli(fresh_module):

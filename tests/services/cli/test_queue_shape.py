@@ -13,6 +13,8 @@ from mailslice.model.settings import Settings, load_settings
 from mailslice.worker import open_worker
 from tests.acceptance.command import Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 COLUMNS = ["5", "10", "20", "40", "80", "160", "320", "640", "1280", "1280+"]
 
 

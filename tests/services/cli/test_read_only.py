@@ -29,6 +29,8 @@ from tests.acceptance.command import Cli, Inside
 from tests.own_cluster import Cluster
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.new_keyspaces
+
 PAGE = (clone_root() / "docs" / "james-read-only.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 ACCOUNTS, LOOK = SECTIONS["2. Three accounts that can only read"], SECTIONS["4. Look"]

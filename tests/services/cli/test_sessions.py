@@ -17,6 +17,8 @@ from mailslice.model.settings import clone_root
 from tests.acceptance.command import Cli, Inside
 from tests.sessions import is_answer, sessions
 
+pytestmark = pytest.mark.new_keyspaces
+
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 REFUSED = {"mailslice queue size nowhere": 2}
 """Commands that show an error, and how they end."""

@@ -16,6 +16,8 @@ from mailslice.stores import open_stores
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
 from tests.acceptance.command import Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 FIELDS = {"enqueueId", "name", "stage", "worker", "since", "action"}
 
 

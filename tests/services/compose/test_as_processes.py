@@ -44,6 +44,8 @@ from tests.ports import free_port
 from tests.services.compose.images import ROOT, Builder
 from tests.unit.deploy.kustomize import build
 
+pytestmark = pytest.mark.new_keyspaces
+
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(
     (ROOT / "docker-compose.yaml").read_text(encoding="utf-8")
 )["services"]

@@ -9,12 +9,15 @@ import random
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
+from mailslice.model import crash
 from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin, SqlSession
 from mailslice.testing.postal.mails import Ended, PostalMail, PostalMails
 from mailslice.testing.postal.player import Player
@@ -335,3 +338,36 @@ def test_random_kills_beside_live_workers(
     assert player.records.lock_errors == []
     assert in_apply >= 3, "kills before apply, or after it, prove nothing"
     assert begun > 0, "no kill met a closing that was begun"
+
+
+@pytest.mark.parametrize("point", ["postal:kept", "postal:taken"])
+def test_a_mariadb_that_freezes_in_the_middle_ends_the_run_soon(
+    second_mariadb: MariaDbLogin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    postal = FreshPostal(second_mariadb, f"t{uuid.uuid4().hex[:12]}")
+    postal.install()
+    postal.add_server()
+    env = Fresh({**postal.settings(postal.guest()), "MAILSLICE_ARTIFACTS": str(tmp_path)})
+    mail = PostalMails(postal).mail(postal.servers[1], Ended.HEADERS)
+    (server,) = (
+        one
+        for one in psutil.Process().children()
+        if f"--port={second_mariadb.port}" in one.cmdline()
+    )
+    frozen: list[float] = []
+
+    def freeze(name: str) -> None:
+        if name == point and not frozen:
+            server.suspend()
+            frozen.append(time.monotonic())
+
+    monkeypatch.setattr(crash, "point", freeze)
+    cli = Cli(env.env).inside()
+    try:
+        assert f":{second_mariadb.port}" in cli(*DUTY, "--mode", "close", code=4).err
+        assert time.monotonic() - frozen[0] < 30
+    finally:
+        server.resume()
+    end_lock(postal)
+    run(cli, "--mode", "close")
+    assert (queue(postal), statuses(postal, mail), held(postal)) == ([], ["Held"], 1)

@@ -21,6 +21,8 @@ from mailslice.model.errors import MailsliceError, Refused
 from mailslice.webadmin.app import webadmin
 from tests.acceptance.command import Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 
 class Scheduler:
     """Runs of mail_actions, done at their start."""

@@ -22,6 +22,8 @@ from mailslice.webadmin.in_process import InProcessTasks
 from mailslice.webadmin.queues import Queues
 from tests.acceptance.command import Cli
 
+pytestmark = pytest.mark.new_keyspaces
+
 
 @pytest.fixture(scope="module")
 def app(fresh_module):

@@ -468,7 +468,7 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
 def made_anew(settings: Any, default_queue_type: str) -> None:
     """The vhost, with another default: RabbitMQ 3.10 takes it when a vhost is made."""
     management = Management(settings.rabbitmq)
-    vhost = settings.cassandra.keyspace
+    vhost = management.vhost
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     for method, path, body in (
         ("DELETE", f"vhosts/{vhost}", None),

@@ -19,6 +19,8 @@ from mailslice.model.mail import QueuedMail
 from mailslice.worker import Deliveries, Delivery, consume, open_worker
 from tests.services.worker.conftest import mail
 
+pytestmark = pytest.mark.new_keyspaces
+
 NASTY = [
     b"",
     b"\n",

@@ -5,10 +5,11 @@ Times are UTC, whatever the server's time zone: datetimes come back naive, with 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import pymysql
 from pymysql.constants import CLIENT
@@ -26,6 +27,8 @@ _WAIT = "innodb_lock_wait_timeout = {0}, lock_wait_timeout = {0}"
 _SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', " + _WAIT.format(
     int(LOCK_WAIT.total_seconds())
 )
+_SILENT_SECONDS, _SHORT_SECONDS = 60, 2
+"""So long after a server was silent for a whole time-out nobody waits that long for it again."""
 _AT_ONCE = f"SET STATEMENT {_WAIT.format(0)} FOR "
 
 
@@ -37,6 +40,9 @@ def quoted(*names: str) -> str:
 class MariaDb:
     """Opened at its first use. Raises StoreUnavailable, BadSetting, and those of `failures`."""
 
+    _silent: ClassVar[dict[str, float]] = {}
+    """Addresses of servers that gave no answer, and when (monotonic): all connections know it."""
+
     def __init__(
         self, url: MariaDbUrl, settings: PostalSettings, *, setting: str = "MAILSLICE_POSTAL_URL"
     ) -> None:
@@ -45,13 +51,14 @@ class MariaDb:
         self._settings = settings
         self._setting = setting
         self._connection: pymysql.Connection[Any] | None = None
+        self._opened = 0.0
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
         """The rows of one statement that only reads.
 
         It is asked once more, on a new connection, when the connection was lost.
         """
-        was_open = self._connection is not None
+        was_open = self._is_open()
         try:
             return list(self._do(sql, params)[1])
         except StoreUnavailable:
@@ -86,7 +93,7 @@ class MariaDb:
                 connection.close()
 
     def _begin(self) -> None:
-        was_open = self._connection is not None
+        was_open = self._is_open()
         try:
             self._start()
         except StoreUnavailable:
@@ -106,45 +113,58 @@ class MariaDb:
         except Exception:  # noqa: BLE001
             self.close()  # which rolls back, too
 
+    def _is_open(self) -> bool:
+        """Between transactions: one that is older than the server's silence is as silent."""
+        if self._connection is not None and self._opened < self._silent.get(self.address, 0):
+            self.close()
+        return self._connection is not None
+
     def _do(self, sql: str, params: Sequence[object] = ()) -> tuple[int, Sequence[Row]]:
         """Rows that the statement found, and those that it gave."""
-        connection = self._connected()
+        connection, began = self._connected(), time.monotonic()
         try:
             with connection.cursor() as cursor:
                 # Without params PyMySQL leaves a % as it is.
                 found = cursor.execute(sql, tuple(params) or None)
                 return found, cursor.fetchall()
         except (pymysql.Error, OSError) as error:
-            self._fail(error)
+            self._fail(error, began)
 
     def _connected(self) -> pymysql.Connection[Any]:
         if self._connection is None:
-            seconds = self._settings.timeout.total_seconds()
-            try:
-                self._connection = pymysql.connect(
-                    host=self.url.host,
-                    port=self.url.port,
-                    user=self.url.user,
-                    password=self.url.password,
-                    charset="utf8mb4",
-                    autocommit=True,
-                    client_flag=CLIENT.FOUND_ROWS,
-                    init_command=_SESSION,
-                    connect_timeout=max(1, int(seconds)),
-                    read_timeout=seconds,
-                    write_timeout=seconds,
-                    ssl=client_tls(self._settings, "POSTAL")
-                    if self._settings.tls_enabled
-                    else None,
-                )
-            except (pymysql.Error, OSError) as error:
-                self._fail(error)
+            seconds, now = self._settings.timeout.total_seconds(), time.monotonic()
+            if now < self._silent.get(self.address, -_SILENT_SECONDS) + _SILENT_SECONDS:
+                self._open(min(seconds, _SHORT_SECONDS)).close()
+                self._silent.pop(self.address, None)
+            self._connection, self._opened = self._open(seconds), time.monotonic()
         return self._connection
 
-    def _fail(self, error: BaseException) -> NoReturn:
+    def _open(self, seconds: float) -> pymysql.Connection[Any]:
+        began = time.monotonic()
+        try:
+            return pymysql.connect(
+                host=self.url.host,
+                port=self.url.port,
+                user=self.url.user,
+                password=self.url.password,
+                charset="utf8mb4",
+                autocommit=True,
+                client_flag=CLIENT.FOUND_ROWS,
+                init_command=_SESSION,
+                connect_timeout=max(1, int(seconds)),
+                read_timeout=seconds,
+                write_timeout=seconds,
+                ssl=client_tls(self._settings, "POSTAL") if self._settings.tls_enabled else None,
+            )
+        except (pymysql.Error, OSError) as error:
+            self._fail(error, began)
+
+    def _fail(self, error: BaseException, began: float) -> NoReturn:
         told = translated(error, f"{self.url.user}@{self.address}", self._setting)
         if isinstance(told, StoreUnavailable):
             self.close()
+            if time.monotonic() - began > 0.9 * self._settings.timeout.total_seconds():
+                self._silent[self.address] = time.monotonic()
         raise told from error
 
 

@@ -28,6 +28,8 @@ from mailslice.stores.cassandra.repairs import repaired
 from tests.services.cassandra.recorded_repairs import record
 from tests.services.duties.world import run_all_in_process, run_step_in_process
 
+pytestmark = pytest.mark.new_keyspaces
+
 WINDOW = timedelta(seconds=10)
 ROWS, SLICES = 6000, 12
 
