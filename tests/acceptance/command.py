@@ -11,9 +11,9 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 MAILSLICE = Path(sys.executable).with_name("mailslice")
 
@@ -42,12 +42,13 @@ class Cli:
     """Runs commands with an environment of MAILSLICE_* alone."""
 
     env: Mapping[str, str]
+    program: tuple[str, ...] = (str(MAILSLICE),)
 
     def __call__(
         self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120
     ) -> Answer:
         done = subprocess.run(
-            [str(MAILSLICE), *map(str, words)],
+            [*self.program, *map(str, words)],
             env=dict(self.env),
             input=b"" if stdin is None else stdin,
             capture_output=True,
@@ -67,9 +68,9 @@ class Cli:
         """The JSON lines of a command."""
         return self(*words, "--json", code=code, stdin=stdin, timeout=timeout).lines
 
-    def but(self, **changes: str) -> Cli:
+    def but(self, **changes: str) -> Self:
         """The same with other settings."""
-        return Cli({**self.env, **changes})
+        return replace(self, env={**self.env, **changes})
 
     def inside(self) -> Inside:
         """The same commands run by this process: a second less each, for tests of what commands
@@ -80,7 +81,7 @@ class Cli:
     def start(self, *words: object, stdin: int | None = None) -> subprocess.Popen[bytes]:
         """A command that runs beside the test."""
         return subprocess.Popen(
-            [str(MAILSLICE), *map(str, words)],
+            [*self.program, *map(str, words)],
             env=dict(self.env),
             stdin=stdin,
             stdout=subprocess.PIPE,
@@ -102,7 +103,7 @@ class Inside(Cli):
 
     def own_queue(self) -> Inside:
         """The same with a queue that nobody else uses."""
-        cli = Inside(self.env, f"spool-{uuid.uuid4().hex}")
+        cli = replace(self, spool=f"spool-{uuid.uuid4().hex}")
         cli("queue", "create", "spool")
         return cli
 
@@ -132,6 +133,3 @@ class Inside(Cli):
             f"{code}\n{answer.out.decode(errors='replace')}\n{answer.err}"
         )
         return answer
-
-    def but(self, **changes: str) -> Inside:
-        return Inside({**self.env, **changes}, self.spool)

@@ -16,7 +16,8 @@ from mailslice.maintenance.runner import run_all
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import load_settings
 from tests.acceptance.walk.books import Journal
-from tests.services.duties.world import in_process, without_pages
+from tests.services.duties.running import without_pages
+from tests.services.duties.world import in_process
 
 EVERY = 1.5
 

@@ -134,7 +134,7 @@ class Spool:
 @pytest.fixture
 def spool(stores: Stores, fresh_module: Any) -> Any:
     queue = create(stores, f"spool-{uuid4().hex}")
-    yield Spool(stores, queue, Inside(fresh_module.env, queue))
+    yield Spool(stores, queue, Inside(fresh_module.env, spool=queue))
     crash.arm(None)
 
 

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Self
 
 import pika
 
-from mailslice.checks.gate import Evaluator, Frame, GateResult, evaluate
 from mailslice.codec import message
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.artifacts import RunFolder, artifacts
@@ -35,18 +34,7 @@ from mailslice.model.settings import Settings, clone_root
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.services.duties.counter_repair.in_process import PLAIN
-from tests.services.duties.running import judged_plainly
-
-without_pages: Evaluator = partial(evaluate, with_pages=False)
-"""Great Expectations, without Data Docs."""
-
-
-def judged(name: str, frames: Sequence[Frame], docs: object, *more: Any) -> GateResult:
-    """Great Expectations judges what plain Python finds wrong; what is right costs no second."""
-    result = judged_plainly(name, frames, docs)
-    if all(finding.success for finding in result.findings):
-        return result
-    return without_pages(name, frames, docs, *more)
+from tests.services.duties.running import judged
 
 
 def in_process(duty: str = "", **more: Any) -> Tools:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,17 +17,39 @@ from typing import Any
 
 import pytest
 
+from mailslice.checks import gate
 from mailslice.model.mariadb_url import MariaDbUrl
-from mailslice.model.settings import Settings, load_settings, read_env_file
+from mailslice.model.settings import Settings, clone_root, load_settings, read_env_file
 from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
 from mailslice.testing.postal.mails import PostalMails
 from mailslice.testing.postal.schema import Version
 from stack.mariadb import answers_mariadb, installation
 from stack.settings import Profile, stack_settings
+from tests.acceptance.command import Cli
 from tests.conftest import Fresh
 from tests.ports import free_port
+from tests.services.duties.running import judged
 
 PORT = "MAILSLICE_TEST_MARIADB_PORT"
+
+
+@pytest.fixture
+def real_gate() -> None:
+    """Great Expectations itself."""
+
+
+@pytest.fixture(autouse=True)
+def _gates(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of runs in this process; a second less each."""
+    if "real_gate" not in request.fixturenames:
+        monkeypatch.setattr(gate, "evaluate", judged)
+
+
+def judged_cli(env: Fresh) -> Cli:
+    """Commands in processes of their own, whose gates plain Python judges."""
+    root = clone_root()
+    program = (sys.executable, "-m", "tests.services.postal.judged_cli")
+    return Cli({**env.env, "PYTHONPATH": f"{root / 'include'}:{root}"}, program)
 
 
 @pytest.fixture(scope="session")

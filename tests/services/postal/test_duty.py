@@ -103,6 +103,7 @@ def test_workers_that_were_restarted_in_the_future_are_wrong_use(
     assert len(queue(postal)) == 1
 
 
+@pytest.mark.usefixtures("real_gate")
 def test_close_sets_a_message_aside_and_postal_says_held(
     cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
 ) -> None:

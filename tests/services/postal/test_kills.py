@@ -24,6 +24,7 @@ from mailslice.testing.postal.player import Player
 from mailslice.testing.postal.records import Died, Step
 from tests.acceptance.command import Cli
 from tests.conftest import Fresh
+from tests.services.postal.conftest import judged_cli
 
 POINTS = ("postal:kept", "postal:taken", "postal:recorded", "postal:committed")
 DUTY = ("duty", "run", "stuck_mails_postal")
@@ -41,7 +42,7 @@ def cli(postal_env: Fresh) -> Cli:
 
 
 def kill_at(point: str, env: Fresh, postal: FreshPostal, *words: str) -> None:
-    outside = Cli(env.env).but(MAILSLICE_TEST_CRASH_AT=point)
+    outside = judged_cli(env).but(MAILSLICE_TEST_CRASH_AT=point)
     outside(*DUTY, *words, code=-signal.SIGKILL)
     end_lock(postal)
 

@@ -14,6 +14,7 @@ from mailslice.testing.postal.player import Player
 from mailslice.testing.postal.tasks import press_cancel_hold, press_release
 from tests.acceptance.command import Cli
 from tests.conftest import Fresh
+from tests.services.postal.conftest import judged_cli
 from tests.services.postal.test_kills import end_lock
 
 FIELDS = {
@@ -233,7 +234,7 @@ def test_a_release_that_is_killed_is_finished_once(
 ) -> None:
     mail = add_stats(mails, postal)
     outside = Cli(postal_env.env)
-    close(outside)
+    close(outside.inside())
     words = ("postal", "quarantine", "release", *one(mail))
     killed = outside.but(MAILSLICE_TEST_CRASH_AT=point)
     killed(*words, code=-signal.SIGKILL)
@@ -256,7 +257,8 @@ def test_a_closing_that_is_killed_is_finished_once(
     postal: FreshPostal, mails: PostalMails, postal_env: Fresh, point: str
 ) -> None:
     mail = add_stats(mails, postal)
-    outside = Cli(postal_env.env)
+    # Once with all that a user's command loads.
+    outside = Cli(postal_env.env) if point == "postal:taken" else judged_cli(postal_env)
     run = ("duty", "run", "stuck_mails_postal", "--mode", "close")
     outside.but(MAILSLICE_TEST_CRASH_AT=point)(*run, code=-signal.SIGKILL)
     end_lock(postal)

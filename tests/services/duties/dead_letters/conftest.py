@@ -18,7 +18,8 @@ from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from tests.services.duties.world import World, judged, queued_mail
+from tests.services.duties.running import judged
+from tests.services.duties.world import World, queued_mail
 
 
 @dataclass

@@ -12,7 +12,7 @@ from mailslice.model.mail import Mail
 from mailslice.stores import open_stores
 from mailslice.worker import open_worker
 from tests.services.duties.dead_letters.conftest import Letters
-from tests.services.duties.world import judged
+from tests.services.duties.running import judged
 
 CONTENT = b"A: b\r\n\r\nc"
 

@@ -27,8 +27,8 @@ from mailslice.model.slices import slice_start
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
-from tests.services.duties.running import judged_plainly
-from tests.services.duties.world import World, queued_mail, without_pages
+from tests.services.duties.running import judged_plainly, without_pages
+from tests.services.duties.world import World, queued_mail
 
 HEADER, BODY = b"Subject: x\r\n\r\n", b"body \xff"
 TIMEOUT = "1m"

@@ -13,7 +13,7 @@ from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
-from tests.services.duties.world import without_pages
+from tests.services.duties.running import without_pages
 from tests.unit.duties.judging import IN_PROCESS, run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -33,7 +33,7 @@ from mailslice.maintenance.row_file import RowFile
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.stores.cassandra.mailboxes import Counters
-from tests.services.duties.world import without_pages
+from tests.services.duties.running import without_pages
 from tests.unit.duties.judging import IN_PROCESS, run_of
 
 AN_ID = "5f1c0e50-c6f9-11f0-8de9-0242ac120002"

@@ -1,0 +1,14 @@
+"""`python -m tests.services.postal.judged_cli WORDS`: the command line in a process of its own.
+
+Plain Python judges its gates: to load Great Expectations takes 4 s of CPU.
+"""
+
+import sys
+
+from mailslice.checks import gate
+from mailslice.cli.main import run
+from tests.services.duties.running import judged_plainly
+
+if __name__ == "__main__":
+    gate.evaluate = judged_plainly
+    sys.exit(run(sys.argv[1:]))
