@@ -11,6 +11,8 @@ import pytest
 
 from mailslice.stores import open_stores
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
+from mailslice.stores.postal.changes import PostalChanges
+from mailslice.stores.postal.rows import PostalQueue
 from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
 from mailslice.testing.postal.mails import INCOMING, Ended, PostalMail, PostalMails
 from tests.acceptance.command import Cli
@@ -190,6 +192,42 @@ def test_retry_gives_back_what_was_not_sent_where_the_holder_is_dead(
     assert [row["status"] for row in records(postal, deferred)] == ["SoftFail"]
     assert message(postal, fresh)["status"] == "Error"
     assert message(postal, maybe)["status"] == "Held"
+
+
+@pytest.mark.parametrize("locked_by", ["'host:h pid:1 thread:1'", "NULL"])
+@pytest.mark.parametrize("locked_at", ["'0000-00-00 00:00:00'", "'2026-00-10 00:00:00'", "NULL"])
+def test_a_lock_without_a_valid_time_is_closed_and_what_was_before_it_proves_nothing(
+    cli: Cli,
+    postal: FreshPostal,
+    mails: PostalMails,
+    postal_env: Fresh,
+    locked_by: str,
+    locked_at: str,
+) -> None:
+    mail = mails.mail(postal.servers[1], Ended.LOCKED)
+    mails.delivery(postal.servers[1], mail.message, "HardFail", at=postal.now())
+    postal.main.run("SET sql_mode = ''")
+    postal.main.run(f"UPDATE queued_messages SET locked_by = {locked_by}, locked_at = {locked_at}")
+    stuck = cli.json("postal", "stuck")
+    if locked_by == locked_at:
+        assert stuck == []
+        return
+    (line,) = stuck
+    assert (line["state"], line["stage"]) == ("stuck", "before sending")
+    assert line["lockedAt"] == "0001-01-01T00:00:00.000000Z"
+    now = datetime.now(UTC).isoformat()
+    assert duty(cli, "--mode", "retry", "--restarted", now)["skippedBy"] == {"holder may live": 1}
+    with open_stores(postal_env.settings) as stores:
+        changes, rows = PostalChanges(stores.postal), PostalQueue(stores.postal.main)
+        (row,) = rows.by_id([mail.queued]).values()
+        assert changes.is_there(row)
+        postal.main.run("UPDATE queued_messages SET locked_by = NULL, locked_at = NULL")
+        assert not changes.is_there(row)
+        postal.main.run(
+            f"UPDATE queued_messages SET locked_by = {locked_by}, locked_at = {locked_at}"
+        )
+    assert counts(duty(cli, "--mode", "close")) == {"closed": 1}
+    assert (queue(postal), message(postal, mail)["status"]) == ({}, "Held")
 
 
 def test_retry_without_a_restart_leaves_everybody_alone(

@@ -77,7 +77,7 @@ def test_the_list_has_all_fields_and_the_state_by_postals_own_rows(
         (1, kept.message): "kept",
         (1, requeued.message): "requeued",
         (1, finished.message): "finished",
-        (1, cancelled.message): "kept",
+        (1, cancelled.message): "finished",
         (1, bounced.message): "finished",
         (2, away.message): "unknown",
     }
@@ -208,6 +208,20 @@ def test_discard_leaves_what_a_worker_has_finished(
     cli("postal", "quarantine", "discard", *one(mail), "--yes")
     assert statuses(postal, mail) == ["Held", "Sent"]
     assert message(postal, mail)["status"] == "Sent"
+
+
+def test_a_hold_that_was_cancelled_in_postal_is_not_released_by_all(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    mail = add_stats(mails, postal)
+    close(cli)
+    press_cancel_hold(postal, 1, mail.message)
+    cli("postal", "quarantine", "release", "--all", "--yes")
+    answer = cli("postal", "quarantine", "release", *one(mail), "--json", code=1)
+    assert answer.one["why"].startswith("finished")
+    assert queue(postal) == []
+    cli("postal", "quarantine", "discard", *one(mail), "--yes")
+    assert (statuses(postal, mail), listed(cli)) == (["Held", "HoldCancelled"], [])
 
 
 def test_export_gives_the_bytes_also_when_postal_has_dropped_them(

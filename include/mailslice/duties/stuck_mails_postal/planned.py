@@ -15,7 +15,7 @@ from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.plan import Plan
 from mailslice.maintenance.row_file import RowFile
 from mailslice.model.settings import PostalMode
-from mailslice.stores.postal.rows import QueuedMessage
+from mailslice.stores.postal.rows import NO_TIME, QueuedMessage
 
 
 class PostalAction(StrEnum):
@@ -155,6 +155,8 @@ class PostalPlan(Plan):
     def action(self, row: PlannedRow | SurveyedRow, mode: PostalMode) -> PostalAction | str:
         """As `action_for`, with what this run knows of the holders."""
         at = row.locked_at if isinstance(row, PlannedRow) else _aware(row.row.locked_at)
+        if at == _aware(NO_TIME):
+            at = None
         is_dead = self.restarted is not None and at is not None and at < self.restarted
         return action_for(
             row.state, row.stage, mode, holder_is_dead=is_dead, accept=self.accept_duplicates

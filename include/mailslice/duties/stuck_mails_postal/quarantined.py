@@ -22,8 +22,8 @@ class QuarantineState(StrEnum):
 
     KEPT = "kept"
     FINISHED = "finished"
-    """Postal wrote a record after ours: its worker lived after all, somebody released it, or a
-    bounce says that it had been sent.
+    """Postal wrote a record after ours: its worker lived after all, somebody released it or
+    cancelled the hold, or a bounce says that it had been sent.
     """
     REQUEUED = "requeued"
     """Postal's queue has it: somebody pressed a button there."""
@@ -108,7 +108,7 @@ def _judged(
     state = QuarantineState.KEPT
     if entry.message in queued:
         state = QuarantineState.REQUEUED
-    elif any(record.status in _OF_WORKERS | {"Bounced"} for record in after):
+    elif any(record.status in _OF_WORKERS | {"Bounced", "HoldCancelled"} for record in after):
         state = QuarantineState.FINISHED
     return QuarantinedMessage(
         entry,

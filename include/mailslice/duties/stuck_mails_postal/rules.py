@@ -120,7 +120,7 @@ def is_answered(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> b
 
 
 def _since_lock(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> set[str | None]:
-    since = _seconds(row.locked_at)
+    since = _seconds(row.locked_since)
     return {
         record.status
         for record in deliveries

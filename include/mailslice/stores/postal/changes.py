@@ -21,7 +21,7 @@ from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
 from mailslice.stores.mariadb.client import MariaDbTransaction, quoted
 from mailslice.stores.mariadb.failures import Contended, NoRight, NoSuchObject
 from mailslice.stores.postal.databases import PostalDatabases
-from mailslice.stores.postal.rows import QueuedMessage
+from mailslice.stores.postal.rows import NO_TIME, QueuedMessage
 
 T = TypeVar("T")
 TRIES = 4
@@ -29,9 +29,11 @@ LONGEST_TEXT = 250
 """Characters of `details`; Postal cuts there, too."""
 REMOVED = "Raw message has been removed. Cannot send message."
 """What Postal itself says of a message without content."""
-_AS_READ = (
-    " WHERE id = %s AND server_id = %s AND message_id = %s "
-    "AND locked_by <=> %s AND locked_at <=> %s"
+_AS_READ = " WHERE id = %s AND server_id = %s AND message_id = %s AND locked_by <=> %s AND "
+_LOCKED_AT = "locked_at <=> %s"
+_LOCKED_WITHOUT_TIME = (
+    "COALESCE(locked_by, locked_at) IS NOT NULL "
+    "AND COALESCE(MONTH(locked_at) * DAYOFMONTH(locked_at), 0) = 0"
 )
 # 1.3 to the power of 40 is a month and more: an attempts column that somebody filled by hand must
 # not overflow a date.
@@ -159,9 +161,9 @@ class PostalChanges:
         """Whether the row is as it was read. It waits for a transaction of ours that a server may
         still be about to commit.
         """
-        values = _as_read(row)
+        where, values = _as_read(row)
         with self._postal.main.transaction() as transaction:
-            sql = f"SELECT id FROM {self._queue}{_AS_READ} FOR UPDATE"
+            sql = f"SELECT id FROM {self._queue}{where} FOR UPDATE"
             return bool(transaction.rows(sql, values))
 
     def _requeue(self, row: QueuedMessage) -> int | None:
@@ -247,12 +249,13 @@ class PostalChanges:
         crash.point("postal:committed")
 
     def _delete(self, transaction: MariaDbTransaction, row: QueuedMessage) -> None:
-        if not transaction.execute(f"DELETE FROM {self._queue}{_AS_READ}", _as_read(row)):
+        where, values = _as_read(row)
+        if not transaction.execute(f"DELETE FROM {self._queue}{where}", values):
             raise RowChanged(f"row {row.id} of Postal's queue is not as it was read")
 
     def _unlock(self, transaction: MariaDbTransaction, row: QueuedMessage) -> None:
-        sql = f"UPDATE {self._queue} SET {_LATER}{_AS_READ}"
-        if not transaction.execute(sql, _as_read(row)):
+        where, values = _as_read(row)
+        if not transaction.execute(f"UPDATE {self._queue} SET {_LATER}{where}", values):
             raise RowChanged(f"row {row.id} of Postal's queue is not as it was read")
 
     def _require_no_news(
@@ -314,8 +317,12 @@ class PostalChanges:
 _COUNTERS = ("incoming", "outgoing", "spam", "bounces", "held")
 
 
-def _as_read(row: QueuedMessage) -> tuple[object, ...]:
-    return row.id, row.server, row.message, row.locked_by, row.locked_at
+def _as_read(row: QueuedMessage) -> tuple[str, tuple[object, ...]]:
+    """A condition that holds while the row is as it was read, and its values."""
+    values = row.id, row.server, row.message, row.locked_by
+    if row.locked_at == NO_TIME:
+        return _AS_READ + _LOCKED_WITHOUT_TIME, values
+    return _AS_READ + _LOCKED_AT, (*values, row.locked_at)
 
 
 def _periods(timestamp: Decimal) -> list[tuple[str, int]]:

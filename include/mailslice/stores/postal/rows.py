@@ -15,6 +15,8 @@ PAGE = 900
 """Rows, or ids, of one statement. MariaDB makes a subquery of an IN with 1,000 values and more
 (in_predicate_conversion_threshold), and by old statistics reads the whole table for it.
 """
+NO_TIME = datetime.min  # noqa: DTZ901
+"""When a lock began whose time is missing or a zero date; no worker of Postal writes such a lock."""
 _COLUMNS = (
     "id, server_id, message_id, domain, locked_by, locked_at, retry_after, created_at, updated_at, "
     "ip_address_id, attempts, route_id, manual, batch_key"
@@ -24,7 +26,7 @@ _COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class QueuedMessage:
     """A row of `queued_messages`. Times are naive, in UTC, as they were read: conditions compare
-    them. `server` and `message` are 0 where the row has NULL.
+    them; `locked_at` may be NO_TIME. `server` and `message` are 0 where the row has NULL.
     """
 
     id: int
@@ -44,8 +46,13 @@ class QueuedMessage:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a lock says since when."""
+        """Whether Postal's workers take it for locked."""
         return self.locked_at is not None
+
+    @property
+    def locked_since(self) -> datetime | None:
+        """None without a lock, and where its time is not known."""
+        return None if self.locked_at == NO_TIME else self.locked_at
 
     @property
     def lock(self) -> tuple[str | None, datetime | None]:
@@ -124,9 +131,10 @@ def pages(items: Iterable[T]) -> Iterator[list[T]]:
 
 def _queued_message(values: tuple[Any, ...]) -> QueuedMessage:
     row = dict(zip((field.name for field in fields(QueuedMessage)), values, strict=True))
-    # A zero date comes as text: a lock from the first day of all is old, and equals nothing.
     for name in ("locked_at", "created_at"):
-        if isinstance(row[name], str):
-            row[name] = datetime.min  # noqa: DTZ901
+        if isinstance(row[name], str):  # a zero date comes as text
+            row[name] = NO_TIME
+    if row["locked_at"] is None and row["locked_by"] is not None:
+        row["locked_at"] = NO_TIME
     counts = {name: row[name] or 0 for name in ("server", "message", "attempts")}
     return QueuedMessage(**{**row, **counts})
