@@ -110,6 +110,7 @@ async def test_a_rejected_mail_is_on_the_dead_letter_queue_as_james_leaves_it(sp
     assert len(spool.blob_keys()) == 2
 
 
+@pytest.mark.new_keyspaces
 async def test_a_queue_of_james_3_5_without_a_dead_letter_exchange_keeps_what_is_rejected(
     fresh: Any,
 ) -> None:

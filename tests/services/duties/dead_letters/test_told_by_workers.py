@@ -6,6 +6,8 @@ import asyncio
 from contextlib import aclosing
 from typing import Any
 
+import pytest
+
 from mailslice.admin import queues
 from mailslice.maintenance.runner import Tools
 from mailslice.model.mail import Mail
@@ -54,6 +56,7 @@ async def test_the_worker_s_reasons_arrive(letters: Letters) -> None:
     assert report["ages"]["rejected by a handler"]["oldestAgeSeconds"] < 120
 
 
+@pytest.mark.new_keyspaces
 async def test_letters_of_a_queue_of_james_3_5_have_their_reason_in_a_header_and_go_back_without_it(
     fresh: Any,
 ) -> None:

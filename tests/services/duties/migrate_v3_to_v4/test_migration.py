@@ -319,7 +319,7 @@ def test_what_lies_behind_browse_start_is_left_out_and_said(old):
 def test_without_v3_there_is_nothing_to_do_and_without_v4_it_is_made_when_the_settings_want_it(
     make_fresh,
 ):
-    fresh = make_fresh()
+    fresh = make_fresh(new_keyspaces=True)
     settings = settings_of(fresh)
     with open_stores(settings) as stores:
         here = OldView(settings, stores, queues.create(stores, "spool"))
@@ -334,7 +334,7 @@ def test_without_v3_there_is_nothing_to_do_and_without_v4_it_is_made_when_the_se
         here.queue = QueueName("nobody")
         with pytest.raises(UnknownQueue):
             here.run()
-    fresh = make_fresh()
+    fresh = make_fresh(new_keyspaces=True)
     old_settings = settings_of(fresh, MAILSLICE_QUEUE_TABLE="v3")
     with open_stores(old_settings) as stores:
         here = OldView(old_settings, stores, queues.create(stores, "spool"))
