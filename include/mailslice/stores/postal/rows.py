@@ -16,7 +16,7 @@ PAGE = 900
 (in_predicate_conversion_threshold), and by old statistics reads the whole table for it.
 """
 NO_TIME = datetime.min  # noqa: DTZ901
-"""When a lock began whose time is missing or a zero date; no worker of Postal writes such a lock."""
+"""When a lock began whose time is missing or a zero date; no worker of Postal writes such."""
 _COLUMNS = (
     "id, server_id, message_id, domain, locked_by, locked_at, retry_after, created_at, updated_at, "
     "ip_address_id, attempts, route_id, manual, batch_key"
