@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -50,7 +52,8 @@ def run(
     # As `airflow connections get`: elsewhere Airflow leaves its database out.
     os.environ[_CONTEXT] = "server"
     try:
-        put = named[deployment].environment()
+        with redirect_stdout(sys.stderr):  # Airflow's log; stdout is the command's
+            put = named[deployment].environment()
     finally:
         del os.environ[_CONTEXT]
     environ = {name: text for name, text in (os.environ | put).items() if text or name not in put}

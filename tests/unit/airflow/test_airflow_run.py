@@ -19,7 +19,8 @@ words = ("MAILSLICE", "CONTEXT")
 print(json.dumps({n: v for n, v in os.environ.items() if any(word in n for word in words)}))
 raise SystemExit(7)
 """
-EXTRA = {"MAILSLICE_S3_BUCKET": "eu-mail", "MAILSLICE_S3_SECRET_KEY": "s3cret"}
+# Airflow says on its stdout that it masks no secret of less than 5 characters.
+EXTRA = {"MAILSLICE_S3_BUCKET": "eu-mail", "MAILSLICE_S3_SECRET_KEY": "key"}
 MAILSLICE = ("-c", "from mailslice.cli.main import main; main()")
 
 
@@ -71,7 +72,7 @@ def test_a_command_has_the_settings_of_the_connection_in_airflows_database(their
         {
             "MAILSLICE_ARTIFACTS": "/runs/eu_",
             "MAILSLICE_S3_BUCKET": "eu-mail",
-            "MAILSLICE_S3_SECRET_KEY": "s3cret",
+            "MAILSLICE_S3_SECRET_KEY": "key",
             "EMPTY_OF_MAILSLICE": "",
         },
     ), done.stderr
