@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.command import Cli
 from tests.acceptance.james import James
 
 MAILSLICE = str(Path(sys.executable).parent / "mailslice")
@@ -56,7 +57,7 @@ def env(fresh):
 
 @pytest.fixture
 def james(env):
-    run(env, "queue", "create", "spool", "--json")
+    Cli(env).inside()("queue", "create", "spool")
     with James(env, "spool") as james:
         yield james
 
@@ -251,10 +252,12 @@ def test_an_idle_queue_is_cleaned_to_floor_of_now_minus_grace(env, james):
         (("queue", "siez", "spool"), 2, "siez"),
     ],
 )
-def test_wrong_use_is_one_or_two_lines_that_name_it(env, james, words, code, said):
-    [out] = run(env, *words, code=code)
-    assert said in out["stderr"]
-    assert "Traceback" not in out["stderr"]
+def test_wrong_use_is_one_or_two_lines_that_name_it(fresh_module, words, code, said):
+    cli = Cli(fresh_module.env).inside()
+    cli("queue", "create", "spool")
+    lines = cli(*words, code=code).err
+    assert said in lines
+    assert "Traceback" not in lines
 
 
 @pytest.mark.parametrize(
