@@ -230,6 +230,31 @@ def test_a_lock_without_a_valid_time_is_closed_and_what_was_before_it_proves_not
     assert (queue(postal), message(postal, mail)["status"]) == ({}, "Held")
 
 
+@pytest.mark.parametrize(
+    ("table", "change", "done"),
+    [
+        ("messages", "raw_table = ''", "lost"),
+        ("messages", "raw_table = REPEAT('x', 200)", "lost"),
+        ("messages", "raw_table = 'x`; DROP TABLE messages; -- '", "lost"),
+        ("queued_messages", "updated_at = 0, retry_after = 0, created_at = 0", "closed"),
+        ("queued_messages", "domain = NULL, attempts = NULL, batch_key = NULL", "closed"),
+    ],
+)
+def test_a_row_as_nobody_writes_it_stops_no_other(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, table: str, change: str, done: str
+) -> None:
+    odd, _ = (mails.mail(postal.servers[1], Ended.LOCKED) for _ in range(2))
+    is_message = table == "messages"
+    session = postal.servers[1].session if is_message else postal.main
+    session.run("SET sql_mode = ''")
+    session.run(
+        f"UPDATE {table} SET {change} WHERE id = {odd.message if is_message else odd.queued}"
+    )
+    expected = {"closed": 2} if done == "closed" else {"closed": 1, done: 1}
+    assert counts(duty(cli, "--mode", "close")) == expected
+    assert queue(postal) == {}
+
+
 def test_retry_without_a_restart_leaves_everybody_alone(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:

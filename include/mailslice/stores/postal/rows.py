@@ -131,7 +131,7 @@ def pages(items: Iterable[T]) -> Iterator[list[T]]:
 
 def _queued_message(values: tuple[Any, ...]) -> QueuedMessage:
     row = dict(zip((field.name for field in fields(QueuedMessage)), values, strict=True))
-    for name in ("locked_at", "created_at"):
+    for name in ("locked_at", "created_at", "updated_at", "retry_after"):
         if isinstance(row[name], str):  # a zero date comes as text
             row[name] = NO_TIME
     if row["locked_at"] is None and row["locked_by"] is not None:
