@@ -296,6 +296,13 @@ async def test_a_mail_over_the_size_is_552_whether_it_says_so_or_not() -> None:
         assert server.only[1] == b"y" * 998 + b"\r\n"
 
 
+@pytest.mark.parametrize("size", ["-1", "x", "\u00b2", "\u0664"])
+async def test_a_size_that_is_no_number_is_a_syntax_error(size: str) -> None:
+    async with serving() as server:
+        said = await server.say(b"EHLO c", f"MAIL FROM:<s@y> SIZE={size}".encode())
+        assert b"\r\n501 Syntax: MAIL FROM" in said
+
+
 async def test_more_mail_than_the_budget_is_451_but_one_of_any_size_passes_alone() -> None:
     async with serving(finish=False, worker={"memory_budget_mib": 8}) as server:
         large = asyncio.create_task(server.do(send(LARGE)))

@@ -106,10 +106,13 @@ class Conversation(SMTP):  # type: ignore[misc]
     def _getparams(self, params: Sequence[str]) -> dict[str, str | bool] | None:
         """Drops AUTH= (RFC 4954 5), which clients that logged in may send.
 
-        It names the sender within a network of trusted servers, and has no meaning here.
+        It names the sender within a network of trusted servers, and has no meaning here. Digits
+        beyond ASCII are no SIZE: int() takes only some of those that isdigit() does.
         """
         known: dict[str, str | bool] | None = super()._getparams(params)
-        if known is not None and self._intake.offers_auth:
+        if known is None or not str(known.get("SIZE", "")).isascii():
+            return None
+        if self._intake.offers_auth:
             known.pop("AUTH", None)
         return known
 
