@@ -7,6 +7,7 @@ from packaging.version import Version
 
 from mailslice import __version__
 from mailslice.model.settings import clone_root
+from stack.airflow_versions import BETWEEN, OLDEST
 
 ROOT = clone_root()
 NOW = Version(__version__)
@@ -44,3 +45,16 @@ def test_every_wheel_and_image_that_a_page_or_manifest_names_is_of_this_version(
     files = {path for path, _ in named()}
     assert {"docs/install.md", "docs/kubernetes.md", "docker-compose.yaml"} <= files
     assert {version for _, version in named()} == {__version__}
+
+
+def test_the_page_of_versions_has_those_of_airflow_and_spark_that_tests_run() -> None:
+    rows = re.findall(
+        r"^\| (Airflow|Spark)\b[^|]*\| (\d+\.\d+\.\d+)", text("docs/versions.md"), re.MULTILINE
+    )
+    pins = dict(
+        re.findall(r"^(apache-airflow|pyspark)==(\S+)", text("requirements.txt"), re.MULTILINE)
+    )
+    assert set(rows) == {
+        *(("Airflow", version) for version in (pins["apache-airflow"], BETWEEN, OLDEST)),
+        ("Spark", pins["pyspark"]),
+    }
