@@ -49,12 +49,12 @@ def names(cli: Cli, queue: str = "spool") -> list[str]:
     return sorted(line["name"] for line in cli.json("queue", "browse", queue))
 
 
-def confirm(page, button: str, reason: str) -> None:
-    """Give the reason in the open dialog, and start."""
+def confirm(page, button: str, reason: str, seconds: float = 10) -> None:
+    """Give the reason in the open dialog, and start; the double's run is over with that."""
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Reason").fill(reason)
     dialog.get_by_role("button", name=re.compile(f"^{button}")).click()
-    expect(dialog).to_have_count(0)
+    expect(dialog).to_have_count(0, timeout=seconds * 1000)
 
 
 def test_the_oldest_mail_is_seen_and_spam_is_deleted_by_filter_and_undone(address, visit, cli):

@@ -102,13 +102,16 @@ def test_the_question_has_the_sentence_and_the_figures_and_no_text_of_mails():
             "senders": ["alice@example.com"],
             "sender": "alice@example.com",
             "ranged": False,
+            "grace": 900.0,
+            "strays": 0,
+            "rows": {"count": 3, "total": 59524, "xor": 59524},
         },
         "seconds": 1.5,
     }
     assert dict(figures(summary)) == {
         "partitions": 2,
         "senders": 1,
-        "ranged": False,
+        "rows.count": 3,
         "planned": 3,
         "before.live": 1,
         "before.dead": 3,

@@ -21,7 +21,8 @@ from mailslice.model.errors import MailsliceError, Refused, TryAgain
 from mailslice.model.settings import Settings
 
 ANSWER = "approval.json"
-_NOT_FIGURES = {"run", "duty", "queue", "step", "engine", "started", "seconds", "message"}
+_NOT_FIGURES = {"decided", "shape"}
+_CHECKSUMS = {"total", "xor"}
 _Operator: Any = ApprovalOperator or object
 
 
@@ -125,18 +126,17 @@ def question(summary: Mapping[str, Any], wait: timedelta) -> str:
     )
 
 
-def figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, int | float]]:
-    """The numbers of a plan: of its files the rows, of its lists the length. No text of mails."""
-    plan = summary.get("decided", {})
-    for name, value in {**plan, **summary}.items():
-        if name in _NOT_FIGURES or name == "decided":
+def figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The counts of a plan that are not 0: of its files the rows, of its lists the length. No text
+    of mails, and neither times nor checksums.
+    """
+    for name, value in {**summary.get("decided", {}), **summary}.items():
+        if name in _NOT_FIGURES:
             continue
-        if isinstance(value, Mapping) and isinstance(value.get("rows"), int):
-            yield name, value["rows"]
-        elif isinstance(value, Mapping):
-            parts = ((part, number) for part, number in value.items())
-            yield from ((f"{name}.{part}", n) for part, n in parts if isinstance(n, int | float))
-        elif isinstance(value, list):
-            yield name, len(value)
-        elif isinstance(value, int | float):
-            yield name, value
+        if isinstance(value, Mapping):
+            parts = {"": value["rows"]} if "rows" in value else value
+        else:
+            parts = {"": len(value) if isinstance(value, list) else value}
+        for part, count in parts.items():
+            if type(count) is int and count and part not in _CHECKSUMS:
+                yield f"{name}.{part}" if part else name, count

@@ -81,6 +81,7 @@ class DeploymentPage:
                     None if dag.timetable_summary == "None" else dag.timetable_summary,
                     bool(dag.is_paused),
                     dag.next_dagrun_create_after,
+                    tuple(runs.questions(dag.dag_id, session)),
                 )
                 for dag in found
             }

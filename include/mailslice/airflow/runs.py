@@ -6,11 +6,13 @@ The routes are served by Airflow's API server, which has its database.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
+from mailslice.cockpit.app import PlanQuestion
 from mailslice.model.errors import BadInput, Refused
 
 QUEUED, RUNNING, SUCCESS = "queued", "running", "success"
@@ -72,6 +74,31 @@ def find(dags: Iterable[str], run: str) -> DagRunState | None:
 def newest(dags: Iterable[str], like: str, most: int) -> Sequence[DagRunState]:
     """The newest runs whose id is like that pattern of SQL; `began` is left empty."""
     return _runs(dags, like, most, tasks=False)
+
+
+def questions(dag: str, session: Any) -> Iterator[PlanQuestion]:
+    """What runs of the DAG ask a person and nobody has answered; nothing in Airflow 3.0."""
+    try:
+        from airflow.models.hitl import HITLDetail
+    except ImportError:
+        return
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import select
+
+    rows = session.execute(
+        select(HITLDetail.subject, HITLDetail.created_at, TaskInstance)
+        .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+        .where(
+            TaskInstance.dag_id == dag,
+            TaskInstance.state.in_(("deferred", "awaiting_input")),
+            HITLDetail.responded_at.is_(None),
+        )
+        .order_by(HITLDetail.created_at)
+    )
+    for subject, since, task in rows:
+        mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
+        path = f"dags/{quote(dag)}/runs/{quote(task.run_id)}/tasks/{quote(task.task_id)}{mapped}"
+        yield PlanQuestion(subject, since, f"{path}/required_actions")
 
 
 def fail(one: DagRunState, note: str) -> None:

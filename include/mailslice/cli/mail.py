@@ -101,7 +101,7 @@ def trace(
     """
     import sys
 
-    from mailslice.cli.mail_trace import NO, Trace, Wanted, events_in, raise_for
+    from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, raise_for
 
     with open_stores() as stores:
         tracing = Trace(stores, Wanted.of(mail), [queue] if queue else [])

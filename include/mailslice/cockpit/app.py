@@ -6,7 +6,7 @@ Addresses are relative and one level deep, so that the pages work below any path
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,14 +20,16 @@ from mailslice.cockpit import views
 from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import data_docs
 from mailslice.cockpit.facts import Facts
+from mailslice.cockpit.mails import MailsFilter, export, mails
 from mailslice.cockpit.rendering import Renderer
 from mailslice.cockpit.rights import Guards, Right, Rights, every_right
-from mailslice.cockpit.views import TABS, MailsFilter
+from mailslice.cockpit.views import TABS
 from mailslice.cockpit.writes import refusal
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, MailsliceError, TryAgain
 from mailslice.model.mail import parse_enqueue_id
+from mailslice.model.verdicts import Verdict
 
 STATIC = Path(__file__).parent / "static"
 KINDS = {
@@ -50,6 +52,8 @@ ROUTES = {
     "/queue": (Right.LOOK, "queue"),
     "/mail": (Right.LOOK, "mail"),
     "/content": (Right.CONTENT, "content"),
+    "/trace": (Right.LOOK, "trace"),
+    "/export": (Right.PREVIEW, "export"),
     "/count": (Right.LOOK, "count"),
     "/spark": (Right.LOOK, "spark"),
     "/maintenance": (Right.LOOK, "maintenance"),
@@ -73,6 +77,34 @@ Text = Annotated[str, Query(max_length=320)]
 Asked = Annotated[dict[str, Any], Body()]
 
 
+def wanted_mails(  # noqa: PLR0917 - the fields of the form
+    sender: Text = "",
+    recipient: Text = "",
+    domain: Text = "",
+    mail: Text = "",
+    older_than: Text = "",
+    state: Text = "",
+    due: Text = "",
+    verdict: Text = "",
+    slice: Text = "",  # noqa: A002 - the name in the address
+) -> MailsFilter:
+    """What the form above the mails says."""
+    texts = (sender, recipient, domain, mail, older_than, state, due, verdict, slice)
+    return MailsFilter(*(text or None for text in texts))
+
+
+Wanted = Annotated[MailsFilter, Depends(wanted_mails)]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuestion:
+    """A plan that waits for a person. `path`: of Airflow's page that takes the answer."""
+
+    text: str
+    since: datetime
+    path: str
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """What Airflow says of a DAG."""
@@ -80,6 +112,7 @@ class Schedule:
     summary: str | None
     paused: bool
     next: datetime | None
+    questions: tuple[PlanQuestion, ...] = ()
 
 
 Schedules = Callable[[], Mapping[str, Schedule]]
@@ -152,37 +185,23 @@ class Pages:
         alerts = views.alerts(snapshot.queues, views.since_yesterday(self._facts.now))
         return self.render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
 
-    def queue(  # noqa: PLR0917 - the fields of the form
+    def queue(
         self,
         request: Request,
+        wanted: Wanted,
         name: Text,
         tab: Text = "mails",
-        sender: Text = "",
-        recipient: Text = "",
-        domain: Text = "",
-        mail: Text = "",
-        older_than: Text = "",
-        slice: Text = "",  # noqa: A002 - the name in the address
         after: Text = "",
     ) -> HTMLResponse:
         """One queue: its figures, and one of TABS."""
         one = self._require(name)
         if tab not in TABS:
             raise HTTPException(404, f"tab {tab!r}; allowed: {', '.join(TABS)}")
-        fields = {
-            "sender": sender,
-            "recipient": recipient,
-            "domain": domain,
-            "mail": mail,
-            "older_than": older_than,
-            "slice": slice,
-        }
-        wanted = MailsFilter(**{field: text or None for field, text in fields.items()})
         of_tab = _tab(self._facts, one, tab, wanted, after)
-        about, whom = _filter(fields), "All that match" if wanted.any else "All mails"
-        if slice and of_tab.get("page"):  # no action goes by slices
-            about = {"ids": [str(row["id"]) for row in of_tab["page"].rows]}
-            whom = "The mails of this page"
+        about, whom = wanted.of_actions, "All that match" if wanted.any else "All mails"
+        if about is None:
+            rows = of_tab["page"].rows if of_tab.get("page") else ()
+            about, whom = {"ids": [str(row["id"]) for row in rows]}, "The mails of this page"
         return self.render(
             "queue.html",
             view="queue",
@@ -192,7 +211,8 @@ class Pages:
             tabs=TABS,
             problem=self._facts.snapshot().problem,
             refresh=0 if tab in {"mails", "stuck"} else 10,
-            fields=fields,
+            fields=asdict(wanted),
+            verdicts=list(Verdict),
             about={"queue": one.queue, **about},
             whom=whom,
             others=self._others(one.queue),
@@ -227,6 +247,17 @@ class Pages:
         headers = {"Content-Disposition": f'attachment; filename="{parse_enqueue_id(id)}.eml"'}
         return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
+    def trace(self, queue: Text, id: Text) -> HTMLResponse:  # noqa: A002
+        """The history of one mail, live or not, by what keeps any of it."""
+        one = self._require(queue)
+        return self.render("trace.html", entries=views.trace(self._facts, one.queue, id))
+
+    def export(self, name: Text, wanted: Wanted) -> Response:
+        """The envelopes that match, as a file."""
+        found = export(self._facts, self._require(name), wanted)
+        headers = {"Content-Disposition": f'attachment; filename="{found.name}"'}
+        return Response(found.text, media_type="text/csv; charset=utf-8", headers=headers)
+
     def count(self, name: Text) -> JSONResponse:
         """The exact size, now; null where more than 100,000 rows would have to be read."""
         one = self._require(name)
@@ -240,12 +271,13 @@ class Pages:
 
     def maintenance(self, request: Request) -> HTMLResponse:
         """Every duty: schedule, last run, what it did."""
-        runs = self._facts.known("runs", views.all_runs)
+        runs, schedules = self._facts.known("runs", views.all_runs), self._schedules()
         return self.render(
             "maintenance.html",
             view="maintenance",
             may=request.state.rights,
-            duties=views.duties(self._dag_of, self._schedules(), runs.value or []),
+            duties=views.duties(self._dag_of, schedules, runs.value or []),
+            questions=[one for schedule in schedules.values() for one in schedule.questions],
             runs=(runs.value or [])[: views.NEWEST],
             last=runs,
         )
@@ -269,7 +301,10 @@ class Pages:
     def result(self, request: Request, queue: Text, run: Text) -> HTMLResponse:
         """What came of a run that acted on mails."""
         about = {"queue": queue, "run": run, "may": request.state.rights}
-        return self.render("result.html", **about, **self._actions.result(queue, run))
+        found = self._actions.result(queue, run)
+        if found["result"]:
+            self._facts.expire()
+        return self.render("result.html", **about, **found)
 
     def queues(self) -> JSONResponse:
         """As `mailslice queue list --json`, with the time of the figures."""
@@ -329,18 +364,13 @@ class Pages:
         return one
 
 
-def _filter(fields: Mapping[str, str]) -> dict[str, Any]:
-    """What the form of the mails' list says, by the names that actions have."""
-    return {"name" if field == "mail" else field: text for field, text in fields.items() if text}
-
-
 def _tab(
     facts: Facts, one: QueueOverview, tab: str, wanted: MailsFilter, after: str
 ) -> dict[str, Any]:
     if tab == "mails":
         page, problem = None, None
         try:
-            page = views.mails(facts, one, wanted, after or None)
+            page = mails(facts, one, wanted, after or None)
         except (BadInput, TryAgain) as error:
             problem = str(error)
         return {"page": page, "filters": wanted, "error": problem, "after": after}

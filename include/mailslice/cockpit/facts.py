@@ -117,6 +117,10 @@ class Facts:
             return known
         return self._result(attempt)
 
+    def expire(self) -> None:
+        """Somebody acted: the next page waits for a new look, as long as it ever waits."""
+        self._attempted = datetime.min.replace(tzinfo=UTC)
+
     def queue(self, name: str) -> QueueOverview | None:
         """One queue as the snapshot has it; None: there is no such queue.
 

@@ -12,6 +12,8 @@ from mailslice.maintenance.registry import DutyEntry
 from mailslice.model.durations import format_duration
 
 DRY_RUN = "dry_run"
+READ_ONLY = {"queue_size", "queue_audit"}
+"""Duties whose plan changes nothing: nobody is asked before they go on."""
 _GIVEN_BY_AIRFLOW = {"slices_from", "slices_before", "time_limit"}
 
 
@@ -26,6 +28,15 @@ class FormField:
     value: Any = ""
     default: str = ""
     choices: tuple[str, ...] = ()
+
+
+_APPROVE = FormField(
+    "approve",
+    "Approve",
+    "ask a person before apply, who sees the plan; no answer is no",
+    "boolean",
+    value=False,
+)
 
 
 def fields(entry: DutyEntry) -> list[FormField]:
@@ -43,6 +54,8 @@ def fields(entry: DutyEntry) -> list[FormField]:
         text, kind = info.description or "", _kind(types)
         if kind == "boolean":
             found.append(FormField(name, title, text, kind, name == DRY_RUN or default))
+            if name == DRY_RUN and entry.name not in READ_ONLY:
+                found.append(_APPROVE)
         else:
             choices = tuple(value for each in types for value in _choices(each))
             found.append(FormField(name, title, text, kind, "", _shown(default), choices))

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mailslice.actions.request import MailTexts
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
+from mailslice.cockpit.mails import mail_lines, moment_of
 from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
-from mailslice.codec.row import epoch_ms, instant
 from mailslice.maintenance.artifacts import artifacts, iso, plain
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
-from mailslice.model.errors import BadInput, TryAgain
-from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow, parse_enqueue_id
+from mailslice.model.errors import TryAgain
+from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
 
 if TYPE_CHECKING:
-    from mailslice.admin.filters import MailFilter
     from mailslice.stores import Stores
-    from mailslice.view.live_rows import Position
 
 TABS = {
     "mails": "Mails",
@@ -39,144 +33,9 @@ TABS = {
     "workers": "Workers",
     "history": "History",
 }
-PAGE = 100
-"""Mails of one page."""
-_SECONDS = 0.1
-"""How long one page may look for mails that match; it then says that it did not see all."""
 PRESENT, LOST = "present", "content lost"
 NEWEST = 20
 """Runs of one list."""
-
-
-@dataclass(frozen=True, slots=True)
-class MailsFilter:
-    """What the form of the mails' list says."""
-
-    sender: str | None = None
-    recipient: str | None = None
-    domain: str | None = None
-    mail: str | None = None
-    older_than: str | None = None
-    slice: str | None = None
-    """Start of the slice whose mails alone are shown."""
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is asked for."""
-        return self != MailsFilter()
-
-    def parsed(self) -> MailFilter:
-        """All but the slice. Raises BadInput naming the field."""
-        texts = {"name" if n == "mail" else n: v for n, v in asdict(self).items() if n != "slice"}
-        return MailTexts(**texts).parsed()
-
-    @property
-    def slice_start(self) -> datetime | None:
-        """Raises BadInput for what is no time with its zone."""
-        if self.slice is None:
-            return None
-        with suppress(ValueError):
-            start = datetime.fromisoformat(self.slice)
-            if start.tzinfo is not None:
-                return start
-        raise BadInput(f"slice {self.slice!r}: allowed is a time as 2026-11-23T11:00:00+00:00")
-
-
-@dataclass(frozen=True, slots=True)
-class MailsPage:
-    """Envelopes. `cut`: why these may not be all; `after`: from where the next page goes on.
-
-    `measured`: slices that had no live mail by a measurement of that time were not read.
-    """
-
-    rows: Sequence[Mapping[str, Any]] = ()
-    cut: str | None = None
-    after: str | None = None
-    measured: datetime | None = None
-
-
-def mails(
-    facts: Facts, one: QueueOverview, wanted: MailsFilter, after: str | None = None
-) -> MailsPage:
-    """The oldest that match, behind the mail or position `after`. Stops after a page, and where it
-    would read too much or for too long.
-    """
-    from mailslice.admin.mail_queue import MailQueue
-    from mailslice.view.live_rows import PageReading
-
-    mail_filter, now, end = wanted.parsed(), facts.now, time.monotonic() + _SECONDS
-    reading, position = PageReading(), _position(after) if after else None
-    of_slice = wanted.slice_start
-    with facts.stores() as stores:
-        queue = MailQueue(stores, one.queue, lambda: now)
-        measured, is_skipped = _without_mails(one, queue.shape.largest_window, now)
-        if of_slice is not None:
-            measured, is_skipped = None, lambda start: start != of_slice
-        found: list[ViewRow] = []
-        cut, latest = None, mail_filter.latest(now)
-        for row in queue.page(reading, PAGE + 1, latest, position, is_skipped):
-            if len(found) == PAGE:
-                cut = "more follow"
-                break
-            start = row.partition.slice_start
-            position = start, row.enqueued_time or start, row.enqueue_id
-            if mail_filter.matches(row, now):
-                found.append(row)
-            elif time.monotonic() > end:
-                cut = _so_far(position)
-                break
-        else:
-            if reading.position is not None:
-                position, cut = reading.position, _so_far(reading.position)
-        if reading.is_cut:
-            cut = f"{cut}; of a slice with more than {reading.ids:,} rows some are left out"
-        following = _cursor(position) if isinstance(position, tuple) else None
-        lines = _lines(stores, one.queue, found)
-        return MailsPage(lines, cut, following if cut else None, measured)
-
-
-def _so_far(position: Position) -> str:
-    """How far a page came that did not come to its end."""
-    return f"it looked as far as mails of {position[1]:%Y-%m-%d %H:%M} UTC, and more follow"
-
-
-def _without_mails(
-    one: QueueOverview, window: timedelta, now: datetime
-) -> tuple[datetime | None, Callable[[datetime], bool]]:
-    """The time of the newest measurement, and whether the slice of a start had no live mail then,
-    and no row can have come since.
-    """
-    from mailslice.view.live_rows import settled_before
-
-    report = one.reports.get("queue_size", {})
-    if (at := _moment(report.get("measuredAt"))) is None:
-        return None, lambda _: False
-    oldest, settled = _moment(report.get("oldest")), settled_before(min(at, now), window)
-    live = {_moment(row["start"]): row["live"] for row in report.get("slices", ())}
-    # Slices older than these are summed up in the report; a mail's slice began within the window.
-    first = min((start for start in live if start), default=settled)
-    oldest = settled if oldest is None else oldest - window
-
-    def is_skipped(start: datetime) -> bool:
-        return start <= settled and (start < oldest or (start >= first and not live.get(start)))
-
-    return at, is_skipped
-
-
-def _cursor(position: Position) -> str:
-    start, enqueued, id_ = position
-    return f"{epoch_ms(start)}.{epoch_ms(enqueued)}.{id_}"
-
-
-def _position(text: str) -> Position | EnqueueId:
-    """Raises BadInput for what `_cursor` did not make, and is no id."""
-    start, _, rest = text.partition(".")
-    enqueued, _, id_ = rest.partition(".")
-    if not id_:
-        return parse_enqueue_id(text)
-    if not (start.isdecimal() and enqueued.isdecimal() and len(start) < 15 > len(enqueued)):
-        raise BadInput(f"after={text!r} is no position of a page")
-    return instant(int(start)), instant(int(enqueued)), parse_enqueue_id(id_)
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
@@ -190,7 +49,7 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
         rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=parse_enqueue_id(id_))
         if not rows:
             return None
-        item, (line,) = rows[0].item, _lines(stores, queue, rows)
+        item, (line,) = rows[0].item, mail_lines(stores, queue, rows)
         blobs = (item.header_blob_id, item.body_blob_id)
         attributes = item.mail.attributes.items()
         return {
@@ -240,28 +99,16 @@ def _waiting(
     )
 
 
-def _lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> list[dict[str, Any]]:
-    """Envelopes, attempts that failed, and when delayed mails are due. Creates no table."""
-    from mailslice.stores.cassandra.own import DelayedMails, DelayState
+def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
+    """What stores keep of a mail, the oldest first. RabbitMQ is not asked: it has to give messages
+    out to show them.
+    """
+    from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted
 
-    delayed = DelayedMails.existing(stores.cassandra, stores.settings)
-    states = delayed.states(queue, [row.enqueue_id for row in rows]) if delayed and rows else {}
-    never = DelayState(None, 0, "")
-    return [
-        {
-            "id": row.enqueue_id,
-            "name": row.item.mail.name,
-            "sender": row.item.mail.sender,
-            "recipients": row.item.mail.recipients,
-            "state": row.item.mail.state,
-            "enqueued": row.enqueued_time,
-            "due": state.due,
-            "attempts": state.failures,
-            "answer": state.answer,
-        }
-        for row in rows
-        for state in (states.get(row.enqueue_id, never),)
-    ]
+    wanted = Wanted(ids={parse_enqueue_id(id_)})
+    with facts.stores() as stores:
+        entries = Trace(stores, wanted, [queue], without={RABBITMQ}).run()
+    return [entry for entry in entries if entry["answer"] != NO]
 
 
 def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
@@ -281,7 +128,7 @@ def domains(one: QueueOverview) -> dict[str, Any]:
     counts = [count for row in (shape or {}).get("domains", ()) for count in row["counts"]]
     return {
         "shape": shape,
-        "measured_at": _moment(report.get("measuredAt")),
+        "measured_at": moment_of(report.get("measuredAt")),
         "live": report.get("live"),
         "most": max(counts, default=0),
     }
@@ -290,14 +137,14 @@ def domains(one: QueueOverview) -> dict[str, Any]:
 def slices(one: QueueOverview) -> dict[str, Any]:
     """Slices on a time axis, of the newest measurement."""
     report = one.reports.get("queue_size", {})
-    rows = [{**row, "start": _moment(row["start"])} for row in report.get("slices", ())]
+    rows = [{**row, "start": moment_of(row["start"])} for row in report.get("slices", ())]
     chart = {
         "x": [round(row["start"].timestamp()) for row in rows],
         "live": [row["live"] for row in rows],
         "dead": [row["dead"] for row in rows],
         "window": report.get("window"),
     }
-    measured = _moment(report.get("measuredAt"))
+    measured = moment_of(report.get("measuredAt"))
     return {"slices": rows[::-1][: NEWEST * 5], "chart": chart, "measured_at": measured}
 
 
@@ -368,7 +215,7 @@ def runs_of(stores: Stores, duty: str, dag_run: str) -> list[dict[str, Any]]:
 
 def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
     """A report as lists of runs show it. `lasted` is a timedelta, `docs` a path below docs/."""
-    started, finished = _moment(report.get("started")), _moment(report.get("finished"))
+    started, finished = moment_of(report.get("started")), moment_of(report.get("finished"))
     return {
         **{
             name: report.get(name)
@@ -384,10 +231,10 @@ def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
 def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, Any]]:
     """What the newest reports of all queues say, since yesterday, the newest first."""
     found = [
-        {"queue": one.queue, "text": alert["text"], "since": _moment(alert["since"])}
+        {"queue": one.queue, "text": alert["text"], "since": moment_of(alert["since"])}
         for one in queues
         for report in one.reports.values()
-        if (_moment(report.get("finished")) or since) >= since
+        if (moment_of(report.get("finished")) or since) >= since
         for alert in report.get("alerts") or ()
     ]
     return sorted(found, key=lambda alert: alert["since"], reverse=True)
@@ -456,10 +303,6 @@ def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) ->
     about = {"time": iso(now), "who": who, "action": "mail content", "queue": queue, "mail": id_}
     name = f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
     artifacts(facts.settings).write(name, json.dumps(about).encode() + b"\n")
-
-
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
 
 
 def since_yesterday(now: datetime) -> datetime:

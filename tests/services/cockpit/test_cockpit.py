@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,16 +17,21 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mailslice.admin import queues
-from mailslice.cockpit import views
+from mailslice.cockpit import mails, views
 from mailslice.cockpit.app import cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
 from mailslice.maintenance.artifacts import iso
 from mailslice.model.clock import system_clock
+from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
 from mailslice.stores.own.runs import RunRow
+from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.view import live_rows
+from mailslice.worker.outcome import Retry
+from mailslice.worker.sync_queue import open_queue
 from tests.acceptance.command import Cli
 from tests.browser.world import enqueue, mail
 from tests.contracts.making import row
@@ -67,7 +75,7 @@ def test_the_mails_of_a_queue_are_listed_filtered_and_paged(cli, client, monkeyp
     assert names(client.get("/queue?name=spool&mail=m[3]")) == []
     assert names(client.get("/queue?name=spool&mail=m?&recipient=r3@*")) == ["m3"]
     assert names(client.get("/queue?name=spool&older_than=1h")) == []
-    monkeypatch.setattr(views, "PAGE", 2)
+    monkeypatch.setattr(mails, "PAGE", 2)
     address, seen = "/queue?name=spool&domain=example.net", []
     while address:
         answer = client.get(address)
@@ -148,7 +156,78 @@ def test_old_slices_that_were_measured_without_mails_are_not_read(fresh, client)
         stores.own.runs.save(run, timedelta(days=1))
         client.get("/queue?name=none")  # a new look
         assert listed() == ["live", "settling", "new"]
-        assert "as queue_size counted, are not read" in client.get("/queue?name=spool").text
+        text = client.get("/queue?name=spool&mail=*").text
+        assert "a mail that somebody wrote into them since is missing" in text
+        link = re.search(r'<a href="(\S+)">Read all slices<', text)[1]
+        answer = client.get("/" + html.unescape(link))
+        assert names(answer) == [*times]
+        assert "Read all slices" not in answer.text
+        about = json.loads(html.unescape(re.search(r"data-about='([^']+)'", answer.text)[1]))
+        assert about == {"queue": "spool", "name": "*"}
+
+
+def test_mails_are_filtered_by_state_and_by_when_they_are_due(cli, client, fresh):
+    now = timedelta(0)
+    enqueue(fresh.settings, "spool", [(now, mail("soon")), (now, mail("late"))])
+    for after in (timedelta(minutes=30), timedelta(hours=5)):
+        with open_queue("spool", fresh.settings) as opened:
+            opened.consume(lambda _mail, _content, after=after: Retry(after=after), most=1)
+    enqueue(fresh.settings, "spool", [(now, replace(mail("broken"), state="error"))])
+    shown = lambda query: names(client.get(f"/queue?name=spool&{query}"))
+    assert shown("due=1h") == ["soon"]
+    assert shown("due=1d") == ["soon", "late"]
+    assert shown("due=1d&mail=l*") == ["late"]
+    assert shown("state=ERR*") == shown("state=error") == ["broken"]
+    text = client.get("/queue?name=spool&due=1h").text
+    about = json.loads(html.unescape(re.search(r"data-about='([^']+)'", text)[1]))
+    assert list(about) == ["queue", "ids"], "no action goes by the time at which mails are due"
+    for query, says in (("due=soon", "soon"), ("verdict=gone", "allowed: waiting")):
+        assert says in client.get(f"/queue?name=spool&{query}").text
+
+
+def test_mails_are_filtered_by_the_verdict_of_the_newest_audit(cli, client, fresh):
+    assert "no audit yet: run queue_audit" in client.get("/queue?name=spool&verdict=lost").text
+    enqueue(fresh.settings, "spool", [(timedelta(hours=2), mail("lost"))])
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        connection.channel().queue_purge(RabbitNames(QueueName("spool")).work_queue)
+    cli("duty", "run", "queue_audit", "--queue", "spool", "--census")
+    answer = client.get("/queue?name=spool&verdict=lost or ghost")
+    assert (names(answer), "queue_audit, " in answer.text) == (["lost"], True)
+    assert names(client.get("/queue?name=spool&verdict=waiting")) == []
+
+
+def test_what_matches_is_exported_as_a_file_that_no_spreadsheet_runs(cli, client, monkeypatch):
+    for name in ('=HYPERLINK("http://x.example")', "@sum", "-1+2", " =cmd|x!A1", "tide", HOSTILE):
+        add(cli, name, recipient="r@mills.org")
+    add(cli, "other")
+    answer = client.get("/export?name=spool&domain=mills.org")
+    assert answer.headers["content-disposition"] == 'attachment; filename="spool-6-mails.csv"'
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["name"] for row in rows] == [
+        *('\'=HYPERLINK("http://x.example")', "'@sum", "'-1+2", "' =cmd|x!A1", "tide", HOSTILE)
+    ]
+    assert rows[4]["recipients"] == "r@mills.org"
+    monkeypatch.setattr(mails, "MOST_EXPORTED", 3)
+    monkeypatch.setattr(mails, "PAGE", 3)
+    answer = client.get("/export?name=spool")
+    assert "spool-first-3-mails.csv" in answer.headers["content-disposition"]
+    assert client.get("/export?name=spool&older_than=soon").status_code == 400
+    assert client.get("/export?name=none").status_code == 404
+
+
+def test_a_mail_has_its_history_also_when_it_is_not_live_any_more(cli, client):
+    id_ = add(cli, "tide")
+    address = f"/trace?queue=spool&id={id_}"
+    assert "live: a row in slice" in client.get(address).text
+    cli("queue", "delete", "spool", "--name", "tide", "--yes")
+    text = client.get(address).text
+    assert "it has a deleted mark" in text
+    assert "live: a row" not in text
+    assert (
+        f'hx-get="trace?queue=spool&amp;id={id_}"' in client.get(f"/mail?queue=spool&id={id_}").text
+    )
+    assert client.get("/trace?queue=spool&id=soon").status_code == 400
 
 
 def test_a_filter_that_is_none_is_said_beside_the_form(cli, client):

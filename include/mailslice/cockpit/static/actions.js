@@ -1,7 +1,7 @@
 // Actions on mails: a preview first, then a run of Airflow as the user, then what came of it.
 // Text from outside is only ever set as text, or comes escaped from the server.
 
-import { get, make, problem, follow } from "./cockpit.js";
+import { get, make, problem, follow, renew } from "./cockpit.js";
 
 const JSON_POST = { method: "POST", headers: { "Content-Type": "application/json" } };
 const post = (address, body) => get(address, { ...JSON_POST, body: JSON.stringify(body) });
@@ -49,10 +49,7 @@ async function look(button) {
 async function result(queue, run) {
   const found = parsed(await get(`result?queue=${encodeURIComponent(queue)}&run=${encodeURIComponent(run)}`));
   document.getElementById("following").append(...found);
-  const tab = document.getElementById("tab");
-  if (!tab) return;
-  const fresh = new DOMParser().parseFromString(await get(location.href), "text/html").getElementById("tab");
-  if (fresh) { tab.replaceChildren(...fresh.childNodes); window.htmx?.process(tab); }
+  if (document.getElementById("tab")) await renew();
 }
 
 async function act(form) {

@@ -46,28 +46,29 @@ function airflowLink(path, text) {
   return link;
 }
 
-/* Live refresh: the same address again; a page that is not seen, or is being filled in, stays. */
-async function refresh() {
+/* The same address again: figures and lists as they are now. */
+async function renew() {
   const main = $("main");
-  const every = Number(main.dataset.refresh) * 1000;
+  const fresh = new DOMParser().parseFromString(await get(location.href), "text/html").getElementById("main");
+  if (!fresh) return;
+  const typed = $("search")?.value;
+  for (const old of main.querySelectorAll(".spark svg")) {
+    const queue = old.closest("[data-queue]")?.dataset.queue;
+    const cell = [...fresh.querySelectorAll("[data-queue]")].find((row) => row.dataset.queue === queue)?.querySelector(".spark");
+    if (cell) { cell.replaceChildren(old); cell.removeAttribute("hx-get"); }
+  }
+  main.replaceChildren(...fresh.childNodes);
+  window.htmx?.process(main);
+  if (typed) { $("search").value = typed; search(); }
+  draw();
+  problem(null);
+}
+
+/* Live refresh; a page that is not seen, or is being filled in, stays. */
+async function refresh() {
+  const every = Number($("main").dataset.refresh) * 1000;
   if (every && $("live").checked && !document.hidden && !document.querySelector("dialog[open]")) {
-    try {
-      const text = await get(location.href);
-      const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
-      const typed = $("search")?.value;
-      if (fresh) {
-        for (const old of main.querySelectorAll(".spark svg")) {
-          const queue = old.closest("[data-queue]")?.dataset.queue;
-          const cell = [...fresh.querySelectorAll("[data-queue]")].find((row) => row.dataset.queue === queue)?.querySelector(".spark");
-          if (cell) { cell.replaceChildren(old); cell.removeAttribute("hx-get"); }
-        }
-        main.replaceChildren(...fresh.childNodes);
-        window.htmx?.process(main);
-        if (typed) { $("search").value = typed; search(); }
-        draw();
-        problem(null);
-      }
-    } catch (error) { problem(error.message); }
+    try { await renew(); } catch (error) { problem(error.message); }
   }
   setTimeout(refresh, every || 10000);
 }
@@ -206,4 +207,4 @@ try { if (window.parent !== window) new MutationObserver(theme).observe(window.p
 addEventListener("load", draw);
 setTimeout(refresh, 10000);
 
-export { follow, get, make, problem };
+export { follow, get, make, problem, renew };

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.cli.mail_trace import Trace, Wanted, events_in, raise_for
+from mailslice.maintenance.mail_trace import Trace, Wanted, events_in, raise_for
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.names import queue_name
 

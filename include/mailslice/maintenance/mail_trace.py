@@ -6,7 +6,7 @@ Nothing is changed. A place that does not answer is `unknown`; `no` is only what
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -56,10 +56,19 @@ class Wanted:
 
 
 class Trace:
-    """Asks every place about one mail. `queues` empty: every queue that RabbitMQ has."""
+    """Asks every place about one mail, but for stores that are `without`. `queues` empty: every
+    queue that RabbitMQ has.
+    """
 
-    def __init__(self, stores: Stores, wanted: Wanted, queues: Iterable[QueueName] = ()) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        wanted: Wanted,
+        queues: Iterable[QueueName] = (),
+        without: Collection[str] = (),
+    ) -> None:
         self._stores = stores
+        self._without = without
         self._wanted = wanted
         self._queues = list(queues)
         self._away: dict[str, str] = {}
@@ -128,6 +137,8 @@ class Trace:
             return []
 
     def _ask(self, queue: QueueName, source: str, store: str, question: Question) -> None:
+        if store in self._without:
+            return
         if store in self._away:
             self._add(queue, source, UNKNOWN, SourceAnswer(self._away[store]))
             return

@@ -1,0 +1,345 @@
+"""The list of a queue's mails: what is asked for, a page of it, and all of it as a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mailslice.actions.request import MailTexts
+from mailslice.cockpit.facts import Facts
+from mailslice.cockpit.rendering import tame
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.codec.wildcards import Wildcard
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.overview import QueueOverview
+from mailslice.model.durations import parse_duration
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow, parse_enqueue_id
+from mailslice.model.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mailslice.admin.filters import MailFilter
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import DelayState
+    from mailslice.view.live_rows import Position
+
+PAGE = 100
+"""Mails of one page."""
+_SECONDS = 0.1
+"""How long one page may look for mails that match; it then says that it did not see all."""
+_EXPORT_SECONDS = 10.0
+MOST_EXPORTED = 10_000
+"""Mails of one file; a page may lack mails of a verdict beyond so many."""
+_LONGEST_CELL = 2000
+COLUMNS = (
+    *("id", "enqueued", "name", "sender", "recipients", "state", "due", "attempts", "answer"),
+)
+ALL = "all"
+"""In the place of a slice's start: slices that were counted empty are read, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailsFilter:
+    """What the form of the mails' list says."""
+
+    sender: str | None = None
+    recipient: str | None = None
+    domain: str | None = None
+    mail: str | None = None
+    older_than: str | None = None
+    state: str | None = None
+    """As James names it; `*` and `?` are wildcards."""
+    due: str | None = None
+    """Delayed mails alone whose time comes within so long."""
+    verdict: str | None = None
+    """What the newest audit says of the mails that alone are shown."""
+    slice: str | None = None
+    """Start of the slice whose mails alone are shown; `all`: no slice is left out."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is asked for."""
+        return replace(self, slice=None if self.slice == ALL else self.slice) != MailsFilter()
+
+    @property
+    def of_actions(self) -> dict[str, Any] | None:
+        """What is given, by the names that actions have; None where they do not know all of it."""
+        given = {name: text for name, text in asdict(self).items() if text}
+        if given.get("slice") == ALL:
+            del given["slice"]
+        if given.keys() & {"state", "due", "verdict", "slice"}:
+            return None
+        return {"name" if name == "mail" else name: text for name, text in given.items()}
+
+    def parsed(self) -> MailFilter:
+        """What actions know of it. Raises BadInput naming the field."""
+        return MailTexts(
+            sender=self.sender,
+            recipient=self.recipient,
+            domain=self.domain,
+            name=self.mail,
+            older_than=self.older_than,
+        ).parsed()
+
+    @property
+    def slice_start(self) -> datetime | None:
+        """Raises BadInput for what is no time with its zone."""
+        if self.slice is None or self.slice == ALL:
+            return None
+        with suppress(ValueError):
+            start = datetime.fromisoformat(self.slice)
+            if start.tzinfo is not None:
+                return start
+        raise BadInput(f"slice {self.slice!r}: allowed is a time as 2026-11-23T11:00:00+00:00")
+
+
+@dataclass(frozen=True, slots=True)
+class MailsPage:
+    """Envelopes. `cut`: why these may not be all; `after`: from where the next page goes on.
+
+    `measured`: slices that had no live mail by a measurement of that time were not read. `audited`:
+    when the audit was made whose verdict was asked for.
+    """
+
+    rows: Sequence[Mapping[str, Any]] = ()
+    cut: str | None = None
+    after: str | None = None
+    measured: datetime | None = None
+    audited: datetime | None = None
+
+
+def mails(
+    facts: Facts, one: QueueOverview, wanted: MailsFilter, after: str | None = None
+) -> MailsPage:
+    """The oldest that match, behind the mail or position `after`. Stops after a page, and where it
+    would read too much or for too long.
+    """
+    from mailslice.admin.mail_queue import MailQueue
+    from mailslice.view.live_rows import PageReading
+
+    now, position = facts.now, _position(after) if after else None
+    passing, of_slice = _Passing.of(facts, one.queue, wanted), wanted.slice_start
+    reading, end = PageReading(), time.monotonic() + _SECONDS
+    with facts.stores() as stores:
+        queue = MailQueue(stores, one.queue, lambda: now)
+        measured, is_skipped = _without_mails(one, queue.shape.largest_window, now)
+        if wanted.slice:
+            measured, is_skipped = None, lambda start: of_slice not in {None, start}
+        found: list[ViewRow] = []
+        cut, latest = None, passing.filter.latest(now)
+        rows = queue.page(reading, PAGE + 1, latest, position, is_skipped)
+        for row, passes in passing.judge(stores, one.queue, rows):
+            if len(found) == PAGE:
+                cut = "more follow"
+                break
+            start = row.partition.slice_start
+            position = start, row.enqueued_time or start, row.enqueue_id
+            if passes:
+                found.append(row)
+            elif time.monotonic() > end:
+                cut = _so_far(position)
+                break
+        else:
+            if reading.position is not None:
+                position, cut = reading.position, _so_far(reading.position)
+        if reading.is_cut:
+            cut = f"{cut}; of a slice with more than {reading.ids:,} rows some are left out"
+        following = _cursor(position) if isinstance(position, tuple) else None
+        lines = mail_lines(stores, one.queue, found)
+        return MailsPage(lines, cut, following if cut else None, measured, passing.audited)
+
+
+@dataclass(frozen=True, slots=True)
+class MailsFile:
+    """Envelopes as CSV. `name`: of the file; it says where these are not all."""
+
+    name: str
+    text: str
+
+
+def export(facts: Facts, one: QueueOverview, wanted: MailsFilter) -> MailsFile:
+    """The oldest that match. Every slice is read, for ten seconds at most."""
+    from mailslice.admin.mail_queue import MailQueue
+
+    passing, end = _Passing.of(facts, one.queue, wanted), time.monotonic() + _EXPORT_SECONDS
+    of_slice, first = wanted.slice_start, ""
+    lines: list[dict[str, Any]] = []
+    with facts.stores() as stores:
+        rows = MailQueue(stores, one.queue, lambda: facts.now).browse()
+        judged = passing.judge(stores, one.queue, rows)
+        while chunk := list(islice(judged, PAGE)):
+            chosen = (row for row, passes in chunk if passes)
+            found = [row for row in chosen if of_slice in {None, row.partition.slice_start}]
+            lines += mail_lines(stores, one.queue, found)
+            if len(lines) >= MOST_EXPORTED or time.monotonic() > end:
+                first = "first-"
+                break
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(COLUMNS)
+    table.writerows([_cell(line[name]) for name in COLUMNS] for line in lines)
+    queue = re.sub(r"[^A-Za-z0-9._-]", "_", one.queue)[:80]
+    return MailsFile(f"{queue}-{first}{len(lines)}-mails.csv", text.getvalue())
+
+
+def _cell(value: object) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    whole = " ".join(value) if isinstance(value, tuple | list) else str(value or "")
+    text = tame(whole, _LONGEST_CELL)
+    return f"'{text}" if text.lstrip()[:1] in {"=", "+", "-", "@"} else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """A filter with what must be known to judge by it."""
+
+    now: datetime
+    filter: MailFilter
+    state: Wildcard | None
+    before: datetime | None
+    ids: Collection[str] | None
+    audited: datetime | None
+
+    @classmethod
+    def of(cls, facts: Facts, queue: QueueName, wanted: MailsFilter) -> _Passing:
+        """Raises BadInput for what cannot be asked, also for verdicts of a queue without audits."""
+        audited, ids = _audited(facts, queue, wanted.verdict) if wanted.verdict else (None, None)
+        return cls(
+            facts.now,
+            wanted.parsed(),
+            Wildcard(wanted.state, ignore_case=True) if wanted.state else None,
+            facts.now + parse_duration(wanted.due, "due") if wanted.due else None,
+            ids,
+            audited,
+        )
+
+    def judge(
+        self, stores: Stores, queue: QueueName, rows: Iterator[ViewRow]
+    ) -> Iterator[tuple[ViewRow, bool]]:
+        """Each row, and whether it passes."""
+        if self.before is None:
+            yield from ((row, self._passes(row)) for row in rows)
+            return
+        while chunk := list(islice(rows, PAGE)):
+            states = _delay_states(stores, queue, [row for row in chunk if self._passes(row)])
+            for row in chunk:
+                due = states[row.enqueue_id].due if row.enqueue_id in states else None
+                yield row, due is not None and due <= self.before
+
+    def _passes(self, row: ViewRow) -> bool:
+        return (
+            self.filter.matches(row, self.now)
+            and (self.state is None or self.state.matches(row.item.mail.state or ""))
+            and (self.ids is None or str(row.enqueue_id) in self.ids)
+        )
+
+
+def _audited(facts: Facts, queue: QueueName, verdict: str) -> tuple[datetime, Collection[str]]:
+    """When the newest audit was made, and the ids of the mails that had the verdict."""
+    from mailslice.maintenance.audits import newest_audit
+
+    if verdict not in set(Verdict):
+        raise BadInput(f"verdict {verdict!r}; allowed: {', '.join(Verdict)}")
+
+    def ask(stores: Stores) -> tuple[datetime, Collection[str]] | None:
+        audit = newest_audit(stores, queue) if stores.existing_runs() else None
+        if audit is None:
+            return None
+        judged = audit.mails(artifacts(facts.settings))
+        ids = (mail.enqueue_id for mail in judged if mail.verdict == verdict)
+        return audit.made_at, frozenset(islice(ids, MOST_EXPORTED))
+
+    known = facts.known(("verdict", queue, verdict), ask, timedelta(minutes=1))
+    if known.value is None:
+        raise BadInput(known.problem or f"queue {queue!r} has no audit yet: run queue_audit")
+    return known.value
+
+
+def _so_far(position: Position) -> str:
+    """How far a page came that did not come to its end."""
+    return f"it looked as far as mails of {position[1]:%Y-%m-%d %H:%M} UTC, and more follow"
+
+
+def _without_mails(
+    one: QueueOverview, window: timedelta, now: datetime
+) -> tuple[datetime | None, Callable[[datetime], bool]]:
+    """The time of the newest measurement, and whether the slice of a start had no live mail then,
+    and no row can have come since.
+    """
+    from mailslice.view.live_rows import settled_before
+
+    report = one.reports.get("queue_size", {})
+    if (at := moment_of(report.get("measuredAt"))) is None:
+        return None, lambda _: False
+    oldest, settled = moment_of(report.get("oldest")), settled_before(min(at, now), window)
+    live = {moment_of(row["start"]): row["live"] for row in report.get("slices", ())}
+    # Slices older than these are summed up in the report; a mail's slice began within the window.
+    first = min((start for start in live if start), default=settled)
+    oldest = settled if oldest is None else oldest - window
+
+    def is_skipped(start: datetime) -> bool:
+        return start <= settled and (start < oldest or (start >= first and not live.get(start)))
+
+    return at, is_skipped
+
+
+def _cursor(position: Position) -> str:
+    start, enqueued, id_ = position
+    return f"{epoch_ms(start)}.{epoch_ms(enqueued)}.{id_}"
+
+
+def _position(text: str) -> Position | EnqueueId:
+    """Raises BadInput for what `_cursor` did not make, and is no id."""
+    start, _, rest = text.partition(".")
+    enqueued, _, id_ = rest.partition(".")
+    if not id_:
+        return parse_enqueue_id(text)
+    if not (start.isdecimal() and enqueued.isdecimal() and len(start) < 15 > len(enqueued)):
+        raise BadInput(f"after={text!r} is no position of a page")
+    return instant(int(start)), instant(int(enqueued)), parse_enqueue_id(id_)
+
+
+def mail_lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> list[dict[str, Any]]:
+    """Envelopes, attempts that failed, and when delayed mails are due. Creates no table."""
+    from mailslice.stores.cassandra.own import DelayState
+
+    states, never = _delay_states(stores, queue, rows), DelayState(None, 0, "")
+    return [
+        {
+            "id": row.enqueue_id,
+            "name": row.item.mail.name,
+            "sender": row.item.mail.sender,
+            "recipients": row.item.mail.recipients,
+            "state": row.item.mail.state,
+            "enqueued": row.enqueued_time,
+            "due": state.due,
+            "attempts": state.failures,
+            "answer": state.answer,
+        }
+        for row in rows
+        for state in (states.get(row.enqueue_id, never),)
+    ]
+
+
+def _delay_states(
+    stores: Stores, queue: QueueName, rows: Sequence[ViewRow]
+) -> Mapping[EnqueueId, DelayState]:
+    from mailslice.stores.cassandra.own import DelayedMails
+
+    table = DelayedMails.existing(stores.cassandra, stores.settings)
+    return table.states(queue, [row.enqueue_id for row in rows]) if table and rows else {}
+
+
+def moment_of(text: str | None) -> datetime | None:
+    """A time of a report."""
+    return datetime.fromisoformat(text) if text else None

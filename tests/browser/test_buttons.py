@@ -1,0 +1,132 @@
+"""Buttons for mails that went astray: lost ones are put back, those set aside are decided on.
+
+What starts runs of Airflow is a double that does the run at once; a redrive, and what waits for a
+person's yes, are in `test_airflow.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from playwright.sync_api import expect
+
+from mailslice.admin import queues
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.cockpit.facts import Facts
+from mailslice.model.clock import system_clock
+from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.stores import open_stores
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.acceptance.command import Cli
+from tests.browser.serving import Runs, served, site
+from tests.browser.test_tour import confirm, names
+from tests.browser.world import enqueue, mail
+
+pytestmark = pytest.mark.soak
+SPOOL = QueueName("spool")
+
+
+@pytest.fixture
+def cli(fresh) -> Cli:
+    return Cli(fresh.env).inside()
+
+
+@pytest.fixture
+def stores(fresh):
+    with open_stores(fresh.settings) as opened:
+        queues.create(opened, SPOOL)
+        yield opened
+
+
+@pytest.fixture
+def address(fresh, stores) -> Iterator[str]:
+    del stores
+    facts = Facts(lambda: fresh.settings)
+    with served(site(facts, runs=Runs(fresh.settings))) as base:
+        yield base
+    facts.close()
+
+
+def tile(page, text: str):
+    """The figure above the list that has these words below it."""
+    return page.locator(".tile", has_text=text).locator("b")
+
+
+def test_lost_mails_are_proved_and_put_back(address, visit, cli, fresh):
+    ages = [(timedelta(hours=3), mail("lost-1")), (timedelta(hours=2), mail("lost-2"))]
+    enqueue(fresh.settings, "spool", ages)
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        connection.channel().queue_purge(RabbitNames(SPOOL).work_queue)
+    visitor = visit(address, "op")
+    page = visitor.go("queue?name=spool")
+    page.get_by_role("button", name="Republish lost…").click()
+    page.get_by_role("dialog").get_by_label("Older than").fill("1h")
+    confirm(page, "Audit and republish", "the broker's disk was lost", seconds=180)
+    following = page.locator("#following")
+    expect(following).to_contain_text("2 put back", timeout=120_000)
+    assert sorted(names(cli)) == ["lost-1", "lost-2"]
+    decisions = cli.json("decisions", "list", "--queue", "spool")
+    assert "the broker's disk was lost" in {one["reason"] for one in decisions}
+    assert visitor.complaints == []
+
+
+def test_mails_set_aside_are_released_and_discarded(address, visit, cli, fresh, stores):
+    quarantine = Quarantine(stores, SPOOL, system_clock)
+    aside = [(timedelta(hours=2), mail(name)) for name in ("good", "bad", "unsure")]
+    for item in enqueue(fresh.settings, "spool", aside):
+        hour = timedelta(hours=1)
+        holder = Holder("host:1:abc", "loaded", system_clock() - hour, hour)
+        decided = Decided("closed", "held for 1h, allowed are 10m", "tester")
+        quarantine.settle(quarantine.keep(item, holder, decided))
+    visitor = visit(address, "op")
+    page = visitor.go("queue?name=spool&tab=stuck")
+    following, tab = page.locator("#following"), page.locator("#tab")
+    expect(tab.locator("tbody tr")).to_have_count(3)
+
+    page.get_by_label("Tick good").check()
+    page.get_by_role("button", name="Release…").click()
+    confirm(page, "Release", "the next hop is back")
+    expect(following).to_contain_text("1 released", timeout=60_000)
+    expect(tab.locator("tbody tr")).to_have_count(2)
+    expect(tile(page, "waiting")).to_have_text("1")
+    assert names(cli) == ["good"]
+
+    page.get_by_label("Tick bad").check()
+    page.get_by_role("button", name="Discard…").click()
+    confirm(page, "Discard", "a virus")
+    expect(following).to_contain_text("1 discarded", timeout=60_000)
+    expect(tab.locator("tbody tr")).to_have_count(1)
+    assert [one.name for one in quarantine.waiting()] == ["unsure"]
+    assert names(cli) == ["good"]
+    assert visitor.complaints == []
+
+
+def test_nothing_ticked_acts_on_nothing(address, visit, fresh, stores):
+    quarantine = Quarantine(stores, SPOOL, system_clock)
+    (item,) = enqueue(fresh.settings, "spool", [(timedelta(hours=2), mail("aside"))])
+    holder = Holder("host:1:abc", "loaded", system_clock(), timedelta(hours=1))
+    quarantine.settle(quarantine.keep(item, holder, Decided("closed", "held for 1h", "tester")))
+    visitor = visit(address, "op")
+    page = visitor.go("queue?name=spool&tab=stuck")
+    page.get_by_role("button", name="Discard…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("all of them")
+    dialog.get_by_role("button", name="Discard", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("give the ids of mails in quarantine")
+    assert [one.name for one in quarantine.waiting()] == ["aside"]
+
+
+def test_the_figures_above_the_list_are_those_after_the_act(address, visit, fresh):
+    enqueue(fresh.settings, "spool", [(timedelta(minutes=5), mail(f"m{n}")) for n in (1, 2, 3)])
+    visitor = visit(address, "op")
+    page = visitor.go("queue?name=spool&mail=m1")
+    expect(tile(page, "waiting")).to_have_text("3")
+    page.get_by_role("button", name="Delete…").click()
+    confirm(page, "Delete: 1 mail", "a test")
+    expect(page.locator("#following")).to_contain_text("1 deleted", timeout=30_000)
+    expect(tile(page, "waiting")).to_have_text("2")
+    assert page.url.endswith("mail=m1")
+    assert visitor.complaints == []
