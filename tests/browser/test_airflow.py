@@ -68,6 +68,7 @@ def cockpit(page, airflow):
 def picture(page, name: str) -> None:
     """Keep what is seen, where somebody asks for it."""
     if folder := os.environ.get("MAILSLICE_TEST_SCREENSHOTS"):
+        page.wait_for_timeout(1500)  # Airflow draws its frames anew
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
@@ -171,7 +172,7 @@ def test_dead_letters_are_redriven_by_the_button(airflow, stores, page, fresh_mo
     dialog.locator("[name=redrive]").check()
     dialog.get_by_role("button", name="Start").click()
     following = frame.locator("#following")
-    expect(following).to_contain_text("success", timeout=240_000)
+    expect(following).to_contain_text("success", timeout=480_000)
     report = Ledger(stores, fresh_module.settings).last("dead_letters", queue)
     assert (report["status"], report["applied"], report["who"]) == ("done", 2, "admin")
     with open_queue(queue, fresh_module.settings) as opened:

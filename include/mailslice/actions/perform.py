@@ -262,7 +262,8 @@ def _republish(
     params = {"audit": audit["run"], "accept_duplicates": deed.accept_duplicates}
     report = run("republish_lost", deed.run, params)
     count = int(report["nbRequeuedMails"])
-    outcome.counts = {"republished": count}
+    doubtful = 0 if deed.accept_duplicates else int(audit["verdicts"].get("lost or ghost") or 0)
+    outcome.counts = {"republished": count, "mayBeDelivered": doubtful}
     outcome.information = {"nbRequeuedMails": count, "run": report["run"]}
 
 

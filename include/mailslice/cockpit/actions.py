@@ -45,16 +45,8 @@ _COUNTS = {
     "already": "brought back before",
     "mayBeDelivered": "perhaps delivered",
 }
-_ALWAYS = {
-    "deleted",
-    "retried",
-    "moved",
-    "delayed",
-    "undeleted",
-    "released",
-    "discarded",
-    "republished",
-}
+_ALWAYS = {*("deleted", "retried", "moved", "delayed", "undeleted", "released", "discarded")}
+_ALWAYS |= {"republished"}
 _LOOKING = 2
 """Previews that are made at one time: each may read for ten seconds."""
 
@@ -104,6 +96,8 @@ class Actions:
         if settings.admin.reason_required and not reason:
             raise BadInput("a reason is missing: MAILSLICE_ADMIN_REASON_REQUIRED asks for one")
         conf = {**_conf(request), "reason": reason or None}
+        if request.action is MailAction.REPUBLISH and asked.get("accept_duplicates") is True:
+            conf["accept_duplicates"] = True
         if request.action not in WITHOUT_PREVIEW:
             conf["digest"] = str(asked.get("digest") or "")
             previewed(artifacts(settings), request, conf["digest"], self._facts.now)

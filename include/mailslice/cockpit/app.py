@@ -269,17 +269,21 @@ class Pages:
         points = self._facts.trend(self._require(name).queue)
         return self.render("spark.html", **views.spark(points))
 
-    def maintenance(self, request: Request) -> HTMLResponse:
-        """Every duty: schedule, last run, what it did."""
+    def maintenance(self, request: Request, duty: Text = "") -> HTMLResponse:
+        """Every duty: schedule, last run, what it did; with `duty` its runs over time."""
         runs, schedules = self._facts.known("runs", views.all_runs), self._schedules()
+        of_duty = runs
+        if duty in names():
+            of_duty = self._facts.known(("runs", duty), lambda stores: views.runs_of(stores, duty))
         return self.render(
             "maintenance.html",
             view="maintenance",
             may=request.state.rights,
             duties=views.duties(self._dag_of, schedules, runs.value or []),
             questions=[one for schedule in schedules.values() for one in schedule.questions],
-            runs=(runs.value or [])[: views.NEWEST],
-            last=runs,
+            runs=(of_duty.value or [])[: views.NEWEST * (10 if duty else 1)],
+            last=of_duty,
+            duty=duty,
         )
 
     def form(self, duty: Text) -> HTMLResponse:
@@ -380,7 +384,8 @@ def _tab(
         return views.slices(one)
     of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
     last = facts.known((tab, one.queue), lambda stores: of_stores[tab](stores, one.queue))
-    return {"runs": [], "workers": [], "stuck": [], **(last.value or {}), "last": last}
+    empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "letters": None}
+    return {**empty, **(last.value or {}), "last": last}
 
 
 def _guard_writes(app: FastAPI) -> None:

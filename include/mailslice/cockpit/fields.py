@@ -14,6 +14,7 @@ from mailslice.model.durations import format_duration
 DRY_RUN = "dry_run"
 READ_ONLY = {"queue_size", "queue_audit"}
 """Duties whose plan changes nothing: nobody is asked before they go on."""
+_APPROVE = "ask a person before apply, who sees the plan; no answer is no"
 _GIVEN_BY_AIRFLOW = {"slices_from", "slices_before", "time_limit"}
 
 
@@ -28,15 +29,6 @@ class FormField:
     value: Any = ""
     default: str = ""
     choices: tuple[str, ...] = ()
-
-
-_APPROVE = FormField(
-    "approve",
-    "Approve",
-    "ask a person before apply, who sees the plan; no answer is no",
-    "boolean",
-    value=False,
-)
 
 
 def fields(entry: DutyEntry) -> list[FormField]:
@@ -55,7 +47,7 @@ def fields(entry: DutyEntry) -> list[FormField]:
         if kind == "boolean":
             found.append(FormField(name, title, text, kind, name == DRY_RUN or default))
             if name == DRY_RUN and entry.name not in READ_ONLY:
-                found.append(_APPROVE)
+                found.append(FormField("approve", "Approve", _APPROVE, kind, value=False))
         else:
             choices = tuple(value for each in types for value in _choices(each))
             found.append(FormField(name, title, text, kind, "", _shown(default), choices))

@@ -49,6 +49,7 @@ class Renderer:
             "ago": ago,
             "span": span,
             "moment": moment,
+            "time": datetime.fromisoformat,
             "heat": heat,
             "dag": dag_of,
             "health_class": lambda health: _HEALTH_CLASSES.get(health, "bad"),

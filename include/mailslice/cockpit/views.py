@@ -15,7 +15,7 @@ from mailslice.cockpit.mails import mail_lines, moment_of
 from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
 from mailslice.maintenance.artifacts import artifacts, iso, plain
 from mailslice.maintenance.health import Health
-from mailslice.maintenance.overview import QueueOverview
+from mailslice.maintenance.overview import QueueOverview, newest_reports
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
@@ -179,15 +179,17 @@ def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
 
 
 def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
-    """Mails in quarantine, the oldest first. Creates no table."""
+    """Mails in quarantine, and `letters`, the newest report of dead_letters. Creates no table."""
     from mailslice.admin.quarantine import Quarantine
     from mailslice.model.clock import system_clock
     from mailslice.stores.cassandra.own import QuarantineTable
 
+    letters = newest_reports(stores, queue, ["dead_letters"]).get("dead_letters")
     if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
-        return {"stuck": []}
+        return {"letters": letters}
     waiting = Quarantine(stores, queue, system_clock).waiting()
-    return {"stuck": sorted(waiting, key=lambda mail: (mail.since, mail.enqueue_id))}
+    in_order = sorted(waiting, key=lambda mail: (mail.since, mail.enqueue_id))
+    return {"stuck": in_order, "letters": letters}
 
 
 def history(stores: Stores, queue: QueueName) -> dict[str, Any]:
@@ -206,11 +208,11 @@ def all_runs(stores: Stores) -> list[dict[str, Any]]:
     return [run_line(json.loads(row.report)) for row in rows]
 
 
-def runs_of(stores: Stores, duty: str, dag_run: str) -> list[dict[str, Any]]:
-    """The reports of one Airflow run, one a queue."""
+def runs_of(stores: Stores, duty: str, dag_run: str | None = None) -> list[dict[str, Any]]:
+    """The reports of one Airflow run, one a queue; without one the newest of the duty."""
     runs = stores.existing_runs()
     rows = runs.list(duty, None, NEWEST * 10) if runs else []
-    return [run_line(json.loads(row.report)) for row in rows if row.dag_run == dag_run]
+    return [run_line(json.loads(row.report)) for row in rows if dag_run in {None, row.dag_run}]
 
 
 def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,8 +221,9 @@ def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{
             name: report.get(name)
-            for name in ("run", "dagRun", "duty", "queue", "status", "message", "applied", "who")
+            for name in ("run", "dagRun", "duty", "queue", "status", "message", "applied", "bytes")
         },
+        "who": report.get("who"),
         "reason": report.get("reason"),
         "started": started,
         "lasted": finished - started if started and finished else None,

@@ -73,16 +73,16 @@ class QueueOverview:
     size: int | None
     size_at: datetime | None
     oldest: datetime | None
-    ready: int | None
-    unacknowledged: int | None
-    delayed: int | None
-    parked: int | None
-    dead_letters: int | None
-    consumers: int | None
-    enqueue_rate: float | None
-    deliver_rate: float | None
-    workers: int | None
-    reports: Mapping[str, Report]
+    ready: int | None = None
+    unacknowledged: int | None = None
+    delayed: int | None = None
+    parked: int | None = None
+    dead_letters: int | None = None
+    consumers: int | None = None
+    enqueue_rate: float | None = None
+    deliver_rate: float | None = None
+    workers: int | None = None
+    reports: Mapping[str, Report] = field(default_factory=dict)
     holds: tuple[Hold, ...] = ()
     unanswered: Mapping[str, str] = field(default_factory=dict)
 
@@ -149,15 +149,6 @@ def last_reported(stores: Stores, problem: str) -> list[QueueOverview]:
                 size=counted.size if counted else None,
                 size_at=counted.at if counted else None,
                 oldest=counted.oldest if counted else None,
-                ready=None,
-                unacknowledged=None,
-                delayed=None,
-                parked=None,
-                dead_letters=None,
-                consumers=None,
-                enqueue_rate=None,
-                deliver_rate=None,
-                workers=None,
                 reports=reports,
                 unanswered={"RabbitMQ": problem},
             )

@@ -172,3 +172,11 @@ def test_a_queue_that_is_new_is_looked_for_before_it_is_said_to_be_none(world):
     world.gives = [WELL, new]
     assert facts.queue("new") == new
     assert facts.queue("none") is None
+
+
+def test_after_an_act_the_next_page_has_the_figures_of_now(world, facts):
+    facts.snapshot()
+    world.gives = [replace(WELL, size=3)]
+    assert [one.size for one in facts.snapshot().queues] == [7], "one look is for several viewers"
+    facts.expire()
+    assert [one.size for one in facts.snapshot().queues] == [3]

@@ -9,7 +9,7 @@ from fastapi import HTTPException
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from mailslice.cockpit.app import POSTS, ROUTES, STATIC, Schedule, cockpit
+from mailslice.cockpit.app import POSTS, ROUTES, STATIC, PlanQuestion, Schedule, cockpit
 from mailslice.cockpit.data_docs import docs_path, safe_path, with_way_back
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
@@ -239,13 +239,22 @@ def test_a_form_has_the_params_of_the_duty_and_begins_as_a_dry_run(client):
     text = client.get("/form?duty=queue_cleanup").text
     assert re.search(r'name="dry_run" data-kind="boolean" checked', text)
     assert 'name="grace"' in text
+    assert re.search(r'name="approve" data-kind="boolean" >', text)
+    assert 'name="approve"' not in client.get("/form?duty=queue_size").text
     assert 'name="time_limit"' not in text
 
 
-def test_maintenance_says_schedule_and_pause(facts):
-    known = {"queue_size": Schedule("*/15 * * * *", paused=True, next=None)}
+def test_maintenance_says_schedule_pause_and_which_plans_wait_for_a_person(facts):
+    path = "dags/queue_cleanup/runs/r%3A1/tasks/approve/mapped/0/required_actions"
+    asks = PlanQuestion("queue_cleanup: apply the plan of queue '<b>'?", NOW, path)
+    known = {
+        "queue_size": Schedule("*/15 * * * *", paused=True, next=None),
+        "queue_cleanup": Schedule("15 2 * * *", paused=False, next=None, questions=(asks,)),
+    }
     app = cockpit(facts, dict.fromkeys(Right, lambda: None), schedules=lambda: known)
     text = TestClient(app).get("/maintenance").text
+    assert f'data-airflow="{path}" href="../{path}"' in text
+    assert "apply the plan of queue &#39;&lt;b&gt;&#39;?" in text
     assert "*/15 * * * *" in text
     assert ">paused<" in text
     assert "Airflow does not know it" in text

@@ -55,7 +55,10 @@ async function result(queue, run) {
 async function act(form) {
   const said = form.querySelector(".problem[hidden], .problem:last-of-type");
   const conf = JSON.parse(form.dataset.act);
-  for (const field of form.querySelectorAll("[name]")) if (field.value.trim()) conf[field.name] = field.value.trim();
+  for (const field of form.querySelectorAll("[name]")) {
+    if (field.type === "checkbox") conf[field.name] = field.checked;
+    else if (field.value.trim()) conf[field.name] = field.value.trim();
+  }
   if ("ticked" in form.dataset) conf.ids = chosen();
   const submit = form.querySelector("[type=submit]");
   submit.disabled = true;
