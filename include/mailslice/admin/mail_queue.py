@@ -185,11 +185,7 @@ class MailQueue:
         )
 
     def _matching(
-        self,
-        live: LiveRows,
-        mail_filter: MailFilter,
-        at_a_time: int,
-        after: Position | None = None,
+        self, live: LiveRows, mail_filter: MailFilter, at_a_time: int, after: Position | None = None
     ) -> Iterator[ViewRow]:
         """A name is only in the buckets that it had under the configurations so far. Of slices only
         the ids that are asked for are read, where they are few.
@@ -203,8 +199,7 @@ class MailQueue:
         if ids is not None and len(ids) <= _FEW_IDS:
             wanted = sorted(ids)
             live = replace(
-                live,
-                survivors={one.slice_start: wanted for one in live.partitions(now, buckets)},
+                live, survivors={one.slice_start: wanted for one in live.partitions(now, buckets)}
             )
         candidates = live.ids(now, buckets, mail_filter.latest(now), after)
         if ids is not None:

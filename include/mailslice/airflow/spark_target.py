@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks import spark_submit
 from pydantic import TypeAdapter, ValidationError
 
-from mailslice.engine.spark_conf import (
-    PY_FILES,
-    SMALL,
-    added,
-    is_local,
-    on_loopback,
-    zip_package,
-)
+from mailslice.engine.spark_conf import PY_FILES, SMALL, added, is_local, on_loopback, zip_package
 from mailslice.maintenance.submission import SETTINGS_FILE, write_settings
 from mailslice.model.errors import BadInput, BadSetting
 from mailslice.model.settings import Settings

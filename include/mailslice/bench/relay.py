@@ -139,7 +139,4 @@ def _rate(
         began, cpu = time.perf_counter(), time.process_time()
         list(threads.map(send, range(mails)))
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    return {
-        "mailsPerSecond": round(mails / seconds, 1),
-        "cpuMsAMail": round(1000 * cpu / mails, 2),
-    }
+    return {"mailsPerSecond": round(mails / seconds, 1), "cpuMsAMail": round(1000 * cpu / mails, 2)}

@@ -121,10 +121,5 @@ def _row_of(queue: str, row: "DecisionRow") -> dict[str, object]:
         "name": row.name,
         "run": row.run or None,
         "by": row.verdict,
-        "facts": {
-            "stage": row.stage,
-            "worker": row.worker,
-            "age": row.age,
-            "attempt": row.attempt,
-        },
+        "facts": {"stage": row.stage, "worker": row.worker, "age": row.age, "attempt": row.attempt},
     }

@@ -52,8 +52,7 @@ QueueOption = Annotated[
     queue_option("Name of a mail queue. Duties that are about all queues ignore it and say so."),
 ]
 Param = Annotated[
-    list[str] | None,
-    option("--param NAME=VALUE", "A param of the duty, as its option gives it."),
+    list[str] | None, option("--param NAME=VALUE", "A param of the duty, as its option gives it.")
 ]
 Run = Annotated[
     str | None,

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mailslice.cli.arguments import (
-    Queue,
-    Reason,
-    Sender,
-    address,
-    duration,
-    option,
-    queue_option,
-)
+from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option, queue_option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
@@ -138,14 +130,11 @@ def enqueue(
     recipient: Annotated[
         list[str] | None,
         option(
-            "--recipient ADDRESS",
-            "Envelope recipient; give it several times for several.",
-            address,
+            "--recipient ADDRESS", "Envelope recipient; give it several times for several.", address
         ),
     ] = None,
     name: Annotated[
-        str | None,
-        option("--name NAME", "Name of the mail; a unique one is made when not given."),
+        str | None, option("--name NAME", "Name of the mail; a unique one is made when not given.")
     ] = None,
     state: Annotated[str, option("--state PROCESSOR", "James' processor.")] = "root",
     delay: Annotated[

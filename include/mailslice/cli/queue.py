@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mailslice.cli import shapes
-from mailslice.cli.arguments import (
-    DryRun,
-    Limit,
-    NoUndo,
-    Queue,
-    Reason,
-    Yes,
-    count,
-    moment,
-    option,
-)
+from mailslice.cli.arguments import DryRun, Limit, NoUndo, Queue, Reason, Yes, count, moment, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import (

@@ -10,14 +10,7 @@ from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes, duration,
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
-from mailslice.cli.queue_session import (
-    confirm,
-    need_yes,
-    open_queue,
-    record,
-    run,
-    who,
-)
+from mailslice.cli.queue_session import confirm, need_yes, open_queue, record, run, who
 from mailslice.cli.selection import MailOptions
 from mailslice.model.clock import system_clock
 from mailslice.model.delay_levels import LONGEST_DELAY
@@ -44,12 +37,7 @@ AcceptDuplicates = Annotated[
 
 @command(app, "retry")
 def retry(
-    out: Output,
-    queue: Queue,
-    *,
-    mails: MailOptions,
-    dry_run: DryRun = False,
-    reason: Reason = None,
+    out: Output, queue: Queue, *, mails: MailOptions, dry_run: DryRun = False, reason: Reason = None
 ) -> None:
     """Try delayed mails now: all of them, or those for which all that is given holds.
 

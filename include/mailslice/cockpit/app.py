@@ -165,11 +165,7 @@ class Pages:
     """What each route answers."""
 
     def __init__(
-        self,
-        facts: Facts,
-        dag_of: Callable[[str], str],
-        schedules: Schedules,
-        start: Start | None,
+        self, facts: Facts, dag_of: Callable[[str], str], schedules: Schedules, start: Start | None
     ) -> None:
         self._facts = facts
         self._actions = Actions(facts, start)
@@ -186,12 +182,7 @@ class Pages:
         return self.render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
 
     def queue(
-        self,
-        request: Request,
-        wanted: Wanted,
-        name: Text,
-        tab: Text = "mails",
-        after: Text = "",
+        self, request: Request, wanted: Wanted, name: Text, tab: Text = "mails", after: Text = ""
     ) -> HTMLResponse:
         """One queue: its figures, and one of TABS."""
         one = self._require(name)

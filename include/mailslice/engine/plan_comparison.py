@@ -219,11 +219,7 @@ def read_after(
 
 
 def _after(
-    key: PlanKey,
-    pages: Iterator[tuple[Ids, Times]],
-    marks: Marks,
-    reader: PlanReader,
-    made_us: int,
+    key: PlanKey, pages: Iterator[tuple[Ids, Times]], marks: Marks, reader: PlanReader, made_us: int
 ) -> UnmarkedPartition:
     import numpy as np
 

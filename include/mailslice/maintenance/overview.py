@@ -107,10 +107,7 @@ class _MailCount:
 
 
 def overview(
-    stores: Stores,
-    clock: Clock,
-    queues: Sequence[QueueName] | None = None,
-    most: Most = Most(),
+    stores: Stores, clock: Clock, queues: Sequence[QueueName] | None = None, most: Most = Most()
 ) -> list[QueueOverview]:
     """The queues, the worst first. Raises StoreUnavailable without RabbitMQ.
 

@@ -45,9 +45,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        state: WorkerState,
-        received: Callable[[], Iterable[tuple[QueuedMail, Message]]],
+        self, state: WorkerState, received: Callable[[], Iterable[tuple[QueuedMail, Message]]]
     ) -> None:
         self._state = state
         self._context = context = state.context

@@ -110,10 +110,7 @@ async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_ru
 
 
 async def deliver_due(
-    worker: QueueWorker,
-    ids: Iterable[EnqueueId],
-    *,
-    patience: timedelta = _PATIENCE,
+    worker: QueueWorker, ids: Iterable[EnqueueId], *, patience: timedelta = _PATIENCE
 ) -> int:
     """Waits until these mails are in the work queue; how many are not within `patience`.
 

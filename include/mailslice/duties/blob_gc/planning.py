@@ -158,10 +158,7 @@ def require_bucket(run: Run, blobs: BlobStore, grace: timedelta) -> None:
 
 
 def _listed(
-    run: Run,
-    spark: Session,
-    frames: ExitStack,
-    key_ranges: Callable[[BlobStore], list[KeyRange]],
+    run: Run, spark: Session, frames: ExitStack, key_ranges: Callable[[BlobStore], list[KeyRange]]
 ) -> tuple[list[KeyRange] | None, Dataset, list[str]]:
     """Ranges of keys (None: an inventory), the bucket's blobs, the folders of kept copies."""
     settings, inventory_path = run.settings, run.params(Params).inventory

@@ -151,10 +151,7 @@ class CounterPlan(Plan):
         return sorted(run.read_rows(self.drifts, Drift), key=lambda drift: drift.order)
 
     def read_differences(
-        self,
-        run: Run,
-        kinds: Collection[str] = KINDS,
-        mailboxes: Collection[UUID] | None = None,
+        self, run: Run, kinds: Collection[str] = KINDS, mailboxes: Collection[UUID] | None = None
     ) -> Iterator[Difference]:
         """Rows of these kinds and mailboxes (None: all), streamed. Raises PlanRefused."""
         import pyarrow as pa

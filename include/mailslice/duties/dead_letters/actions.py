@@ -252,11 +252,7 @@ class LetterWork:
         """
         item = codec.decode(message.body)
         partition = add_row(
-            self.run.stores,
-            self.run.queue,
-            item,
-            self.lookups.view,
-            self.run.clock(),
+            self.run.stores, self.run.queue, item, self.lookups.view, self.run.clock()
         )
         crash.point("apply:after-row")
         return partition

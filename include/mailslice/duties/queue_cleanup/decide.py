@@ -116,10 +116,7 @@ def new_browse_start(
 
 
 def new_content_start(
-    stored: datetime | None,
-    oldest_row: datetime | None,
-    browse_start: datetime,
-    window: timedelta,
+    stored: datetime | None, oldest_row: datetime | None, browse_start: datetime, window: timedelta
 ) -> datetime | None:
     """Where contentStart may go, or None when it stays.
 

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
-from mailslice.duties.queue_cleanup.view import (
-    range_of,
-    slices_to_read,
-    starts_of,
-    tables_of,
-)
+from mailslice.duties.queue_cleanup.view import range_of, slices_to_read, starts_of, tables_of
 from mailslice.engine.errors import unreadable
 from mailslice.engine.mark_deletion import halves_of
 from mailslice.engine.partition_scan import PartitionName, micros, millis

@@ -116,11 +116,7 @@ def move_browse_start(
 
 
 def move_content_start(
-    stores: Stores,
-    queue: QueueName,
-    oldest_row: datetime | None,
-    window: timedelta,
-    clock: Clock,
+    stores: Stores, queue: QueueName, oldest_row: datetime | None, window: timedelta, clock: Clock
 ) -> Moved:
     """Raise contentStart to the oldest slice with a row, never after browseStart as it is now."""
     table, now = stores.tables.content_starts, micros(clock())

@@ -160,11 +160,7 @@ def not_repaired(repairs: Iterable[TableRepair], now: datetime, params: Params) 
 
 
 def _why(
-    mib: Mapping[str, int] | None,
-    waits: int,
-    last: datetime | None,
-    now: datetime,
-    params: Params,
+    mib: Mapping[str, int] | None, waits: int, last: datetime | None, now: datetime, params: Params
 ) -> str | None:
     """Why the node is due; None when it is not, or cannot be asked."""
     if mib is None or (waits < params.least * 2**20 and not params.force):

@@ -18,12 +18,7 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import (
-    BadSetting,
-    MailsliceError,
-    SlowDown,
-    StoreUnavailable,
-)
+from mailslice.model.errors import BadSetting, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings
 from mailslice.stores.blobs.key_ranges import inside, prefix_of

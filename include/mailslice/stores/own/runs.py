@@ -77,10 +77,7 @@ class Runs:
         return [_ROWS.of_mapping(row) for row in self._records.rows(key, limit)]
 
     def newest(
-        self,
-        each: int,
-        duties: Iterable[str] | None = None,
-        queues: Sequence[QueueName] = (),
+        self, each: int, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
     ) -> Iterable[Sequence[RunRow]]:
         """The newest rows of each of these duties and queues that has any, at most so many of
         each, newest first; without duties of all that there are.

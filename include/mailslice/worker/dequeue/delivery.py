@@ -14,10 +14,7 @@ from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import EnqueueId, QueuedMail
-from mailslice.model.names import (
-    HEADER_FAILURES,
-    HEADER_THROTTLED,
-)
+from mailslice.model.names import HEADER_FAILURES, HEADER_THROTTLED
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.dequeue.dead_letters import dead_letter

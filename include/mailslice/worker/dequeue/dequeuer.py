@@ -39,11 +39,7 @@ class Deliveries:
         self._give_up_after = give_up_after
         self._slots = Slots()
         self._preparer = Preparer(
-            state,
-            self._slots,
-            prefetch,
-            on_trouble=self._troubled,
-            on_fine=self._fine,
+            state, self._slots, prefetch, on_trouble=self._troubled, on_fine=self._fine
         )
         self._stopped = False
         self._connected = False

@@ -18,12 +18,7 @@ from dataclasses import dataclass
 from mailslice.codec.headers import count_in
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable
-from mailslice.model.names import (
-    HEADER_DELIVERY_COUNT,
-    HEADER_FAULTS,
-    HEADER_PARKED,
-    PARK_SECONDS,
-)
+from mailslice.model.names import HEADER_DELIVERY_COUNT, HEADER_FAULTS, HEADER_PARKED, PARK_SECONDS
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext

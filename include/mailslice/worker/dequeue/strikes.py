@@ -97,9 +97,7 @@ class Isolation:
     """
 
     def __init__(
-        self,
-        in_handlers: InHandlers | None = None,
-        struck: Callable[[], Struck] = Struck,
+        self, in_handlers: InHandlers | None = None, struck: Callable[[], Struck] = Struck
     ) -> None:
         self._in_handlers = in_handlers
         self._struck = struck

@@ -144,10 +144,7 @@ def _exit_now(code: int = 0) -> None:
 
 
 async def _consume(
-    task: ConsumerTask,
-    link: ParentLink,
-    in_handlers: InHandlers,
-    events: EventLog | None = None,
+    task: ConsumerTask, link: ParentLink, in_handlers: InHandlers, events: EventLog | None = None
 ) -> int:
     """Consumes until stopped; the number of handlers that did not end in time."""
     # Imported late: prometheus-client reads its environment at import, and the parent needs neither

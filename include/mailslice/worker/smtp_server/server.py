@@ -54,11 +54,7 @@ def run_smtp_in(
     liveness.started(0, os.getpid())
     health = contextlib.ExitStack()
     if port := settings.smtp_in.health_port:
-        pages = {
-            "/livez": liveness.livez,
-            "/readyz": liveness.readyz,
-            "/metrics": metrics.page,
-        }
+        pages = {"/livez": liveness.livez, "/readyz": liveness.readyz, "/metrics": metrics.page}
         server = HealthServer(settings.worker.health_host, port, pages)
         health.callback(server.stop)
         server.start()
