@@ -87,6 +87,11 @@ IMPATIENT = {
 """Of the processes whose roads break. Tables are made and books read with the usual patience."""
 
 
+BACK_OFF = {"MAILSLICE_WORKER_BACK_OFF_BASE": "2s", "MAILSLICE_WORKER_BACK_OFF_CAP": "30s"}
+"""A message of a mail that was cleared waits in its delay level until it is due. With the default
+pauses the fifth attempt is due after eight minutes, later than any drain."""
+
+
 def variant(rng: random.Random) -> dict[str, str]:
     """Settings of this walk: each seed walks over another kind of queue."""
     quorum = rng.random() < 0.5
@@ -152,6 +157,7 @@ class Walk:
         ports = {store: proxy.port for store, proxy in self.proxies.items()}
         return self.direct.but(
             **IMPATIENT,
+            **BACK_OFF,
             MAILSLICE_CASSANDRA_CONTACT_POINTS="127.0.0.1",
             MAILSLICE_CASSANDRA_PORT=str(ports["cassandra"]),
             MAILSLICE_RABBITMQ_URL=rabbit._replace(
