@@ -30,7 +30,7 @@ from tests.ports import free_port, free_ports
 PYTHON = "./environment/bin/python"
 BASE_PYTHON = "/usr/bin/python3.11"
 """On every node: the Python of an archive is a link to it."""
-UNUSED = re.compile(r"/(?:tests|include|typing|botocore/data/(?!s3\b)[^/.]+)$")
+UNUSED = re.compile(r"/(?:tests|include|botocore/data/(?!s3\b)[^/.]+)$")
 """Folders that no executor reads. YARN starts a `chmod` for each file of an archive."""
 MOUNTS = 'for folder in $HIDDEN; do mount -t tmpfs none "$folder" || exit 1; done; exec "$@"'
 
