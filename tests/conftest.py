@@ -195,6 +195,8 @@ class _Places:
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             schema_metadata_enabled=False,
             token_metadata_enabled=False,
+            connect_timeout=30,
+            control_connection_timeout=30,
         )
         self._session = self._cluster.connect()
         self._keyspaces = KeyspacePool(self._session, stack)

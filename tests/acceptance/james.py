@@ -25,8 +25,11 @@ class James:
     def __init__(self, env: dict[str, str], queue: str) -> None:
         self.env, self.queue = env, queue
         hosts = env["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(",")
-        self.cluster = Cluster(hosts, port=int(env["MAILSLICE_CASSANDRA_PORT"]))
+        port = int(env["MAILSLICE_CASSANDRA_PORT"])
+        # Cassandra is cold at the first tests of a run.
+        self.cluster = Cluster(hosts, port=port, connect_timeout=30, control_connection_timeout=30)
         self.cql = self.cluster.connect()
+        self.cql.default_timeout = 60
         self.cql.set_keyspace(env["MAILSLICE_CASSANDRA_KEYSPACE"])
         self.amqp = pika.BlockingConnection(pika.URLParameters(env["MAILSLICE_RABBITMQ_URL"]))
         self.channel = self.amqp.channel()

@@ -14,7 +14,8 @@ FUTURE = 9 * 10**15
 @pytest.fixture
 def session(stack: Mapping[str, str]) -> Iterator[Any]:
     hosts = stack["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(",")
-    cluster = Cluster(hosts, port=int(stack["MAILSLICE_CASSANDRA_PORT"]))
+    port = int(stack["MAILSLICE_CASSANDRA_PORT"])
+    cluster = Cluster(hosts, port=port, connect_timeout=30, control_connection_timeout=30)
     session = cluster.connect()
     session.default_timeout = 60
     yield session
