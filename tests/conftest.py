@@ -40,6 +40,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits long begins first: at the end the other processes would have nothing to do."""
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Mails hold bytes that are no text; what a test printed of them must still pass from a test

@@ -29,6 +29,8 @@ from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.test_faults import CONTENT, next_of, through
 
+pytestmark = pytest.mark.waits
+
 LIMIT = 2
 
 

@@ -19,6 +19,8 @@ from mailslice.worker.io.context import QueueContext, Tuning
 from tests.services.worker.conftest import Place4Queue, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
+pytestmark = pytest.mark.waits
+
 LENGTH = 5.0
 OFTEN = Tuning(lease_check=0.2)
 LONGER = 20.0

@@ -15,6 +15,8 @@ from mailslice.worker import open_worker
 from tests.services.worker.conftest import Place4Queue, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
+pytestmark = pytest.mark.waits
+
 
 async def test_a_pause_is_kept_by_another_process_too(
     spool: Place4Queue, monkeypatch: pytest.MonkeyPatch

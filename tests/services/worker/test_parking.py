@@ -25,6 +25,7 @@ from tests.services.worker.marks_away import Away, MarksAway
 from tests.services.worker.refusing import Refusing
 from tests.services.worker.test_faults import CONTENT, next_of, through
 
+pytestmark = pytest.mark.waits
 MAILS, BAD = 120, 40
 
 

@@ -93,7 +93,7 @@ class DelayedRows:
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._next_table_check:
             self._table = await asyncio.to_thread(
-                DelayedMails.existing, self._context.stores.cassandra, self._context.settings
+                DelayedMails.prepared, self._context.stores.cassandra, self._context.settings
             )
             self._next_table_check = now + _TABLE_CHECK_SECONDS  # a look that failed said nothing
         return self._table is not None

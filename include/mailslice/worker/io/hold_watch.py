@@ -83,17 +83,13 @@ class HoldWatch:
 
     async def _read(self) -> tuple[Hold, ...]:
         if self._table is None:
-            self._table = await asyncio.to_thread(self._opened)
+            self._table = await asyncio.to_thread(
+                Holds.prepared, self._context.stores.cassandra, self._context.settings
+            )
         if self._table is None:
             return ()  # nothing was ever held
         rows = await self._context.bridge.rows(self._table.of_future(self._context.queue))
         return tuple(map(self._table.hold, rows))
-
-    def _opened(self) -> Holds | None:
-        table = Holds.existing(self._context.stores.cassandra, self._context.settings)
-        if table is not None:
-            table.prepare()
-        return table
 
     def _known(self) -> None:
         if self.trouble is not None:

@@ -75,6 +75,14 @@ class OwnTable(Table):
         return known
 
     @classmethod
+    def prepared(cls, session: CassandraSession, settings: Settings) -> Self | None:
+        """As `existing`, for an event loop."""
+        table = cls.existing(session, settings)
+        if table is not None:
+            table.prepare()
+        return table
+
+    @classmethod
     def declaration(cls) -> str:
         """What follows CREATE TABLE and the name."""
         options = f"{cls.OPTIONS} AND " if cls.OPTIONS else ""
