@@ -58,7 +58,7 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
             raise answer
         return answer
 
-    monkeypatch.setattr(delayed_mails.DelayedMails, "existing", look)
+    monkeypatch.setattr(delayed_mails.DelayedMails, "prepared", look)
     context: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
     rows = DelayedRows(context)
     with pytest.raises(StoreUnavailable):
