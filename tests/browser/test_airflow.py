@@ -114,7 +114,7 @@ def test_a_cleanup_is_applied_when_a_person_says_yes(airflow, stores, page, fres
     assert sizes(stores, queue) == [(0, 10), (1, 9)]
     picture(page, "plan-waiting")
     link.click()
-    expect(page.locator("body")).to_contain_text("this plan is applied")
+    expect(page.locator("body")).to_contain_text("this plan is applied", timeout=60_000)
     picture(page, "cleanup-approval")
     page.get_by_role("button", name="Approve").click()
 
