@@ -20,6 +20,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.codec.wildcards import Wildcard
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.overview import QueueOverview
+from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow, parse_enqueue_id
@@ -209,11 +210,14 @@ class _Passing:
     def of(cls, facts: Facts, queue: QueueName, wanted: MailsFilter) -> _Passing:
         """Raises BadInput for what cannot be asked, also for verdicts of a queue without audits."""
         audited, ids = _audited(facts, queue, wanted.verdict) if wanted.verdict else (None, None)
+        within = parse_duration(wanted.due, "due") if wanted.due else None
+        if within is not None and within > LONGEST_DELAY:
+            raise BadInput(f"due: {wanted.due!r} is not allowed; at most 30d is")
         return cls(
             facts.now,
             wanted.parsed(),
             Wildcard(wanted.state, ignore_case=True) if wanted.state else None,
-            facts.now + parse_duration(wanted.due, "due") if wanted.due else None,
+            None if within is None else facts.now + within,
             ids,
             audited,
         )
