@@ -262,9 +262,11 @@ class Pages:
 
     def maintenance(self, request: Request, duty: Text = "") -> HTMLResponse:
         """Every duty: schedule, last run, what it did; with `duty` its runs over time."""
+        if duty:
+            _require_duty(duty)
         runs, schedules = self._facts.known("runs", views.all_runs), self._schedules()
         of_duty = runs
-        if duty in names():
+        if duty:
             of_duty = self._facts.known(("runs", duty), lambda stores: views.runs_of(stores, duty))
         return self.render(
             "maintenance.html",
@@ -279,8 +281,7 @@ class Pages:
 
     def form(self, duty: Text) -> HTMLResponse:
         """The params of a duty as a form. Starting it is Airflow's business."""
-        if duty not in names():
-            raise HTTPException(404, f"duty {duty!r}; known: {', '.join(names())}")
+        _require_duty(duty)
         return self.render("form.html", **views.form(load(duty)))
 
     def preview(self, request: Request, asked: Asked) -> HTMLResponse:
@@ -357,6 +358,11 @@ class Pages:
         if one is None:
             raise HTTPException(404, f"RabbitMQ has no mail queue {name!r}")
         return one
+
+
+def _require_duty(name: str) -> None:
+    if name not in names():
+        raise HTTPException(404, f"duty {name!r}; known: {', '.join(names())}")
 
 
 def _tab(

@@ -225,6 +225,7 @@ def test_without_a_store_and_any_figures_it_is_503_with_the_store(client, look):
         ("/queue?name=spool&tab=none", 404),
         ("/mail?queue=spool&id=none", 400),
         ("/form?duty=none", 404),
+        ("/maintenance?duty=none", 404),
         ("/queue?name=" + "x" * 400, 422),
         ("/docs", 404),
         ("/redoc", 404),
