@@ -22,6 +22,7 @@ MOST_GIVEN = 10_000
 """Ids that one request may name."""
 _LONGEST = 1000
 LEAST_DELAY = timedelta(minutes=1)
+LEAST_HOLD, LONGEST_HOLD = timedelta(seconds=1), timedelta(days=36500)
 
 
 class MailAction(StrEnum):
@@ -135,6 +136,8 @@ class ActionRequest:
         lasts = parse_duration(self.lasts or "", "lasts")
         if delays and not LEAST_DELAY <= lasts <= LONGEST_DELAY:
             raise BadInput(f"delay: lasts={self.lasts!r}; allowed is a time from 1m to 30d")
+        if not LEAST_HOLD <= lasts <= LONGEST_HOLD:
+            raise BadInput(f"hold: lasts={self.lasts!r}; allowed is a time from 1s to 36500d")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ActionRequest:

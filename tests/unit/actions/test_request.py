@@ -53,6 +53,8 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"action": "delay", "lasts": "31d"}, "from 1m to 30d"),
         ({"action": "hold"}, "hold: of the filter domain alone is allowed"),
         ({"action": "hold", "sender": "", "lasts": "soon"}, "soon"),
+        ({"action": "hold", "sender": "", "lasts": "0s"}, "from 1s to 36500d"),
+        ({"action": "hold", "sender": "", "lasts": "99999999d"}, "from 1s to 36500d"),
         ({"action": "release", "sender": "", "domain": "a b"}, "a b"),
         ({"older_than": "soon"}, "older_than"),
         ({"recipient": "nobody"}, "recipient"),
