@@ -22,9 +22,11 @@ _COLUMNS = ("time", "queue", "action", "who", "reason", "mails", "enqueueId", "n
 _LAST = timedelta(days=7)
 _COUNTED = (
     *("retried", "moved", "delayed", "undeleted", "released", "discarded", "deleted", "flushed"),
-    *("enqueued", "handled", "mails"),
+    *("enqueued", "handled", "mails", "republished"),
 )
 """How many mails a decision was about: the first of these facts that it has."""
+_OF_HOLDS = frozenset({"queue hold", "queue release"})
+"""Their counts are of holds, not of mails."""
 _ABOUT = frozenset({"time", "who", "action", "queue", "reason"})
 
 
@@ -76,7 +78,8 @@ def _of_people(
 
 
 def _line_of(at: datetime, decision: Mapping[str, Any]) -> dict[str, object]:
-    counts = (decision[name] for name in _COUNTED if isinstance(decision.get(name), int))
+    names = () if decision.get("action") in _OF_HOLDS else _COUNTED
+    counts = (decision[name] for name in names if isinstance(decision.get(name), int))
     return {
         "time": at,
         "queue": decision.get("queue"),

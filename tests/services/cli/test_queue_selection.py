@@ -5,6 +5,8 @@ from uuid import uuid4
 
 import pytest
 
+from mailslice.maintenance.decision_files import write_decision
+from mailslice.model.clock import system_clock
 from tests.acceptance.command import Cli
 from tests.services.cli.test_queue import add
 
@@ -123,6 +125,26 @@ def test_what_was_done_to_which_mails_and_why_is_listed(cli):
     assert cli.json("decisions", "list", "--queue", "spool", "--until", "1h") == []
     assert cli.json("decisions", "list", "--queue", "other") == []
     assert cli("decisions", "list", "--since", "1h", "--until", "2h", code=2).err
+
+
+def test_mails_are_counted_as_runs_of_airflow_write_them(cli, fresh_module):
+    for action, facts in (
+        ("queue republish", {"republished": 3, "mayBeDelivered": 0}),
+        ("queue hold", {"held": 1}),
+        ("queue release", {"released": 1}),
+        ("queue release_stuck", {"released": 2, "gone": 0}),
+    ):
+        about = {"who": "ada", "queue": cli.spool, "reason": None, "facts": facts}
+        write_decision(fresh_module.settings, system_clock(), action=action, **about)
+    listed = cli.json("decisions", "list", "--queue", "spool", "--since", "1h")
+    counts = {line["action"]: line["mails"] for line in listed}
+    del counts["queue create"]
+    assert counts == {
+        "queue republish": 3,
+        "queue hold": None,
+        "queue release": None,
+        "queue release_stuck": 2,
+    }
 
 
 def test_a_setting_makes_the_reason_required(cli):
