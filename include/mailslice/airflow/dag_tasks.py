@@ -111,6 +111,8 @@ class DagTasks:
             run = run_of_dag(_DUTIES[type_], queue or NO_QUEUE, one.run)
             report = self._report(run)
             about |= {name: report.get(key, 0) for name, key in _FIGURES.get(type_, {}).items()}
+            if type_ is TaskType.COUNTERS:
+                about["failedMailboxes"] = sorted(report.get("failures") or ())
             about |= {"run": run} if report else {}
             error = report.get("message")
         if status is Status.FAILED:

@@ -52,6 +52,18 @@ class Runs:
         self.failed.append((one.run, note))
 
 
+class Reports(Stores):
+    """Has one report, of every run."""
+
+    report = '{"processedMailboxes": 3, "failures": {"m2": "away", "m1": "away"}}'
+
+    def existing_runs(self):
+        return self
+
+    def get(self, _run):
+        return self
+
+
 @pytest.fixture
 def runs():
     return Runs()
@@ -59,8 +71,12 @@ def runs():
 
 @pytest.fixture
 def tasks(runs, tmp_path):
-    settings = Settings(duty=DutySettings(artifacts=str(tmp_path)))
-    facts = Facts(lambda: settings, open_stores=lambda _settings: Stores())
+    return tasks_of(runs, tmp_path, Stores())
+
+
+def tasks_of(runs, path, stores):
+    settings = Settings(duty=DutySettings(artifacts=str(path)))
+    facts = Facts(lambda: settings, open_stores=lambda _settings: stores)
     return DagTasks(runs, facts, lambda name: f"x_{name}")
 
 
@@ -133,6 +149,13 @@ def test_the_state_of_a_run_is_the_status_of_its_task(tasks, runs, state, note, 
     assert answer["additionalInformation"]["sender"] == "a@b.example"
     assert ("error" in answer["additionalInformation"]) is (status is Status.FAILED)
     assert (answer["cancelledFrom"] is not None) is (status is Status.CANCELED)
+
+
+def test_a_recount_names_the_mailboxes_that_failed(runs, tasks, tmp_path):
+    runs.add("failed", dag="x_counter_repair", conf={})
+    assert tasks.get(ID).information["failedMailboxes"] == []
+    about = tasks_of(runs, tmp_path, Reports()).get(ID).information
+    assert (about["processedMailboxes"], about["failedMailboxes"]) == (3, ["m1", "m2"])
 
 
 def test_runs_that_no_script_started_are_no_tasks(tasks, runs):
