@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
 from mailslice.model.durations import parse_duration
-from mailslice.model.errors import TryAgain
+from mailslice.model.errors import BadInput, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.webadmin.answers import instant
 from mailslice.webadmin.queues import Queues
@@ -203,8 +204,10 @@ def _about(one: DagRunState, type_: TaskType) -> dict[str, Any]:
     if type_ is TaskType.DELETE:
         about |= {name: of_literal(one.conf.get(name)) for name in _TEXTS}
     if type_ is TaskType.REPUBLISH:
-        age = parse_duration(str(one.conf.get("older_than") or "0s"), "older_than")
-        about |= {"mailQueue": one.conf.get("queue"), "olderThan": instant(one.queued - age)}
+        about["mailQueue"] = one.conf.get("queue")
+        with suppress(BadInput, OverflowError):  # of a run that no route started
+            age = parse_duration(str(one.conf.get("older_than") or "0s"), "older_than")
+            about["olderThan"] = instant(one.queued - age)
     if type_ is TaskType.BROWSE_START:
         about["mailQueue"] = next(iter(one.conf.get("queues") or ()), None)
     return about

@@ -158,6 +158,14 @@ def test_a_recount_names_the_mailboxes_that_failed(runs, tasks, tmp_path):
     assert (about["processedMailboxes"], about["failedMailboxes"]) == (3, ["m1", "m2"])
 
 
+@pytest.mark.parametrize("age", ["soon", "99999999d"])
+def test_a_run_that_somebody_started_with_a_wrong_age_hides_no_other_task(tasks, runs, age):
+    conf = {"queue": "spool", "action": "republish", "older_than": age}
+    runs.add("failed", run=str(uuid4()), conf=conf)
+    runs.add()
+    assert ID in {task.id for task in tasks.newest()}
+
+
 def test_runs_that_no_script_started_are_no_tasks(tasks, runs):
     runs.add(run="manual__2026-11-23T12:00:00+00:00")
     runs.add(run=str(ID).upper())
