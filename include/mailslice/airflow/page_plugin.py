@@ -89,7 +89,7 @@ class DeploymentPage:
 
 async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
     """Refuses what another site has a browser send with the user's cookie."""
-    if refused := refusal(request, bearer=True):
+    if refused := refusal(request, bounded=True):
         return JSONResponse(Halt(refused[0], INVALID, refused[1]).as_json(), refused[0])
     answer = await call_next(request)
     answer.headers["X-Content-Type-Options"] = "nosniff"

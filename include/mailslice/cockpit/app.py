@@ -389,7 +389,7 @@ def _guard_writes(app: FastAPI) -> None:
     @app.middleware("http")
     async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Headers of every answer; a request that would write is refused unless it comes from this
-        site, as JSON.
+        site, as JSON, or has a bearer token.
         """
         if refused := refusal(request):
             return JSONResponse({"detail": refused[1]}, refused[0])

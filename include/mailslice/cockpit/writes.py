@@ -9,19 +9,22 @@ FOREIGN = "writes need an Origin of this site and the content type application/j
 TOO_LARGE = f"a request has at most {MOST_BODY} bytes, and says how many"
 
 
-def refusal(request: Request, *, bearer: bool = False) -> tuple[int, str] | None:
-    """Status and reason where a write is not this site's own, in JSON; None where it is, or where
-    nothing is written.
+def refusal(request: Request, *, bounded: bool = False) -> tuple[int, str] | None:
+    """Status and reason where a write is not this site's own, in JSON; None where it is, where it
+    has a bearer token, which no browser sends by itself, or where nothing is written.
 
-    `bearer`: a request with a bearer token is let through, which no browser sends by itself.
+    `bounded`: the routes bound the bodies that come with a token themselves.
     """
     if request.method in {"GET", "HEAD"}:
         return None
-    if bearer and has_bearer(request):
+    token = has_bearer(request)
+    if token and bounded:
         return None
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > MOST_BODY or "transfer-encoding" in request.headers:
         return 413, TOO_LARGE
+    if token:
+        return None
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     return None if _same_site(request) and kind == "application/json" else (403, FOREIGN)
 

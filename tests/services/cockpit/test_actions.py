@@ -233,3 +233,14 @@ def test_a_write_of_another_site_or_without_json_is_refused(client, path, header
     given = {"content-type": "application/json", **headers}
     answer = client.post(path, headers=given, content=b'{"action": "clear"}')
     assert answer.status_code in {403, 413}
+
+
+def test_a_script_with_a_token_needs_the_right_alone(cli, client):
+    add(cli, "spam"), add(cli, "good")
+    asked = {"queue": cli.spool, "action": "delete", "name": "spam"}
+    given = {"origin": "", "authorization": "Bearer token"}
+    conf = conf_of(client.post("/preview", headers=given, json=asked))
+    assert client.post("/act", headers=given, json=conf).status_code == 200
+    assert names(cli) == ["good"]
+    huge = {**given, "content-length": "9999999"}
+    assert client.post("/act", headers=huge, content=b"{}").status_code == 413
