@@ -69,7 +69,7 @@ ROUTES = {
 """The right that each route asks for, and the method of Pages that answers."""
 POSTS = frozenset({"/preview", "/act"})
 """Routes that are asked by POST; the others by GET."""
-BUTTONS = frozenset({"/queue", "/mail", "/maintenance", "/preview", "/result"})
+BUTTONS = frozenset({"/", "/queue", "/mail", "/maintenance", "/preview", "/result"})
 """Routes whose pages have buttons for some rights: they know all rights of who asks."""
 _MOST_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
@@ -173,10 +173,10 @@ class Pages:
         self._schedules = schedules
         self.render = Renderer(dag_of, lambda: facts.now)
 
-    def index(self, dag: Text = "", run: Text = "") -> HTMLResponse:
-        """Every queue; with `dag` and `run` the reports of one Airflow run."""
+    def index(self, request: Request, dag: Text = "", run: Text = "") -> HTMLResponse:
+        """Every queue; with `dag` and `run` the reports, or results, of one Airflow run."""
         if run:
-            return self._report(dag, run)
+            return self._report(dag, run, request.state.rights)
         snapshot = self._facts.snapshot()
         alerts = views.alerts(snapshot.queues, views.since_yesterday(self._facts.now))
         return self.render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
@@ -326,7 +326,12 @@ class Pages:
         headers = {"Content-Security-Policy": DOCS_POLICY}
         return Response(found[0], media_type=found[1], headers=headers)
 
-    def _report(self, dag: str, run: str) -> HTMLResponse:
+    def _report(self, dag: str, run: str, may: frozenset[Right]) -> HTMLResponse:
+        if dag == self._dag_of(MAIL_ACTIONS):
+            queues = (one.queue for one in self._facts.snapshot().queues)
+            found = [{"queue": one, **self._actions.result(one, run)} for one in queues]
+            acted = [one for one in found if one["result"]]
+            return self.render("report.html", view="report", may=may, run=run, acted=acted)
         duty = next((name for name in names() if self._dag_of(name) == dag), None)
         runs = []
         if duty is not None:

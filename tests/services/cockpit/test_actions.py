@@ -100,7 +100,12 @@ def test_a_filter_is_previewed_and_its_mails_alone_are_deleted(cli, client, runs
     assert "2 deleted" in text
     decisions = cli.json("decisions", "list", "--queue", "spool")
     (decision,) = (one for one in decisions if one["action"] == "queue delete")
+    page = client.get("/", params=started.json())
+    assert "delete, " + cli.spool in page.text
+    assert "2 deleted" in page.text
+    assert "No result yet" in client.get("/", params={"dag": "mail_actions", "run": "none"}).text
     undo = conf_of(client.get("/result", params={"queue": cli.spool, "run": started.json()["run"]}))
+    assert conf_of(page) == undo
     assert client.post("/act", json=undo).status_code == 200
     assert sorted(names(cli)) == ["good", "spam-1", "spam-2", "spam-3"]
     assert (decision["who"], decision["reason"]) == ("ada", "flood")
