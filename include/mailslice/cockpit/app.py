@@ -27,7 +27,7 @@ from mailslice.cockpit.views import TABS
 from mailslice.cockpit.writes import refusal
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
-from mailslice.model.errors import BadInput, MailsliceError, TryAgain
+from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, TryAgain
 from mailslice.model.mail import parse_enqueue_id
 from mailslice.model.verdicts import Verdict
 
@@ -347,7 +347,8 @@ class Pages:
         """The error as a page for people, as JSON for scripts; 503 when a later attempt may
         succeed.
         """
-        status, headers = 503 if isinstance(error, TryAgain) else 400, None
+        missing = 404 if isinstance(error, ContentMissing) else 400
+        status, headers = 503 if isinstance(error, TryAgain) else missing, None
         detail: Any = str(error)
         if isinstance(error, HTTPException):
             status, detail, headers = error.status_code, error.detail, error.headers

@@ -19,7 +19,7 @@ from mailslice.maintenance.overview import QueueOverview, newest_reports
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
-from mailslice.model.errors import TryAgain
+from mailslice.model.errors import ContentMissing, TryAgain
 from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
 
 if TYPE_CHECKING:
@@ -112,13 +112,18 @@ def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
 
 
 def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
-    """The bytes of a live mail in pieces; None where it is not live."""
+    """The bytes of a live mail in pieces; None where it is not live. Raises ContentMissing."""
     from mailslice.admin.mail_queue import MailQueue
 
     with facts.stores() as stores:
         mail_queue = MailQueue(stores, queue, lambda: facts.now)
         rows = mail_queue.find(enqueue_id=parse_enqueue_id(id_))
-        return mail_queue.pieces(rows[0]) if rows else None
+        if not rows:
+            return None
+        item = rows[0].item
+        if not all(map(stores.blobs.exists, (item.header_blob_id, item.body_blob_id))):
+            raise ContentMissing(f"{LOST}: a blob of {id_} is missing")
+        return mail_queue.pieces(rows[0])
 
 
 def domains(one: QueueOverview) -> dict[str, Any]:

@@ -271,6 +271,16 @@ def test_the_content_is_a_download_and_each_look_is_recorded(cli, client, fresh)
     ] == [("spool", id_)]
 
 
+def test_a_content_that_is_lost_is_said_and_no_half_file_is_sent(cli, client, fresh):
+    header, body = add(cli, "header"), add(cli, "body")
+    rows = {row["enqueueId"]: row for row in cli.json("queue", "browse", "spool")}
+    with open_stores(fresh.settings) as stores:
+        stores.blobs.delete([rows[header]["headerBlobId"], rows[body]["bodyBlobId"]])
+    for id_ in (header, body):
+        answer = client.get(f"/content?queue=spool&id={id_}")
+        assert (answer.status_code, "content lost" in answer.json()["detail"]) == (404, True)
+
+
 def test_every_tab_is_there_before_and_after_a_measurement(cli, client):
     add(cli, "tide")
     for _ in range(2):
