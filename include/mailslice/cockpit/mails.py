@@ -175,8 +175,9 @@ def export(facts: Facts, one: QueueOverview, wanted: MailsFilter) -> MailsFile:
             chosen = (row for row, passes in chunk if passes)
             found = [row for row in chosen if of_slice in {None, row.partition.slice_start}]
             lines += mail_lines(stores, one.queue, found)
-            if len(lines) >= MOST_EXPORTED or time.monotonic() > end:
+            if len(lines) > MOST_EXPORTED or time.monotonic() > end:
                 first = "first-"
+                del lines[MOST_EXPORTED:]
                 break
     text = io.StringIO()
     table = csv.writer(text)

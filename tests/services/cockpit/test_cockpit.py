@@ -209,10 +209,12 @@ def test_what_matches_is_exported_as_a_file_that_no_spreadsheet_runs(cli, client
         *('\'=HYPERLINK("http://x.example")', "'@sum", "'-1+2", "' =cmd|x!A1", "tide", HOSTILE)
     ]
     assert rows[4]["recipients"] == "r@mills.org"
-    monkeypatch.setattr(mails, "MOST_EXPORTED", 3)
-    monkeypatch.setattr(mails, "PAGE", 3)
-    answer = client.get("/export?name=spool")
-    assert "spool-first-3-mails.csv" in answer.headers["content-disposition"]
+    for most, page, name in ((3, 3, "first-3"), (3, 2, "first-3"), (7, 7, "7"), (7, 2, "7")):
+        monkeypatch.setattr(mails, "MOST_EXPORTED", most)
+        monkeypatch.setattr(mails, "PAGE", page)
+        answer = client.get("/export?name=spool")
+        assert f'"spool-{name}-mails.csv"' in answer.headers["content-disposition"]
+        assert len(list(csv.DictReader(io.StringIO(answer.text)))) == most
     assert client.get("/export?name=spool&older_than=soon").status_code == 400
     assert client.get("/export?name=none").status_code == 404
 
