@@ -107,7 +107,7 @@ class Trace:
                 else:
                     says = "it is by enqueue id, and none is known for this name"
                     self._add(queue, source, NOT_ASKED, SourceAnswer(says))
-        return sorted(self.entries, key=lambda entry: (entry["time"] is None, str(entry["time"])))
+        return in_order(self.entries)
 
     def _questions(self) -> tuple[dict[str, tuple[str, Question]], dict[str, tuple[str, Question]]]:
         by_name: dict[str, tuple[str, Question]] = {
@@ -311,6 +311,17 @@ class Trace:
                 says = f"{mail.verdict} in audit {audit.run if audit else ''}: {mail.why}"
                 made_at = audit.made_at if audit is not None else None
                 yield SourceAnswer(says, made_at, enqueue_id, mail.name)
+
+
+def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:
+    """By time, which stores give as a datetime and logs as a text; the last have none."""
+
+    def key(entry: Mapping[str, object]) -> tuple[bool, str]:
+        time = entry["time"]
+        text = time.isoformat() if isinstance(time, datetime) else str(time)
+        return time is None, text.removesuffix("Z").removesuffix("+00:00")
+
+    return sorted(entries, key=key)
 
 
 def events_in(stream: IO[str]) -> Iterator[Mapping[str, Any]]:

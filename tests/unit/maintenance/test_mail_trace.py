@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from mailslice.maintenance.mail_trace import Trace, Wanted, events_in, raise_for
+from mailslice.maintenance.mail_trace import Trace, Wanted, events_in, in_order, raise_for
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.names import queue_name
 
@@ -47,6 +48,13 @@ def test_a_log_tells_the_events_of_the_mail_oldest_first(text: str) -> None:
     _, entries = trace(text, log=LOG)
     told = [(one["source"], one["says"]) for one in entries if one["answer"] == "yes"]
     assert told == [("log", "accepted"), ("log", "delivered; answer: 250 OK")]
+
+
+def test_what_stores_and_a_log_say_is_in_one_order() -> None:
+    store = datetime(2026, 11, 23, 6, 0, 1, 500_000, tzinfo=UTC)
+    times = [None, "2026-11-23T06:00:02Z", store, "2026-11-23T06:00:01.4Z", "2026-11-23T06:00:01Z"]
+    entries = in_order([{"time": time} for time in times])
+    assert [one["time"] for one in entries] == [times[4], times[3], store, times[1], None]
 
 
 def test_without_a_broker_it_is_unknown_which_queues_there_are() -> None:
