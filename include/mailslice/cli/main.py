@@ -113,7 +113,7 @@ def main() -> None:
     # SIGTERM unwinds like Ctrl-C: files, connections and child processes are closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _quiet(debug="--debug" in sys.argv)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:
             reconfigure(errors="backslashreplace")

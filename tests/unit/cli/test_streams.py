@@ -46,6 +46,12 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
             "mailslice: stdout cannot be written to: No space left on device",
         ),
         ("$M queue --help >/dev/full", 1, "", "mailslice: stdout: No space left on device"),
+        (
+            r"printf '\xff\n' | PYTHONIOENCODING=utf-8:strict $M queue delete spool --yes --id -",
+            2,
+            "",
+            r"mailslice: --id -: line 1: '\\xff' is not an enqueue id",
+        ),
         ("set -o pipefail; (sleep 0.1; exec $M --help) | true", 141, "", ""),
     ],
 )
