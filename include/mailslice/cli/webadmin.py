@@ -65,7 +65,13 @@ def webadmin(
         dict.fromkeys(Right, authorized),
         reason_required=lambda: settings.admin.reason_required,
     )
-    listener = socket.create_server((host, port), reuse_port=False)
+    try:
+        listener = socket.create_server((host, port), reuse_port=False)
+    except OSError as error:
+        raise BadSetting(
+            f"{host}:{port} cannot be opened: {error.strerror or error}; choose another with "
+            "--host and --port"
+        ) from error
     bound = listener.getsockname()[1]
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     config = uvicorn.Config(

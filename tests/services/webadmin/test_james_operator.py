@@ -381,6 +381,8 @@ def test_curl_as_james_documents_it(fresh, tmp_path):
             status, refused = curl("-XGET", f"{base}/mailQueues", token=wrong)
             assert (status, refused["statusCode"]) == (401, 401)
             assert curl("-XGET", f"{base}/openapi.json", token=wrong)[0] == 401
+        for words in (("--port", str(port)), ("--host", "no.address.invalid", "--port", "0")):
+            assert "cannot be opened" in own("webadmin", *words, code=2).err
         status, document = curl("-XGET", f"{base}/openapi.json")
         assert (status, "/tasks/{task}/await" in document["paths"]) == (200, True)
     finally:
