@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
+from shlex import quote
 
 from mailslice.model.durations import format_duration
 
@@ -89,7 +90,7 @@ def judge(facts: HealthFacts) -> HealthVerdict:
 
 
 def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
-    queue, missing = facts.queue, _missing(facts)
+    queue, missing = quote(facts.queue), _missing(facts)
     audit = f"mailslice duty run queue_audit --queue {queue}"
     if facts.lost:
         why = f"the audit found {_several(facts.lost, 'mail')} in no queue of the broker"

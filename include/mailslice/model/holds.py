@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 
 from mailslice.model.delay_levels import DELAY_LEVELS
 from mailslice.model.errors import BadInput
@@ -56,7 +57,7 @@ class Hold:
     def release(self) -> str:
         """The command that ends it."""
         domain = f" --domain {self.domain}" if self.domain else ""
-        return f"mailslice queue release {self.queue}{domain}"
+        return f"mailslice queue release {quote(self.queue)}{domain}"
 
     def pause(self, now: datetime) -> timedelta:
         """How long a mail is set aside: a quarter of the time that the hold lasts already, by one

@@ -1,5 +1,6 @@
 """The table facts -> health, and that an unknown fact never makes a queue look well."""
 
+import shlex
 from datetime import timedelta
 
 import pytest
@@ -114,6 +115,13 @@ def test_word_reason_and_next_step(facts, health, why, next_):
     found = verdict(**facts)
     assert (found.health, found.why, found.next) == (health, why, next_)
     assert next_ is None or wrong(next_) is None
+
+
+@pytest.mark.parametrize("queue", ["two words", "$(reboot)", "a;b", "it's"])
+@pytest.mark.parametrize("facts", [{"lost": 1}, {"stuck": 1}, {"oldest": timedelta(days=9)}])
+def test_the_next_step_is_a_command_whatever_the_queue_is_called(queue, facts):
+    next_ = judge(HealthFacts(queue, **{**WELL, **facts})).next
+    assert queue in shlex.split(next_)
 
 
 def test_a_count_says_its_age_once_it_is_older_than_the_other_figures():

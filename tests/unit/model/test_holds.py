@@ -1,5 +1,6 @@
 """What a hold holds, until when, and for how long a mail of a held domain is set aside."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -74,6 +75,7 @@ def test_a_hold_says_what_until_when_why_and_for_whom():
     assert "the whole queue since" in a_hold().sentence
     assert "until it is released: " in a_hold().sentence
     assert a_hold().release == "mailslice queue release spool"
+    assert replace(a_hold(), queue="a b").release == "mailslice queue release 'a b'"
     assert a_hold("b.example").release == "mailslice queue release spool --domain b.example"
 
 
