@@ -36,7 +36,7 @@ from mailslice.cli.command import Debug, Json, command, remember
 from mailslice.cli.extras import MissingExtra, extra_of
 from mailslice.cli.output import NoRoomError, StdoutClosedError
 from mailslice.cli.streams import FULL, forget_stdout, open_streams
-from mailslice.codec.shown import shown
+from mailslice.codec.shown import ShownFormatter, shown
 from mailslice.model.errors import MailsliceError
 
 INTERRUPTED, STDOUT_CLOSED = 130, 141
@@ -199,12 +199,10 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
 def _quiet(debug: bool) -> None:
     """Libraries log only with --debug; mailslice's warnings when no error repeats them."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if debug else logging.CRITICAL,
-        format="%(levelname)s %(name)s: %(message)s",
-        force=True,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ShownFormatter("%(levelname)s %(name)s: %(message)s"))
+    level = logging.DEBUG if debug else logging.CRITICAL
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("mailslice").setLevel(logging.DEBUG if debug else logging.WARNING)
     if not debug:
         logging.getLogger().handlers[0].addFilter(_is_not_repeated)

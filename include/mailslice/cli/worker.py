@@ -24,6 +24,7 @@ from mailslice.cli.command import command, group
 from mailslice.cli.draining import Draining, DrainOptions, DrainOutcome
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
+from mailslice.codec.shown import ShownFormatter
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import GiveUp, Settings, load_settings
@@ -266,4 +267,4 @@ def _log_infos() -> None:
     log.setLevel(min(log.level, logging.INFO))
     for handler in logging.getLogger().handlers:
         handler.filters.clear()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(ShownFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -4,7 +4,9 @@ the reading direction.
 
 from __future__ import annotations
 
+import logging
 import unicodedata
+from typing import Any
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories that are escaped: controls, format characters (bidi marks, zero width),
@@ -22,6 +24,16 @@ def shown(text: str) -> str:
         character if unicodedata.category(character) not in _HIDDEN else _escaped(character)
         for character in text
     )
+
+
+class ShownFormatter(logging.Formatter):
+    """Of logs that people read: a message is one line; a traceback keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return shown(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return "\n".join(map(shown, super().formatException(ei).split("\n")))
 
 
 def _escaped(character: str) -> str:

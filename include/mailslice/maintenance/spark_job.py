@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from mailslice.codec.shown import ShownFormatter
 from mailslice.maintenance.artifacts import plain
 from mailslice.maintenance.run_request import NO_QUEUE, STEPS, RunRequest, subject
 from mailslice.maintenance.runner import folder_of, run_step
@@ -29,9 +30,9 @@ _SHOWN = 4000
 def main(duty: str, argv: Sequence[str]) -> int:
     """Run one step; the exit code, as the command line's. An error is a line or two on stderr."""
     arguments = _parser(duty).parse_args(argv)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ShownFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     _end_with_parent()
     request: RunRequest | None = None
     try:

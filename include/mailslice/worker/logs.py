@@ -8,6 +8,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mailslice.codec.shown import ShownFormatter
 from mailslice.model.settings import LogFormat, LogSettings
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def formatter(log_format: LogFormat) -> logging.Formatter:
     Mail events have `event`; messages have `message`.
     """
     if log_format is LogFormat.TEXT:
-        return logging.Formatter(TEXT)
+        return ShownFormatter(TEXT)
     import structlog
 
     return structlog.stdlib.ProcessorFormatter(

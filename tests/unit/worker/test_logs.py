@@ -20,6 +20,17 @@ def test_text_is_for_people() -> None:
     assert line.endswith(f"INFO mailslice.x [{record().process}] gave one up")
 
 
+def test_a_stranger_draws_on_no_terminal_and_writes_no_line_of_the_log() -> None:
+    made = record()
+    made.args = ("550 \x1b[2J\u202e\n2026 INFO forged",)
+    made.exc_info = (RuntimeError, RuntimeError("\x1b]0;title\x07"), None)
+    text = formatter(LogFormat.TEXT).format(made)
+    first, *trace = text.split("\n")
+    assert first.endswith(r"gave 550 \x1b[2J\u202e\n2026 INFO forged up")
+    assert trace[-1] == r"RuntimeError: \x1b]0;title\x07"
+    assert "\x1b" not in text
+
+
 def test_json_has_the_fields_that_were_logged() -> None:
     line = json.loads(formatter(LogFormat.JSON).format(record(enqueue_id="7", action="given_up")))
     assert line.pop("time").endswith("Z")
