@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -178,7 +178,7 @@ class Pages:
         if run:
             return self._report(dag, run, request.state.rights)
         snapshot = self._facts.snapshot()
-        alerts = views.alerts(snapshot.queues, views.since_yesterday(self._facts.now))
+        alerts = views.alerts(snapshot.queues, self._facts.now - timedelta(days=1))
         return self.render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
 
     def queue(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mailslice.cockpit.data_docs import docs_path
@@ -311,8 +311,3 @@ def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) ->
     about = {"time": iso(now), "who": who, "action": "mail content", "queue": queue, "mail": id_}
     name = f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
     artifacts(facts.settings).write(name, json.dumps(about).encode() + b"\n")
-
-
-def since_yesterday(now: datetime) -> datetime:
-    """A day ago."""
-    return now - timedelta(days=1)

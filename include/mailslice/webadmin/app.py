@@ -91,7 +91,7 @@ ROUTES: tuple[tuple[str, str, Right, str, int], ...] = (
     ("GET", "/mailQueues/{queue}/mails", Right.LOOK, "mails", 200),
     ("DELETE", "/mailQueues/{queue}/mails", Right.ACT, "delete", 201),
     ("PATCH", "/mailQueues/{queue}", Right.ACT, "flush", 204),
-    ("PATCH", "/mailQueues/{queue}/mails", Right.ACT, "flush_mails", 204),
+    ("PATCH", "/mailQueues/{queue}/mails", Right.ACT, "flush", 204),
     ("POST", "/mailQueues/{queue}", Right.ACT, "act", 201),
     ("DELETE", "/blobs", Right.ACT, "collect_blobs", 201),
     ("POST", "/mailboxes", Right.ACT, "recompute_counters", 201),
@@ -179,12 +179,6 @@ class Routes:
         self._check_reason(reason)
         await run_in_threadpool(self._queues.flush, queue, _who(request), reason)
         return Response(status_code=204)
-
-    async def flush_mails(
-        self, request: Request, queue: Id, delayed: Text = None, reason: Text = None
-    ) -> Response:
-        """As `flush`, by the path of James' code."""
-        return await self.flush(request, queue, delayed, reason)
 
     async def act(
         self,
