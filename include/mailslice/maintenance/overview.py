@@ -178,9 +178,8 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
     unanswered = looked.unanswered
     reports = looked.reports.get(queue, {})
     records = None if looked.workers is None else looked.workers.get(queue, [])
-    broker = _sum(
-        depth.total if depth else None, waiting_for_time, set_aside, letters.total if letters else 0
-    )
+    died = 0 if dead is None else letters.total if letters else None
+    broker = _sum(depth.total if depth else None, waiting_for_time, set_aside, died)
     measured = _measured(reports.get("queue_size"))
     is_recent = measured is not None and now - measured.at <= _MEASURED_LATELY
     rows = measured.rows if measured and is_recent else 0

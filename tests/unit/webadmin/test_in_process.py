@@ -86,6 +86,18 @@ def test_a_task_at_work_ends_canceled_at_its_next_check(location):
     tasks.close()
 
 
+def test_a_cancel_at_the_very_end_leaves_no_task_that_never_ends(location):
+    tasks = InProcessTasks(lambda _asked, _watch: None, location, "here")
+    for asked in map(request, range(100)):
+        tasks.submit(asked)
+        until = time.monotonic() + 10
+        while not (task := tasks.get(asked.id)).status.is_final and time.monotonic() < until:
+            tasks.cancel(asked.id)
+        tasks.cancel(asked.id)
+        assert tasks.get(asked.id).status.is_final, task
+    tasks.close()
+
+
 def test_a_failure_says_why_and_a_bug_says_nothing_of_its_insides(location):
     work = Work()
     work.go.set()
