@@ -87,7 +87,7 @@ def _line_of(at: datetime, decision: Mapping[str, Any]) -> dict[str, object]:
         "who": decision.get("who"),
         "reason": decision.get("reason"),
         "mails": next(counts, None),
-        "enqueueId": decision.get("enqueueId"),
+        "enqueueId": decision.get("mail"),
         "name": decision.get("name"),
         "run": decision.get("run"),
         "by": "a person",

@@ -271,6 +271,8 @@ def test_the_content_is_a_download_and_each_look_is_recorded(cli, client, fresh)
     assert [
         (look["queue"], look["mail"]) for look in looks if look["action"] == "mail content"
     ] == [("spool", id_)]
+    (look,) = (one for one in cli.json("decisions", "list") if one["action"] == "mail content")
+    assert look["enqueueId"] == id_
 
 
 def test_a_content_that_is_lost_is_said_and_no_half_file_is_sent(cli, client, fresh):
