@@ -18,13 +18,15 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from mailslice.codec.shown import shown
+from mailslice.codec.shown import shown, tame
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import MailsliceError
 
 _BATCH = 500
 """Rows of one printed table: a stream of any length is shown in tables of this many."""
 _LONGEST_LIST = 4
+_LONGEST_TEXT = 5000
+"""Characters of a text in a table; JSON has all of it."""
 _WIDE = 400
 """Columns of a table that does not go to a terminal: nothing is cut for a file or a pipe."""
 
@@ -91,7 +93,7 @@ def cell(value: object) -> str:
         )
     if isinstance(value, list):
         return _listed(value) or "-"
-    return shown(str(value))
+    return tame(value, _LONGEST_TEXT)
 
 
 def _beside(item: dict[str, Any]) -> str:

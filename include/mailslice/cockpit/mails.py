@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.actions.request import MailTexts
 from mailslice.cockpit.facts import Facts
-from mailslice.cockpit.rendering import tame
 from mailslice.codec.row import epoch_ms, instant
+from mailslice.codec.shown import tame
 from mailslice.codec.wildcards import Wildcard
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.overview import QueueOverview

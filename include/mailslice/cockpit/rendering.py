@@ -10,7 +10,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from mailslice.codec.shown import shown
+from mailslice.codec.shown import tame
 from mailslice.maintenance.health import Health
 
 _HEAT = 9
@@ -65,13 +65,6 @@ class Renderer:
         """The page."""
         values = {"now": self._now(), "view": "", **values}
         return HTMLResponse(self._environment.get_template(template).render(values))
-
-
-def tame(text: object, most: int) -> str:
-    """At most so many characters, hidden ones made visible: control, bidi, zero width."""
-    whole = str(text)
-    cut = shown(whole[:most])
-    return f"{cut}…" if len(whole) > most else cut
 
 
 def span(age: timedelta) -> str:

@@ -8,6 +8,7 @@ import logging
 import unicodedata
 from typing import Any
 
+_LONGEST_MESSAGE = 10_000
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories that are escaped: controls, format characters (bidi marks, zero width),
 surrogates, private use, unassigned, line and paragraph ends.
@@ -26,11 +27,18 @@ def shown(text: str) -> str:
     )
 
 
+def tame(text: object, most: int) -> str:
+    """At most so many characters, hidden ones made visible: control, bidi, zero width."""
+    whole = str(text)
+    cut = shown(whole[:most])
+    return f"{cut}…" if len(whole) > most else cut
+
+
 class ShownFormatter(logging.Formatter):
     """Of logs that people read: a message is one line; a traceback keeps its lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return shown(super().formatMessage(record))
+        return tame(super().formatMessage(record), _LONGEST_MESSAGE)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(map(shown, super().formatException(ei).split("\n")))

@@ -69,6 +69,13 @@ def test_a_table_shows_markup_as_it_is(capsys):
     assert "\x1b" not in out
 
 
+def test_a_text_of_a_megabyte_is_cut_in_a_table_and_whole_in_json():
+    huge = "A" * 1_000_000
+    assert cell(huge) == "A" * 5000 + "…"
+    assert len(cell({"to": [huge], "header": {"x": huge}})) < 11_000
+    assert huge in json_line({"name": huge})
+
+
 def test_a_table_off_a_terminal_cuts_nothing(capsys):
     Output().rows([{"a": "x" * 150, "b": "y" * 150}])
     out = capsys.readouterr().out

@@ -31,6 +31,12 @@ def test_a_stranger_draws_on_no_terminal_and_writes_no_line_of_the_log() -> None
     assert "\x1b" not in text
 
 
+def test_a_message_of_a_megabyte_is_cut() -> None:
+    made = record()
+    made.args = ("A" * 1_000_000,)
+    assert len(formatter(LogFormat.TEXT).format(made)) < 10_100
+
+
 def test_json_has_the_fields_that_were_logged() -> None:
     line = json.loads(formatter(LogFormat.JSON).format(record(enqueue_id="7", action="given_up")))
     assert line.pop("time").endswith("Z")
