@@ -31,6 +31,13 @@ def _words(value: object) -> object:
     return tuple(word.strip() for word in value.split(",") if word.strip())
 
 
+def _not_negative(value: timedelta) -> timedelta:
+    """A text has no sign; a number, in seconds, may have one."""
+    if value < timedelta(0):
+        raise ValueError("allowed: 0s or more")
+    return value
+
+
 def _more_than_nothing(value: timedelta) -> timedelta:
     if not value:
         raise ValueError("allowed: more than 0s")
@@ -68,7 +75,7 @@ def _rules(value: object) -> object:
 _PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*\.?")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 LimitRules = Annotated[Rules, BeforeValidator(_rules)]
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_not_negative)]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]

@@ -63,6 +63,8 @@ def test_params_are_read_from_json_and_default_where_nothing_is_given():
     ("given", "words"),
     [
         ({"grace": "soon"}, "grace='soon'"),
+        ({"grace": -3600}, "grace=-3600: allowed: 0s or more"),
+        ({"time_limit": -0.5}, "time_limit=-0.5: allowed: 0s or more"),
         ({"max_share": 1.5}, "max_share=1.5"),
         (
             {"colour": "red"},
