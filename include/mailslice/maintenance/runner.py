@@ -96,12 +96,13 @@ def run_small(
     Gives the plan's summary. A step after it that raises ends this: whoever comes for that step
     does it again, and says why.
     A try after one that was killed goes on with its plan: a new one would not know what that did.
+    It was killed, too, when it did the report and no task has come for that.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
     with _opened(request, settings, clock, tools, in_process=True) as job:
         run = job.run
         killed = run.folder.read_json(AHEAD) or {}
-        goes_on = killed.get("ended") is False
+        goes_on = killed.get("ended") is False or "report" in killed.get("steps", ())
         planned = run.folder.read_json(FILES["plan"]) if goes_on else None
         summary = planned or _step(job, "plan")
         done: list[str] = killed["steps"] if goes_on else []

@@ -222,6 +222,14 @@ def test_a_small_run_that_is_killed_goes_on_with_its_plan_and_a_cleared_one_plan
     assert duty.ran.count("plan") == 2
 
 
+def test_a_small_run_that_is_killed_once_it_has_ended_is_not_planned_anew(small, duty, settings):
+    """Airflow tries the task again when it never heard that it ended."""
+    small()
+    assert small()["engine"] == "process"
+    assert duty.ran == ["plan", "check", "apply", "verify", "report"]
+    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+
+
 def test_a_plan_that_needs_spark_is_no_failure(small, runs, settings):
     with pytest.raises(TooLarge):
         small(plan=TooLarge("large"))

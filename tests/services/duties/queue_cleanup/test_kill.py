@@ -230,6 +230,16 @@ def test_a_small_run_of_airflow_that_is_killed_between_two_steps_tells_all_it_di
     assert_clean(view, gone, stays)
 
 
+def test_a_small_run_that_ended_without_airflow_hearing_of_it_stays_in_the_ledger(view):
+    gone, stays = filled(view)
+    request = view.request()
+    for _ in range(2):
+        runner.run_small(request, view.settings, tools=view.tools)
+    row = view.stores.records.runs.get(request.run)
+    assert (row.status, json.loads(row.report)["applied"]) == ("done", 5)
+    assert_clean(view, gone, stays)
+
+
 def test_marks_of_a_killed_run_wait_for_a_sweep_and_a_proof(shared_view):
     gone, stays = filled(shared_view)
     request = shared_view.request()
