@@ -6,7 +6,13 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from mailslice.airflow import approval, dag_duty
-from mailslice.airflow.approval import ApproveStep, figures, question, require_approval
+from mailslice.airflow.approval import (
+    ApproveStep,
+    figures,
+    note_question,
+    question,
+    require_approval,
+)
 from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.dag_settings import OneDag
 from mailslice.airflow.run_request import is_dry, request_of
@@ -137,6 +143,7 @@ def step(duty):
 
 def test_a_yes_is_kept_with_the_plan_that_was_shown(step, folder, settings):
     request = request_of(context(**ASKED), "queue_cleanup", "spool")
+    note_question(folder, PLAN)
     with pytest.raises(Refused, match="nobody approved the plan"):
         require_approval(request, settings)
     assert answered(step, "Approve") == "alice"
@@ -145,6 +152,21 @@ def test_a_yes_is_kept_with_the_plan_that_was_shown(step, folder, settings):
     folder.write_json("plan.json", {**PLAN, "planDigest": "another"})
     with pytest.raises(Refused, match=r"nobody approved the plan .* clear the task `approve`"):
         require_approval(request, settings)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_yes_is_not_for_a_plan_that_was_made_after_the_question(
+    step, folder, settings, monkeypatch, is_kept
+):
+    """Somebody cleared the plan's task and the check's while a person was asked."""
+    monkeypatch.setattr(ApproveStep.__base__, "execute", lambda *_: None)
+    step.execute(context(**ASKED))
+    folder.write_json("plan.json", {**PLAN, "planDigest": "another"})
+    if not is_kept:  # the step removes the files of the run
+        folder.artifacts.remove(folder.file("approval.json"))
+    assert answered(step, "Approve") == "alice"
+    with pytest.raises(Refused, match="nobody approved the plan"):
+        require_approval(request_of(context(**ASKED), "queue_cleanup", "spool"), settings)
 
 
 @pytest.mark.parametrize(

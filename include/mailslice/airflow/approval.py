@@ -1,8 +1,8 @@
 """The task `approve` between check and apply: a person says yes, or nothing is applied (ADR 77).
 
-No answer within `approve_within` is no. A no ends the run as `refused`, never as a success. A yes
-stands in `approval.json` of the run's folder with the digest of the plan that was shown; apply
-looks there again, so that a plan made after the answer is not applied by it.
+No answer within `approve_within` is no. A no ends the run as `refused`, never as a success.
+`approval.json` of the run's folder has the digest of the plan that is shown, then who said yes.
+Apply looks there again: a plan made after the question, or after the answer, is not applied by it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,17 @@ class ApproveStep(_Operator):
 
     def execute(self, context: Any) -> Any:
         """Ask, unless the run is dry, nobody wants to be asked, or the plan changes nothing."""
+        from mailslice.maintenance.runner import folder_of
+
         duty, wait = self.dag_duty, self.dag_duty.wait
         try:
             if not duty.asks(context):
                 self.log.info("not asked: a dry run, or neither `approve` nor the settings want it")
                 return None
-            request = request_of(context, duty.duty, self.mail_queue)
-            summary = plan_with_work(request, duty.ready())
+            request, settings = request_of(context, duty.duty, self.mail_queue), duty.ready()
+            summary = plan_with_work(request, settings)
+            if summary is not None:
+                note_question(folder_of(request, settings), summary)
         except TryAgain:
             raise
         except MailsliceError as error:
@@ -88,18 +92,22 @@ def require_approval(request: RunRequest, settings: Settings) -> None:
 
     plan = plan_with_work(request, settings)
     answer = folder_of(request, settings).read_json(ANSWER) or {}
-    if plan is not None and answer.get("planDigest") != plan["planDigest"]:
+    if plan is not None and (not answer.get("by") or answer["planDigest"] != plan["planDigest"]):
         raise Refused(
             f"nobody approved the plan of run {request.run}: clear the task `approve`, with the "
             "tasks after it"
         )
 
 
+def note_question(folder: RunFolder, plan: Mapping[str, Any]) -> None:
+    """Write down which plan a person is shown."""
+    folder.write_json(ANSWER, {"planDigest": plan["planDigest"]})
+
+
 def keep_answer(folder: RunFolder, by: str) -> None:
-    """Write down who approved the plan that is in the folder now."""
-    digest = (folder.read_json(FILES["plan"]) or {}).get("planDigest")
-    answer = {"by": by, "at": iso(datetime.now(UTC)), "planDigest": digest}
-    folder.write_json(ANSWER, answer)
+    """Write down who approved the plan that was shown; a new plan has removed the question."""
+    digest = (folder.read_json(ANSWER) or {}).get("planDigest")
+    folder.write_json(ANSWER, {"by": by, "at": iso(datetime.now(UTC)), "planDigest": digest})
 
 
 def plan_with_work(request: RunRequest, settings: Settings) -> dict[str, Any] | None:
