@@ -116,6 +116,7 @@ def run(
     try:
         settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
         folder = _folder(settings, request)
+        _keep_request(request, folder)
         try:
             ended = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
         except MailsliceError:
@@ -152,7 +153,7 @@ def _step_command(step: str, help_text: str) -> None:
         settings, request = _opened(duty, queue, params, run, pending)
         folder = _folder(settings, request)
         if step == "plan":
-            folder.write_json("request.json", {"params": request.params, "who": request.who})
+            _keep_request(request, folder)
         else:
             request = _as_planned(request, folder)
         if step == "apply" and request.params.get("dry_run"):
@@ -259,11 +260,24 @@ def _folder(settings: "Settings", request: "RunRequest") -> "RunFolder":
     return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
 
 
+def _keep_request(request: "RunRequest", folder: "RunFolder") -> None:
+    """For steps that a person takes later."""
+    folder.write_json("request.json", {"params": request.params, "who": request.who})
+
+
 def _as_planned(request: "RunRequest", folder: "RunFolder") -> "RunRequest":
-    """The request with the planned params; options of this command win, --dry-run above all."""
-    planned: dict[str, Any] = (folder.read_json("request.json") or {}).get("params", {})
+    """The request with the planned params; --dry-run is of this command.
+
+    Raises BadInput for an option that says something else than the plan, where the plan counts.
+    """
+    from mailslice.maintenance.registry import load
+
+    stored = folder.read_json("request.json")
+    if stored is None:  # Airflow planned it
+        return request
+    planned: dict[str, Any] = stored.get("params", {})
     planned.pop("dry_run", None)
-    return replace(request, params={**planned, **request.params})
+    return replace(request, params=load(request.duty).params.later(planned, request.params))
 
 
 def _progress(out: Output, step: str, summary: dict[str, Any]) -> None:

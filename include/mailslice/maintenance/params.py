@@ -28,6 +28,9 @@ class DutyParams(BaseModel):
     OVERRIDES: ClassVar[tuple[str, ...]] = ()
     """Params that switch a guard off: none goes without a reason."""
 
+    LATER: ClassVar[tuple[str, ...]] = ()
+    """Params that steps after the plan read: of all others the plan has the last word."""
+
     reason: str | None = Field(None, description="why, for the ledger; optional")
     dry_run: bool = Field(False, description="plan and check only: nothing is changed")
     intensity: float = Field(
@@ -72,6 +75,19 @@ class DutyParams(BaseModel):
             raise BadInput(
                 "; ".join(cls._sentence(problem, option) for problem in error.errors())
             ) from None
+
+    @classmethod
+    def later(cls, planned: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+        """Params of a step after the plan. Raises BadInput for a change that comes too late."""
+        merged = {**planned, **given}
+        before, now = cls.parse(planned), cls.parse(merged)
+        for name in given.keys() - {*DutyParams.model_fields, *cls.OVERRIDES, *cls.LATER}:
+            if getattr(before, name) != getattr(now, name):
+                raise BadInput(
+                    f"{name}={given[name]!r}: the plan was made with another value, by which all "
+                    "steps go; plan again"
+                )
+        return merged
 
     @classmethod
     def _sentence(cls, problem: Any, option: str) -> str:

@@ -221,6 +221,27 @@ def test_two_that_delete_the_same_mails_count_each_once_or_twice_and_leave_none(
     assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
 
 
+def test_a_param_that_comes_after_the_plan_that_it_would_change_exits_2(cli):
+    cli = cli.own_queue()
+    about = ("stuck_mails", "--queue", "spool", "--run", f"r-{uuid.uuid4().hex[:8]}")
+    cli("duty", "plan", *about, "--mode", "close")
+    cli("duty", "check", *about, "--most", 5)
+    refused = cli("duty", "apply", *about, "--mode", "shadow", code=2)
+    assert "mode='shadow': the plan was made with another value" in refused.err
+    cli("duty", "apply", *about, "--mode", "close", "--intensity", 0.5)
+
+
+def test_a_dry_run_is_applied_with_its_own_params(cli):
+    cli = cli.own_queue()
+    cleanup = ("queue_cleanup", "--queue", "spool")
+    dry = cli.json("duty", "run", *cleanup, "--dry-run", "--grace", "7m", "--sweep")[-1]
+    about = (*cleanup, "--run", dry["run"])
+    for step in ("apply", "verify"):
+        cli("duty", step, *about)
+    params = cli("duty", "report", *about, "--json").one["params"]
+    assert (params["grace"], params["sweep"], params["dry_run"]) == ("7m", True, False)
+
+
 def test_a_run_that_nobody_made_exits_2(cli):
     run = uuid.uuid4().hex
     assert run in cli("report", "show", run, code=2).err

@@ -83,6 +83,17 @@ def test_a_wrong_param_is_named_with_what_is_allowed(given, words):
         Params.parse(given)
 
 
+def test_after_the_plan_only_params_that_later_steps_read_may_change():
+    planned = {"grace": "90s", "sweep": True}
+    given = {"grace": "1.5m", "rate": 5, "intensity": 0.5, "reason": "by night", "dry_run": True}
+    assert Params.later(planned, given) == {**planned, **given}
+    for late in ({"grace": "2m"}, {"sweep": False}, {"slices_from": "2026-11-01"}):
+        with pytest.raises(BadInput, match=next(iter(late))):
+            Params.later(planned, late)
+    with pytest.raises(BadInput, match="mode='shadow': the plan was made with another value"):
+        registry.load("stuck_mails").params.later({"mode": "close"}, {"mode": "shadow"})
+
+
 def test_a_dry_run_leaves_out_what_changes():
     assert steps_of(Params(dry_run=True)) == ("plan", "check", "report")
     assert steps_of(Params()) == ("plan", "check", "apply", "verify", "report")

@@ -15,6 +15,7 @@ class Params(DutyParams):
     """Params of blob_gc."""
 
     OVERRIDES: ClassVar[tuple[str, ...]] = ("unusual",)
+    LATER: ClassVar[tuple[str, ...]] = ("max_share", "max_shrink")
 
     grace: Time = Field(
         timedelta(days=1),

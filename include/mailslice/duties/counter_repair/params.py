@@ -52,6 +52,7 @@ class Params(DutyParams):
     """Params of counter_repair."""
 
     OVERRIDES: ClassVar[tuple[str, ...]] = ("unusual",)
+    LATER: ClassVar[tuple[str, ...]] = ("max_share",)
 
     settle: Time = Field(
         timedelta(minutes=5),

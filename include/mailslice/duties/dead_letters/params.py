@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,6 +15,8 @@ from mailslice.model.settings import Duration
 
 class Params(DutyParams):
     """Params of dead_letters."""
+
+    LATER: ClassVar[tuple[str, ...]] = ("limit", "most_redrives", "force_cleaned", "rate")
 
     redrive: bool = Field(False, description="put letters back into the queue; without it none is")
     limit: int = Field(

@@ -16,6 +16,7 @@ class Params(SlicedParams):
     """Params of queue_cleanup."""
 
     OVERRIDES: ClassVar[tuple[str, ...]] = ("unusual",)
+    LATER: ClassVar[tuple[str, ...]] = ("max_share", "rate")
     WEEKLY: ClassVar[Mapping[str, object]] = {"sweep": True}
 
     grace: Duration | None = Field(

@@ -15,6 +15,7 @@ class Params(DutyParams):
     """Params of reclaim."""
 
     OVERRIDES: ClassVar[tuple[str, ...]] = ("unrepaired",)
+    LATER: ClassVar[tuple[str, ...]] = ("max_pending", "node_timeout")
 
     force: bool = Field(False, description="also nodes of which nothing is known to wait")
     least: int = Field(

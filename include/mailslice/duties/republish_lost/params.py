@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from mailslice.maintenance.params import DutyParams
@@ -10,6 +12,8 @@ from mailslice.model.settings import Duration
 
 class Params(DutyParams):
     """Params of republish_lost."""
+
+    LATER: ClassVar[tuple[str, ...]] = ("older_than", "accept_duplicates", "repeat_unknown")
 
     audit: str | None = Field(
         None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import ClassVar
 
 from pydantic import Field, field_validator
 
@@ -14,6 +15,8 @@ SHORTEST = timedelta(seconds=1)
 
 class Params(DutyParams):
     """Params of stuck_mails."""
+
+    LATER: ClassVar[tuple[str, ...]] = ("most",)
 
     lock_timeout: Duration | None = Field(
         None,
