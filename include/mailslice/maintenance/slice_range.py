@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from mailslice.maintenance.params import DutyParams
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("it is before the year 1 or after the year 9999 in UTC") from None
+
+
+Moment = Annotated[datetime, AfterValidator(_in_utc)]
+"""In UTC; one without a zone is taken for UTC."""
 
 
 class SlicedParams(DutyParams):
     """What every duty takes, and a range of slices."""
 
-    slices_from: datetime | None = Field(
+    slices_from: Moment | None = Field(
         None,
         description=(
             "first slice of a backfill, ISO 8601; a run that is held to slices moves no start"
         ),
     )
-    slices_before: datetime | None = Field(
+    slices_before: Moment | None = Field(
         None, description="end of a backfill, not included, ISO 8601"
     )
-
-    @field_validator("slices_from", "slices_before")
-    @classmethod
-    def _utc(cls, value: datetime | None) -> datetime | None:
-        return in_utc(value)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -53,13 +59,3 @@ def limited_to_slices(report: Mapping[str, Any]) -> bool:
     """Whether a report is of a run on some slices: its counts are a part of the queue."""
     params = report.get("params") or {}
     return bool(params.get("slices_from") or params.get("slices_before"))
-
-
-def in_utc(value: datetime | None) -> datetime | None:
-    """The moment in UTC; one without a zone is taken for UTC."""
-    if value is None:
-        return None
-    try:
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("it is before the year 1 or after the year 9999 in UTC") from None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import ClassVar, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from mailslice.maintenance.slice_range import SlicedParams, in_utc
+from mailslice.maintenance.slice_range import Moment, SlicedParams
 from mailslice.model.settings import Duration
 
 
@@ -42,7 +42,7 @@ class Params(SlicedParams):
             "a reason"
         ),
     )
-    restarted: datetime | None = Field(
+    restarted: Moment | None = Field(
         None,
         description="since when every node of James and every worker of mailslice has today's "
         "slice window, ISO 8601: "
@@ -65,11 +65,6 @@ class Params(SlicedParams):
     rate: int = Field(
         0, ge=0, description="partitions deleted and marks dropped a second, at most; 0 = no limit"
     )
-
-    @field_validator("restarted")
-    @classmethod
-    def _restarted_in_utc(cls, value: datetime | None) -> datetime | None:
-        return in_utc(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from mailslice.maintenance.params import DutyParams
-from mailslice.maintenance.slice_range import in_utc
-from mailslice.model.settings import Duration, PostalMode
+from mailslice.maintenance.slice_range import Moment
+from mailslice.model.setting_types import Time
+from mailslice.model.settings import PostalMode
 
 
 class Params(DutyParams):
@@ -20,7 +19,7 @@ class Params(DutyParams):
         "retry: back to the queue where nothing was sent and the holder is dead. "
         "MAILSLICE_POSTAL_MODE when not given",
     )
-    lock_timeout: Duration | None = Field(
+    lock_timeout: Time | None = Field(
         None,
         description="a message locked for longer is stuck. MAILSLICE_POSTAL_LOCK_TIMEOUT when not "
         "given, else 10 times the p99 of what sending takes, at least 10m",
@@ -32,7 +31,7 @@ class Params(DutyParams):
         description="most messages that one run acts on, oldest locks first; the rest is the next "
         "run's",
     )
-    restarted: datetime | None = Field(
+    restarted: Moment | None = Field(
         None,
         description="mode retry: since when every worker of Postal runs, ISO 8601; holders of "
         "earlier locks are dead",
@@ -42,18 +41,6 @@ class Params(DutyParams):
         description="mode retry: also put back what may have been sent, or is held by a worker "
         "that may live",
     )
-
-    @field_validator("restarted")
-    @classmethod
-    def _utc(cls, value: datetime | None) -> datetime | None:
-        return in_utc(value)
-
-    @field_validator("lock_timeout")
-    @classmethod
-    def _some_time(cls, value: timedelta | None) -> timedelta | None:
-        if value is not None and value <= timedelta():
-            raise ValueError("allowed: a duration of more than 0s, such as 10m")
-        return value
 
     def mode_or(self, default: PostalMode) -> PostalMode:
         """The run's mode, else the settings'."""
