@@ -85,7 +85,7 @@ def test_what_is_derived_is_judged(engine, location):
     assert [each.failed_rows for each in found if not each.success] == [1]
 
 
-@pytest.mark.parametrize("fault", ["gone", "other columns", "no Parquet"])
+@pytest.mark.parametrize("fault", ["gone", "other columns", "no Parquet", "damaged"])
 def test_a_file_that_is_not_the_plans_any_more_is_refused_by_name(
     engine, location, tmp_path, fault
 ):
@@ -94,6 +94,10 @@ def test_a_file_that_is_not_the_plans_any_more_is_refused_by_name(
         path.unlink()
     elif fault == "other columns":
         pq.write_table(pa.table({"name": ["x"]}), path)
+    elif fault == "damaged":
+        content = bytearray(path.read_bytes())
+        content[4:60] = bytes(56)  # the first page, not the footer
+        path.write_bytes(content)
     else:
         path.write_bytes(b"PAR1" * 100)
     with pytest.raises(PlanRefused, match="two"):

@@ -1,4 +1,7 @@
-"""Spark gives a worker's mailslice error back as text inside its own error: restore it."""
+"""Spark gives a worker's mailslice error back as text inside its own error: restore it.
+
+Arrow's file system makes an OSError of an S3 that does not answer.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from contextlib import contextmanager
 from mailslice.model import errors
 
 _MAILSLICE_ERROR = re.compile(r"^(?:.*\s)?mailslice\.model\.errors\.(\w+): (.+)$", re.MULTILINE)
+_S3_AWAY = re.compile(r"[^\n]*\bAWS Error [^\n]*")
 _FILE_ERRORS = "FileNotFound|IsADirectory|NotADirectory|Permission|OS|Key|Index|UnicodeDecode"
 _UNREADABLE = re.compile(
     rf"^(?:pyarrow\.lib\.)?(Arrow\w+|(?:{_FILE_ERRORS})Error): (.+)$", re.MULTILINE
@@ -17,7 +21,7 @@ _UNREADABLE = re.compile(
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises the mailslice error that a worker of a Spark job raised. Other errors stay."""
+    """Raises the `meaning` of an error; one without stays."""
     try:
         yield
     except errors.MailsliceError:
@@ -30,17 +34,20 @@ def translated() -> Iterator[None]:
 
 
 def meaning(text: str) -> errors.MailsliceError | None:
-    """The mailslice error in the text of one of Spark's; None when there is none."""
+    """The mailslice error in the text of one of Spark's or Arrow's; None when there is none."""
     matches = _MAILSLICE_ERROR.findall(text)
     if matches:
         name, message = matches[-1]
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, errors.MailsliceError):
             return kind(message.strip())
-    return None
+    away = _S3_AWAY.search(text)
+    return errors.StoreUnavailable(f"artifacts: {away[0].strip()[:400]}") if away else None
 
 
 def unreadable(error: BaseException) -> str | None:
-    """What a worker could not read of a file, when that is what ended the job."""
+    """What a worker could not read of a file, when that is what ended the job; S3 answered."""
+    if _S3_AWAY.search(str(error)):
+        return None
     matches = _UNREADABLE.findall(f"{type(error).__name__}: {error}")
     return f"{matches[-1][0]}: {matches[-1][1].strip()[:200]}" if matches else None

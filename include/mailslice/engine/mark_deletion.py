@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from mailslice.engine.errors import meaning
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.id_arrays import low_halves, of_packed, of_texts, pack
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
@@ -177,7 +178,8 @@ def _read(spec: Dropping, file: MarkFile) -> Ids:
             data = stream.read()
     except OSError as error:
         why = " ".join(str(error).split())[:200]
-        raise PlanRefused(f"the list of marks {name} cannot be read ({why})") from error
+        refused = PlanRefused(f"the list of marks {name} cannot be read ({why})")
+        raise meaning(str(error)) or refused from error
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise PlanRefused(f"the list of marks {name} was changed")
     column = pq.read_table(pa.BufferReader(data)).column(_COLUMN)

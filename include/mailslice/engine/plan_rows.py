@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from mailslice.engine.errors import meaning
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
 from mailslice.model.errors import PlanRefused
 
@@ -71,8 +72,8 @@ def _batches(
             for batch in parquet.iter_batches(_ROWS_A_BATCH):
                 derived = batch if derive is None else derive(batch)
                 yield derived.select(schema.names).cast(schema)
-    except (FileNotFoundError, KeyError, pa.ArrowException) as error:
-        raise PlanRefused(
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise meaning(str(error)) or PlanRefused(
             f"the file {name} of the plan was changed or removed "
             f"({' '.join(str(error).split())[:200]}): plan again"
         ) from error

@@ -18,8 +18,9 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
+from mailslice.engine.errors import meaning
 from mailslice.engine.row_files import Digest, Location
-from mailslice.model.errors import PlanRefused
+from mailslice.model.errors import MailsliceError, PlanRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -251,9 +252,9 @@ def _open(location: Location, folder: str, file: str) -> Any:
     return pq.ParquetFile(stream)
 
 
-def _refused(file: str, error: Exception) -> PlanRefused:
+def _refused(file: str, error: Exception) -> MailsliceError:
     problem = " ".join(str(error).split())[:200]
-    return PlanRefused(
+    return meaning(str(error)) or PlanRefused(
         f"the file {file} of the plan cannot be read, it was changed or removed "
         f"({problem}): plan again"
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mailslice.checks.gate import Evaluator
+from mailslice.engine.errors import translated
 from mailslice.engine.frames import Session
 from mailslice.maintenance import alerts, metrics
 from mailslice.maintenance import report as reports
@@ -264,7 +265,8 @@ def _taken(job: _Job, step: str) -> dict[str, Any]:
     own = replace(
         run, settings=agreed, engine=engine, evaluator=tools.evaluator, began=time.monotonic()
     )
-    summary = step_of(job.logic, step)(own)
+    with translated():
+        summary = step_of(job.logic, step)(own)
     if step == "plan" and duty.small_first:
         summary["engine"] = engine.used
     return summary

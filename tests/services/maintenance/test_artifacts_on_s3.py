@@ -8,8 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pydantic import SecretStr
 
+from mailslice.duties.blob_gc.plan import CopyToRestore
+from mailslice.engine.errors import translated
+from mailslice.engine.frames import InProcess
+from mailslice.engine.plan_rows import plan_rows
 from mailslice.maintenance.artifacts import Artifacts
-from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.maintenance.row_file import read_rows, schema_of, write_rows
+from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.contracts.artifacts import ArtifactsContract
 
@@ -61,3 +66,22 @@ def test_a_server_that_is_away_and_a_wrong_key_are_named(fresh) -> None:
     wrong = s3.model_copy(update={"secret_key": SecretStr("other")})
     with pytest.raises(BadSetting, match="MAILSLICE_S3_SECRET_KEY"):
         Artifacts(f"s3a://{fresh.settings.own.bucket}", wrong).write("f", b"")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_rows_that_s3_does_not_answer_for_are_not_taken_for_changed_ones(fresh, is_there) -> None:
+    s3, prefix = fresh.settings.s3, f"s3a://{fresh.settings.own.bucket}/rows"
+    location, rows = Artifacts(prefix, s3), [CopyToRestore("k")]
+    location.folder("run/plan")
+    file = write_rows(location, "run", "rows.parquet", rows, CopyToRestore)
+    if is_there:
+        location = Artifacts(prefix, s3.model_copy(update={"endpoint": "http://127.0.0.1:9"}))
+        with pytest.raises(StoreUnavailable, match="AWS Error NETWORK_CONNECTION"), translated():
+            write_rows(location, "run", "more.parquet", rows, CopyToRestore)
+    else:
+        location.remove("run/rows.parquet")
+    error = StoreUnavailable if is_there else PlanRefused
+    with pytest.raises(error):
+        read_rows(location, "run", file, CopyToRestore)
+    with pytest.raises(error):
+        plan_rows(InProcess(), location, ["run/rows.parquet"], schema_of(CopyToRestore))

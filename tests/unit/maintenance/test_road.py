@@ -146,6 +146,12 @@ def test_a_retry_of_the_step_that_raised_takes_its_word_back(take, runs, setting
     assert (ledger(runs), failure(settings)) == (("done", ""), None)
 
 
+def test_an_s3_that_does_not_answer_while_rows_are_written_is_tried_again(take, runs):
+    away = OSError("When initiating an upload: AWS Error NETWORK_CONNECTION during CreateUpload")
+    assert isinstance(take("plan", plan=away), StoreUnavailable)
+    assert ledger(runs) == ("failed", f"plan: artifacts: {away}")
+
+
 def test_a_retry_that_is_killed_does_not_leave_the_reason_of_the_try_before(take, settings, duty):
     take("plan", "check", "apply", apply=StoreUnavailable("Cassandra is away"))
 

@@ -25,6 +25,7 @@ from mailslice.duties.queue_cleanup.plan import (
 )
 from mailslice.duties.queue_cleanup.reads import Remaining
 from mailslice.duties.queue_cleanup.view import Starts, rows_of, starts_of
+from mailslice.engine.errors import meaning
 from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION, micros, millis
 from mailslice.engine.row_files import PlanPart, PlanReader
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
@@ -83,8 +84,8 @@ def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) 
     now = run.clock()
     try:
         sampled = sample(run, partitions)
-    except (OSError, ValueError) as error:
-        raise PlanRefused(
+    except (OSError, ValueError, LookupError) as error:
+        raise meaning(str(error)) or PlanRefused(
             f"the files of the plan below {run.folder.uri}/{PLAN_FOLDER} were changed or removed "
             f"({error}): plan again"
         ) from error
