@@ -8,7 +8,7 @@ discard` drops them. mailslice never delivers one by itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -38,13 +38,13 @@ class QuarantinedRows:
     alarms: list[str] = field(default_factory=list)
 
 
-def quarantine_rows(run: Run, rows: Iterable[RowKey], window: timedelta) -> QuarantinedRows:
+def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> QuarantinedRows:
     """Copy each planned row's mail into quarantine, then mark it as deleted.
 
     What changed since the plan is left alone. What a kill leaves half done is finished by the next
-    sweep, or by stuck_mails.
+    sweep, or by stuck_mails. What a killed try of this run has done counts as done.
     """
-    throttle, quarantined = run.throttle("s3"), QuarantinedRows()
+    throttle, quarantined = run.throttle("s3"), QuarantinedRows(_earlier(run) if rows else 0)
     for row_key in rows:
         run.require_lock()
         throttle.take()
@@ -53,6 +53,13 @@ def quarantine_rows(run: Run, rows: Iterable[RowKey], window: timedelta) -> Quar
         if row is not None and _is_behind(run, row_key, window):
             _quarantine_row(run, row_key, row, quarantined)
     return quarantined
+
+
+def _earlier(run: Run) -> int:
+    """How many mails a try of this run that was killed has set aside, and marked."""
+    mails = Quarantine(run.stores, run.queue, run.clock).mails()
+    ids = [one.enqueue_id for one in mails if (one.run, one.action) == (run.request.run, ACTION)]
+    return len(run.stores.tables.deleted.marked(run.queue, ids))
 
 
 def _is_behind(run: Run, row_key: RowKey, window: timedelta) -> bool:

@@ -311,6 +311,20 @@ def test_a_copy_that_is_withdrawn_right_after_the_mark_is_kept_anew_and_the_run_
     assert quarantine.content(kept) == b"Subject: lost\r\n\r\nfound\r\n"
 
 
+@pytest.mark.parametrize("point", ["quarantine:copied", "apply:after-aside", "apply:after-marks"])
+def test_setting_aside_that_was_killed_is_counted_by_the_next_try(view, point):
+    """As an Airflow retry of the task does."""
+    stray_of(view)
+    request = view.request(sweep=True, aside=True)
+    view.steps(request, "plan", "check")
+    view.kill("apply", request, point)
+    view.let_the_locks_run_out()
+    report = view.steps(request, "apply", "verify", "report")
+    assert (report["status"], report["aside"]) == ("done", 1)
+    assert "1 rows set aside" in report["message"]
+    assert "stay before contentStart" not in report["message"]
+
+
 @pytest.mark.parametrize("point", ["quarantine:copied", "apply:after-aside"])
 def test_setting_aside_that_was_killed_is_finished_by_the_next_sweep(view, point):
     stray = stray_of(view)
