@@ -5,12 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from mailslice.maintenance.params import DutyParams
 from mailslice.model.settings import Duration, StuckMode
-
-SHORTEST = timedelta(seconds=1)
 
 
 class Params(DutyParams):
@@ -20,6 +18,7 @@ class Params(DutyParams):
 
     lock_timeout: Duration | None = Field(
         None,
+        ge=timedelta(seconds=1),
         description="a mail held for longer is stuck; 10 times the queue's p99 and at least 10m "
         "when not given (MAILSLICE_DUTY_STUCK_*)",
     )
@@ -34,13 +33,6 @@ class Params(DutyParams):
         le=100_000,
         description="decisions that one run may take; with more the gate refuses the plan",
     )
-
-    @field_validator("lock_timeout")
-    @classmethod
-    def _not_at_once(cls, value: timedelta | None) -> timedelta | None:
-        if value is not None and value < SHORTEST:
-            raise ValueError("a mail needs some time: at least 1s is allowed")
-        return value
 
     def mode_or(self, default: StuckMode) -> StuckMode:
         return default if self.mode is None else self.mode

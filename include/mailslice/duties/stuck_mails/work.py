@@ -18,11 +18,12 @@ from mailslice.admin.quarantine import OVER, Quarantine
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions
 from mailslice.duties.stuck_mails.bounce import send_bounce
-from mailslice.duties.stuck_mails.liveness import Sleep, Stuck, WorkerLiveness, observe, stuck_mails
+from mailslice.duties.stuck_mails.liveness import Sleep, WorkerLiveness, observe, stuck_mails
 from mailslice.duties.stuck_mails.mails import Action, PlannedMail, StuckPlan
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
+from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import StuckMode
@@ -168,8 +169,7 @@ class StuckMailWork:
         """Until the time is over."""
         if not self.shadow:
             self._finish_earlier_runs()
-        liveness = self._observe()
-        stuck = {one.mail.enqueue_id: one for one in stuck_mails(liveness, self.plan.lock_timeout)}
+        self._look()
         closed = {} if self.shadow else self.actions.closed_by_earlier_try()
         for mail in self.mails:
             if mail.enqueue_id in closed:
@@ -177,11 +177,11 @@ class StuckMailWork:
                 continue
             if self.run.out_of_time():
                 break
-            self._perform(mail, liveness, stuck.get(mail.enqueue_id))
+            self._perform(mail)
         if self.shadow:
             forget_notes(self.quarantine)
         else:
-            self._discard_records(liveness)
+            self._discard_records(self._liveness)
 
     def _finish_earlier_runs(self) -> None:
         planned = {mail.enqueue_id for mail in self.mails}
@@ -189,20 +189,27 @@ class StuckMailWork:
         swept, unswept = sweep(self.quarantine)
         self.run.report(finishedOfEarlierRuns=finished | swept, unswept=unswept)
 
-    def _observe(self) -> WorkerLiveness:
+    def _look(self) -> None:
         """Who lives now, by records that are written from now on: not by one since the plan."""
-        if not self.mails and not self.plan.dead:
-            return WorkerLiveness()
-        table = self.run.stores.own.worker_records
-        return observe(lambda: table.list(self.run.queue), self._sleep)
+        self._liveness, table = WorkerLiveness(), self.run.stores.own.worker_records
+        if self.mails or self.plan.dead:
+            self._liveness = observe(lambda: table.list(self.run.queue), self._sleep)
+        stuck = stuck_mails(self._liveness, self.plan.lock_timeout)
+        self._stuck = {one.mail.enqueue_id: one for one in stuck}
+        self._looked = elapsed_seconds()
 
-    def _perform(self, planned: PlannedMail, liveness: WorkerLiveness, stuck: Stuck | None) -> None:
+    def _perform(self, planned: PlannedMail) -> None:
         """One mail. A mail that cannot be acted on stops no other."""
+        self.throttle.take()
+        stuck = self._stuck.get(planned.enqueue_id)
+        # Its holder may have died since: what was done for mails before took long.
+        if stuck and elapsed_seconds() - self._looked > stuck.record.dead_after.total_seconds():
+            self._look()
+            stuck = self._stuck.get(planned.enqueue_id)
         self.run.require_lock()
         if stuck is None or stuck.record.worker != planned.worker:
-            self.progress.skip(_why_not(planned, liveness))
+            self.progress.skip(_why_not(planned, self._liveness))
             return
-        self.throttle.take()
         try:
             self._done(self.actions.act(planned, stuck))
         except LeftAlone as skipped:

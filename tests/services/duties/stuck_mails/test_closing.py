@@ -202,6 +202,23 @@ def test_a_mail_whose_worker_dies_between_plan_and_apply_is_left(world):
     assert world.run()["discardedRecords"] == 1
 
 
+def test_a_mail_whose_worker_dies_while_apply_deals_with_others_is_left(world, monkeypatch):
+    """The broker has given it to another, who delivers it."""
+    first, second = world.mail("first"), world.mail("second")
+    worker, act = world.worker(world.held(first, 200), world.held(second)), StuckMailActions.act
+
+    def slow(self, *mail):
+        entry = act(self, *mail)
+        worker.fall_silent()
+        time.sleep(worker.record.dead_after.total_seconds() + 0.5)
+        return entry
+
+    monkeypatch.setattr(StuckMailActions, "act", slow)
+    report = world.run()
+    assert (report["closed"], report["skippedBy"]) == (1, {"its holder is silent": 1})
+    assert (world.is_marked(first), world.is_marked(second)) == (True, False)
+
+
 def test_a_mail_that_another_worker_was_given_between_plan_and_apply_is_left(world):
     item = world.mail()
     world.worker(world.held(item))
