@@ -118,8 +118,8 @@ class InProcessTasks:
                 log.warning("task %s failed: %s", request.id, error)
             else:
                 log.exception("task %s failed", request.id)
-        entry.change(status=status, ended=self._clock())
-        with self._lock:
+        with self._lock:  # who cancels sees it at work, or ended
+            entry.change(status=status, ended=self._clock())
             self._ended[request.id] = entry.task
             del self._entries[request.id]
             forgotten = [
