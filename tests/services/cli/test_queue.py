@@ -11,19 +11,26 @@ import pytest
 from cassandra.cluster import Session
 
 from mailslice.admin import queues
+from mailslice.maintenance import overview as overview_module
 from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.health import Health
 from mailslice.maintenance.overview import Most, overview
 from mailslice.model.clock import system_clock
-from mailslice.model.mail import QueueName
+from mailslice.model.mail import Partition, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
+from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
 from mailslice.stores.own.runs import RunRow
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.management import Depth
+from mailslice.stores.rabbitmq.traffic import Traffic
 from tests.acceptance.command import Cli
+from tests.services.duties.world import queued_mail
 
 pytestmark = pytest.mark.new_keyspaces
 
+HOUR = timedelta(hours=1)
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -145,6 +152,23 @@ def test_a_queue_that_was_large_when_it_was_measured_is_not_counted_on_the_spot(
         stores.own.runs.save(row, timedelta(days=1))
         (one,) = overview(stores, system_clock, most=Most(rows=5))
         assert one.size == shown
+
+
+def test_dead_letters_without_figures_are_not_none_and_no_mail_is_called_lost(fresh, monkeypatch):
+    """RabbitMQ gives figures of each queue by itself, up to 10 s late."""
+    with open_stores(fresh.settings) as stores:
+        queue = queues.create(stores, "spool")
+        now, names = system_clock(), RabbitNames(queue)
+        row = ViewRow(queue, Partition(slice_start(now, HOUR), 0), now, queued_mail())
+        stores.tables.written.insert_many([row])
+        stores.tables.browse_starts.insert_first(queue, row.partition.slice_start)
+        known = Traffic(Depth(0, 0, 0, 1), None, None, None, None, None)
+        moving = dict.fromkeys((names.work_queue, names.hop_queue, names.park_queue), known) | {
+            names.dead_letter_queue: replace(known, depth=None)
+        }
+        monkeypatch.setattr(overview_module, "traffic", lambda _: moving)
+        (one,) = overview(stores, system_clock)
+        assert (one.size, one.dead_letters, one.verdict.health) == (1, None, Health.OK)
 
 
 def test_many_queues_together_read_no_more_than_ten():
