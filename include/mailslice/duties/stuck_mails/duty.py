@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.admin.quarantine import Quarantine
+from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails.decided import DecidedMails
 from mailslice.duties.stuck_mails.liveness import (
@@ -58,8 +59,8 @@ class StuckMails(Duty[StuckPlan]):
         self._sleep = sleep
 
     def plan(self, run: Run) -> StuckPlan:
-        """Reads no view. Raises Refused for mode recover on a queue without stage marks."""
-        mode, stores, queue = _mode(run), run.stores, run.queue
+        """Reads no view. Raises UnknownQueue; Refused for mode recover without stage marks."""
+        mode, stores, queue = _mode(run), run.stores, require(run.stores, run.queue)
         liveness = observe(lambda: stores.own.worker_records.list(queue), self._sleep)
         timeout, now = _lock_timeout(run, liveness), run.clock()
         stuck = [

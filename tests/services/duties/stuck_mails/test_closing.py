@@ -17,7 +17,14 @@ from mailslice.duties.stuck_mails.actions import StuckMailActions
 from mailslice.maintenance.lock import LockLost
 from mailslice.maintenance.runner import run_step
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import GateFailed, PlanRefused, Refused, StoreUnavailable
+from mailslice.model.errors import (
+    GateFailed,
+    PlanRefused,
+    Refused,
+    StoreUnavailable,
+    UnknownQueue,
+)
+from mailslice.model.mail import QueueName
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
@@ -100,6 +107,12 @@ def test_a_second_run_finds_nothing(world):
     )
     assert counts(again) == NOTHING
     assert len(world.decisions()) == 1
+
+
+def test_a_queue_that_rabbitmq_does_not_have_is_named(world):
+    """A name in Airflow's form: nothing to do is not what whoever wrote it must read."""
+    with pytest.raises(UnknownQueue, match="RabbitMQ has no mail queue 'nobody'"):
+        replace(world, queue=QueueName("nobody")).run()
 
 
 def test_an_idle_queue_has_zeros(world):
