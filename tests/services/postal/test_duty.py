@@ -426,3 +426,19 @@ def rest(cli: Cli, run: str) -> dict:
     for step in ("apply", "verify"):
         cli("duty", step, "stuck_mails_postal", "--run", run)
     return cli("duty", "report", "stuck_mails_postal", "--run", run, "--json").lines[-1]
+
+
+@pytest.mark.parametrize("ended", [Ended.HEADERS, Ended.SENT])
+def test_a_row_that_is_in_the_queue_as_it_was_fails_verify(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, ended: Ended
+) -> None:
+    """Closed, or answered: Postal's database was put back to before apply."""
+    mails.mail(postal.servers[1], ended)
+    ((_, row),) = queue(postal).items()
+    run = planned(cli, "--mode", "close")
+    cli("duty", "apply", "stuck_mails_postal", "--run", run)
+    names, places = ", ".join(f"`{name}`" for name in row), ", ".join(["%s"] * len(row))
+    sql = f"INSERT INTO queued_messages ({names}) VALUES ({places})"
+    postal.main.run(sql, *row.values())
+    refused = cli("duty", "verify", "stuck_mails_postal", "--run", run, code=3)
+    assert "as it was" in refused.err

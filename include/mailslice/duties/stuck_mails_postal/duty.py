@@ -94,12 +94,12 @@ class StuckMailsPostal(Duty[PostalPlan]):
         StuckMessages(run, plan, progress).perform_all()
 
     def verify(self, run: Run, plan: PostalPlan, result: Result) -> Iterable[Frame]:
-        del plan
         entries = list(_entries(run))
         run.report(quarantined=len(in_quarantine(entries)))
         if result.applied:
+            planned = {row.queued_message: row for row in run.read_rows(plan.rows, PlannedRow)}
             reported = result.fields.get("decisions", ())
-            rows = [int(one["queuedMessage"]) for one in reported]
+            rows = [planned[int(one["queuedMessage"])] for one in reported]
             yield closed_messages(run, rows, entries)
 
     def describe(self, steps: Summaries) -> str:
