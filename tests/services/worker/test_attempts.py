@@ -8,10 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.cli.shapes import with_next_delivery
 from mailslice.model.clock import system_clock
-from mailslice.worker import open_worker
+from mailslice.worker import Retry, consume, open_worker
 from tests.services.worker.conftest import mail, until
 
 CONTENT = b"A: b\r\n\r\nlater"
@@ -58,3 +60,20 @@ async def test_a_mail_that_was_enqueued_for_later_has_no_attempt(spool: Any) -> 
     async with open_worker(spool.settings, spool.queue) as worker:
         await worker.enqueue(replace(mail(), name="later"), CONTENT, delay=HOUR)
     assert facts(spool) == (0, None, True)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Retry(after=HOUR, why=ValueError("451")),  # type: ignore[arg-type]
+    ],
+)
+async def test_whatever_a_handler_says_of_an_attempt_the_mail_waits_for_the_next(
+    spool: Any, outcome: Retry
+) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT)
+        async with asyncio.timeout(20):
+            done = await consume(worker, lambda _mail, _content: outcome, most=1)
+    assert done.retried == 1
+    assert shown(spool)["attempts"] == 1

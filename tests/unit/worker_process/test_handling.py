@@ -223,6 +223,7 @@ async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
         Retry(recipients=5),  # type: ignore[arg-type]
         Retry(recipients="b@c"),  # type: ignore[arg-type]
         Retry(recipients=([],)),  # type: ignore[arg-type]
+        Retry(why=ValueError("no")),  # type: ignore[arg-type]
         Reject(None),  # type: ignore[arg-type]
         Bounce("why", ("b@c",)),  # type: ignore[arg-type]
         Bounce("why", None),  # type: ignore[arg-type]

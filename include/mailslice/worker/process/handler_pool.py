@@ -462,6 +462,7 @@ def _is_failure(value: object) -> bool:
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "reason": ("text", lambda value: isinstance(value, str)),
     "answer": ("text", lambda value: isinstance(value, str)),
+    "why": ("text", lambda value: isinstance(value, str)),
     "after": ("a timedelta", lambda value: isinstance(value, timedelta | None)),
     "failures": (
         "a tuple of Failure, whose fields are text",
