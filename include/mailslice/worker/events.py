@@ -175,9 +175,10 @@ def silent(queue: QueueName) -> MailEvents:
 def redacted(text: str) -> str:
     """The text in one line, at most 500 characters, with `***` for all that looks like an address.
 
-    A local part without its domain cannot be told from other words.
+    A local part without its domain cannot be told from other words. Half of a surrogate pair, which
+    no store keeps, is `?`.
     """
-    line = " ".join(text.split())
+    line = " ".join(text.encode("utf-8", "replace").decode().split())
     return (_ADDRESS.sub("***", line) if "@" in line else line)[:_LONGEST_TEXT]
 
 

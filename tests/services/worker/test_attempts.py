@@ -66,6 +66,8 @@ async def test_a_mail_that_was_enqueued_for_later_has_no_attempt(spool: Any) -> 
     "outcome",
     [
         Retry(after=HOUR, why=ValueError("451")),  # type: ignore[arg-type]
+        Retry(after=HOUR, why="451 caf\udce9"),
+        Retry(after=HOUR, answer="451 caf\udce9"),
     ],
 )
 async def test_whatever_a_handler_says_of_an_attempt_the_mail_waits_for_the_next(
