@@ -20,6 +20,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection, parameters
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.stores.rabbitmq.publisher import Publisher
+from mailslice.stores.rabbitmq.publishing import has_consumers
 from mailslice.stores.rabbitmq.topology import Topology
 from tests.services.worker.conftest import until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
@@ -302,6 +303,24 @@ async def test_a_broker_in_alarm_is_waited_for_and_the_error_says_why(
     await asyncio.wait_for(waiting, 5)
     assert publisher._link is link, "the connection outlives the alarm"
     await publisher.close()
+
+
+async def test_a_consumer_that_was_resumed_while_its_broker_froze_can_be_paused_again(
+    settings: Any, fresh: Any, proxy: Cuttable
+) -> None:
+    consumer = Consumer(
+        through(fresh, proxy, "1s"), NAMES.work_queue, 5, on_message=lambda _message: None
+    )
+    consumer.start()
+    await until(lambda: has_consumers(settings, NAMES.work_queue))
+    await consumer.pause()
+    proxy.hangs = True
+    await consumer.resume()
+    proxy.hangs = False
+    await until(lambda: has_consumers(settings, NAMES.work_queue))
+    await consumer.pause()
+    await until(lambda: not has_consumers(settings, NAMES.work_queue), 5)
+    await consumer.close()
 
 
 @pytest.mark.soak

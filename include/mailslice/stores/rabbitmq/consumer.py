@@ -127,8 +127,10 @@ class Consumer:
         """Deliveries again, at once or when it is connected."""
         self._paused = False
         if self._is_set_up and self._link is not None and self._link.is_open and not self._tag:
-            with suppress(TryAgain):  # the link is lost, and the next one consumes
+            try:
                 await self._begin(self._link)
+            except TryAgain as error:
+                self._link.end(error)  # it may consume yet, by no known tag; the next link does
 
     async def stop(self) -> None:
         """No more deliveries; the channel stays open for the settlement of those in hand."""
