@@ -18,6 +18,7 @@ from mailslice.model.crash import VARIABLE
 from mailslice.model.settings import clone_root
 from mailslice.stores.rabbitmq.publishing import has_consumers
 from mailslice.worker import Mail, consume, open_worker
+from mailslice.worker.dequeue.park import Park
 from mailslice.worker.io.context import Tuning
 from tests.acceptance.command import MAILSLICE
 from tests.services.worker.conftest import at, mail, until
@@ -150,6 +151,38 @@ async def test_what_was_fetched_before_its_domain_was_held_is_not_handed_out(spo
             await last.complete()
             assert await nothing_within(deliveries, 1)
     assert spool.live() == []
+
+
+@pytest.mark.parametrize("takes_copies", [True, False])
+async def test_a_mail_that_is_being_parked_as_its_domain_is_held_is_settled_once(
+    spool: Any, monkeypatch: pytest.MonkeyPatch, *, takes_copies: bool
+) -> None:
+    monkeypatch.setattr("mailslice.worker.dequeue.preparer.LONGEST_UNACKNOWLEDGED", 1.0)
+    began, go_on, put = asyncio.Event(), asyncio.Event(), Park.put
+
+    async def slow(*args: Any, **options: Any) -> bool:
+        began.set()
+        await go_on.wait()
+        return takes_copies and await put(*args, **options)
+
+    monkeypatch.setattr(Park, "put", slow)
+    async with open_worker(spool.settings, spool.queue, tuning=QUICK) as worker:
+        for number in range(2):
+            await worker.enqueue(to(f"m-{number}", "held.example"), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = await next_of(deliveries)
+            link = first.message.link
+            await asyncio.wait_for(began.wait(), 20)
+            await held(spool, "held.example")
+            await until(lambda: worker.context.statistics.held_domains == 1)
+            await asyncio.sleep(1)
+            go_on.set()
+            statistics = worker.context.statistics
+            await until(lambda: statistics.parked or statistics.set_aside)
+            assert await nothing_within(deliveries, 1)
+            assert link.is_open
+            assert (statistics.parked, statistics.set_aside) == (takes_copies, not takes_copies)
+            await first.complete()
 
 
 async def test_without_an_answer_the_worker_goes_on_with_the_holds_that_it_knows(

@@ -60,10 +60,12 @@ class Slots:
         self._ready.append(slot)
         self.changed.set()
 
-    def withhold(self, slot: Slot) -> None:
-        """It is not to be handed out for now."""
-        if slot in self._ready:
-            self._ready.remove(slot)
+    def withhold(self, slot: Slot) -> bool:
+        """It is not to be handed out for now. Whether it was."""
+        if slot not in self._ready:
+            return False
+        self._ready.remove(slot)
+        return True
 
     def next_ready(self) -> Delivery | None:
         """Takes out the one that became ready first."""

@@ -134,6 +134,7 @@ class Preparer:
                 slot.ready.abandon()
         elif slot.ready is not None:
             self._slots.make_ready(slot, slot.ready)
+            self.delay_held()  # its domain may be held since
         else:
             await self.prepare(slot)
 
@@ -143,7 +144,8 @@ class Preparer:
             ready = slot.ready
             if ready is None or self._hold_of(ready.item.mail.recipients) is None:
                 continue
-            self._slots.withhold(slot)
+            if not self._slots.withhold(slot):
+                continue  # it is being parked
             ready.abandon()
             slot.ready = None
             slot.task = asyncio.create_task(self.prepare(slot))
