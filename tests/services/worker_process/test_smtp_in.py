@@ -296,7 +296,7 @@ async def test_a_mail_over_the_size_is_552_whether_it_says_so_or_not() -> None:
         assert server.only[1] == b"y" * 998 + b"\r\n"
 
 
-@pytest.mark.parametrize("size", ["-1", "x", "\u00b2", "\u0664"])
+@pytest.mark.parametrize("size", ["-1", "x", "x SIZE=1", "\u00b2", "\u0664"])
 async def test_a_size_that_is_no_number_is_a_syntax_error(size: str) -> None:
     async with serving() as server:
         said = await server.say(b"EHLO c", f"MAIL FROM:<s@y> SIZE={size}".encode())
