@@ -68,7 +68,9 @@ async def retry_now(
     if not await delays.rows.exist():
         return outcome
     rows, me = await delays.rows.scan(), str(uuid4())
-    locks, lock = stores.own.locks, f"retry/{worker.queue}"
+    # The first look at the own tables asks Cassandra.
+    locks = (await asyncio.to_thread(lambda: stores.own)).locks
+    lock = f"retry/{worker.queue}"
     try:
         while batch := await asyncio.to_thread(lambda: list(islice(rows, _AT_ONCE))):
             for attempt in range(0 if dry_run else tries):

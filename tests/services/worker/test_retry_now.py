@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from mailslice.admin.filters import MailFilter
 from mailslice.codec.wildcards import Wildcard
 from mailslice.model.errors import Refused
+from mailslice.stores.cassandra import own
+from mailslice.stores.cassandra.own.table import create
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.publishing import ready_messages
 from mailslice.worker import open_worker
@@ -94,6 +97,24 @@ async def test_asked_again_before_they_are_delivered_nothing_is_doubled(spool: A
         assert await deliver_due(worker, [item.enqueue_id]) == 0
         await asyncio.sleep(3)
         assert await asyncio.to_thread(waiting, spool) == 1
+
+
+async def test_the_own_tables_are_looked_at_beside_the_event_loop(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def watched(*args: Any) -> str:
+        threads.append(threading.current_thread())
+        return create(*args)
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=HOUR)
+    monkeypatch.setattr(own, "create", watched)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        assert len((await retry_now(worker, EVERY)).retried) == 1
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_only_what_matches_and_is_far_is_retried(spool: Any) -> None:
