@@ -59,6 +59,21 @@ async def test_ten_thousand_recipients_pass_and_are_shown_and_fewer_of_them_rema
         await again.complete()
 
 
+async def test_a_row_that_fills_the_connection_to_cassandra_fails_no_other_enqueue(
+    spool: Any,
+) -> None:
+    """As large a row as Cassandra takes; where it is far away, a small one fills the socket."""
+    large = mail("large", attributes={"a": b'{"value":"%b"}' % (b"x" * 12 * MIB)})
+    async with open_worker(spool.settings, spool.queue) as worker:
+        running = asyncio.create_task(worker.enqueue(large, b"A: b\r\n\r\nc"))
+        others = 0
+        while not running.done():
+            small = (worker.enqueue(mail(f"m-{n}"), b"A: b\r\n\r\nc") for n in range(16))
+            others += len(await asyncio.gather(*small))
+        await running
+        assert others
+
+
 async def test_a_header_of_a_megabyte_is_a_header(spool: Any) -> None:
     header = (
         b"".join(b"X-Line-%06d: %s\r\n" % (number, b"x" * 80) for number in range(11_000)) + b"\r\n"

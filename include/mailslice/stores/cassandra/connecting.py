@@ -39,6 +39,12 @@ LONGEST_PAUSE = 5.0
 """Seconds between two attempts to connect to a node that is away."""
 
 
+class _QueueingConnection(LibevConnection):  # type: ignore[misc]
+    """Requests wait behind a large one that fills the socket: the driver fails them at once."""
+
+    _socket_writable = property(lambda _: True, lambda _, __: None)
+
+
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
     """(host, port) of each contact point; `host:port` and `[v6]:port` override the port setting.
 
@@ -142,7 +148,7 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         points,
         port=settings.port,
         protocol_version=PROTOCOL_VERSION,
-        connection_class=LibevConnection,
+        connection_class=_QueueingConnection,
         execution_profiles={
             EXEC_PROFILE_DEFAULT: profile(),
             PINNED: profile(retry_policy=FallthroughRetryPolicy()),
