@@ -9,11 +9,11 @@ from stack.airflow_versions import BETWEEN, OLDEST, airflow_python
 from stack.settings import Profile, stack_settings
 from tests.dags.conftest import parse
 
+pytestmark = pytest.mark.waits
 SAME = ("doc", "tags", "paused", "timeout", "params", "follows", "fires_by_itself", "backfilled")
 """What a DAG is, whatever the version: only the retry policy (3.3) differs."""
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [OLDEST, BETWEEN])
 def test_all_dags_and_the_plugins_are_the_same_in_an_older_airflow(version, parsed, tmp_path):
