@@ -16,7 +16,7 @@ from stack.settings import Profile, stack_settings
 from tests.ports import free_port
 from tests.versions.tiers import run_tests
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1700)]
 _LONGEST_START = 60.0
 TESTS = (
     "tests/services/blobs/test_blobs.py",
