@@ -14,6 +14,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings, load_settings
 from mailslice.stores import open_stores
 from mailslice.stores.mariadb.client import MariaDb, quoted
+from mailslice.stores.mariadb.failures import NoRight
 from mailslice.stores.mariadb.own import OwnDatabase
 from mailslice.stores.own.runs import RUNS
 from tests.contracts.own_records import DAY, OwnRecordsContract, run_row
@@ -83,6 +84,7 @@ def test_a_user_without_the_right_is_told_what_to_grant(mariadb_root: Any, datab
     root = MariaDb(mariadb_root(), Settings().postal)
     root.execute("CREATE USER IF NOT EXISTS 'guest'@'%'")
     own = OwnDatabase(settings_of(mariadb_root, database, "guest"))
-    assert own.existing(RUNS) is None
+    with pytest.raises(NoRight):
+        own.existing(RUNS)
     with pytest.raises(BadSetting, match="GRANT ALL ON"):
         own.created()

@@ -199,6 +199,20 @@ def test_discard_cancels_postals_hold_and_removes_the_copy(
     assert [row["message_id"] for row in queue(postal)] == [requeued.message]
 
 
+def test_what_may_not_be_looked_at_is_not_called_empty(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, tmp_path: Path
+) -> None:
+    add_stats(mails, postal)
+    close(cli)
+    blind = cli.but(**postal.settings(postal.guest(own=False)))
+    listing, export = ("list",), ("export", tmp_path / "copies")
+    for words in (listing, ("release", "--all"), ("discard", "--all"), export):
+        answer = blind("postal", "quarantine", *words, code=3)
+        assert f"`{postal.own}`.`postal_quarantine`" in answer.err
+    assert "`runs`" in blind("postal", "health", code=3).err
+    assert len(listed(cli)) == 1
+
+
 def test_discard_leaves_what_a_worker_has_finished(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:

@@ -17,7 +17,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.settings import Settings
 from mailslice.stores.mariadb.client import MariaDb, MariaDbTransaction, Row, quoted
-from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight
+from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight, NoSuchObject
 from mailslice.stores.mariadb.rights import missing_on_database
 from mailslice.stores.own import SHAPES, OwnRecords
 from mailslice.stores.own.records import TableShape, Values
@@ -56,12 +56,12 @@ class OwnDatabase:
             self._db.close()
 
     def existing(self, shape: TableShape) -> MariaDbRecords | None:
-        """A table, or None where it was never needed."""
-        found = self.rows(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
-            (self.url.database, shape.name),
-        )
-        return MariaDbRecords(self, shape) if found else None
+        """A table, or None where it was never needed. NoRight: who may not look cannot tell."""
+        try:
+            self.rows(f"SELECT 1 FROM {quoted(self.url.database, shape.name)} LIMIT 0")
+        except NoSuchObject:
+            return None
+        return MariaDbRecords(self, shape)
 
     def created(self) -> OwnRecords:
         """All tables, created when missing. Raises BadSetting where that is not allowed."""
