@@ -36,7 +36,8 @@ Message = Annotated[
     int | None,
     option("--message ID", "Postal's id of the message in that server.", partial(count, least=0)),
 ]
-All = Annotated[bool, typer.Option("--all", help="Every message in quarantine that is kept.")]
+Kept = Annotated[bool, typer.Option("--all", help="Every message in quarantine that is kept.")]
+All = Annotated[bool, typer.Option("--all", help="Every message in quarantine, kept or not.")]
 AcceptDuplicates = Annotated[
     bool,
     typer.Option(
@@ -69,7 +70,7 @@ def release(
     *,
     server: Server = None,
     message: Message = None,
-    every: All = False,
+    every: Kept = False,
     accept_duplicates: AcceptDuplicates = False,
     yes: Yes = False,
     reason: Reason = None,

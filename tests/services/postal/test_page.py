@@ -104,6 +104,7 @@ def test_the_line_for_cron_names_settings_and_a_command_of_the_page() -> None:
     (folder,) = re.findall(r"^install -d -o mailslice .* (/\S+)$", PAGE, re.MULTILINE)
     (log,) = re.findall(r">>(\S+) ", script)
     assert Path(log).parent == Path(folder), "its user may write nowhere else"
+    assert f"\nchown -R mailslice:mailslice {folder}\n" in PAGE, "root may have run duties there"
     (settings,) = re.findall(r"^install -D -g mailslice -m 0640 .* (/\S+)$", PAGE, re.MULTILINE)
     assert script.startswith(f". {settings};")
     assert f"EnvironmentFile={settings}" in (UNITS / "mailslice-postal.service").read_text()

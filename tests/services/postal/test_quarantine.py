@@ -199,6 +199,20 @@ def test_discard_cancels_postals_hold_and_removes_the_copy(
     assert [row["message_id"] for row in queue(postal)] == [requeued.message]
 
 
+def test_discard_of_all_takes_what_is_finished_or_in_the_queue_again(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    requeued, finished = add_stats(mails, postal), add_stats(mails, postal)
+    close(cli)
+    press_release(postal, 1, requeued.message)
+    mails.delivery(postal.servers[1], finished.message, "Sent", at=postal.now())
+    lines = cli.json("postal", "quarantine", "discard", "--all", "--yes")
+    assert [line["result"] for line in lines] == ["discarded", "discarded"]
+    assert (listed(cli), files(postal_env)) == ([], [])
+    assert [row["message_id"] for row in queue(postal)] == [requeued.message]
+    assert statuses(postal, finished) == ["Held", "Sent"]
+
+
 def test_what_may_not_be_looked_at_is_not_called_empty(
     cli: Cli, postal: FreshPostal, mails: PostalMails, tmp_path: Path
 ) -> None:
