@@ -144,6 +144,16 @@ def test_a_wrong_password_ends_with_2_and_an_absent_server_with_4(
     cli.but(MAILSLICE_POSTAL_URL="mysql://a:b@127.0.0.1:1/postal")("config", "check", code=4)
 
 
+def test_a_login_that_another_try_does_not_mend_is_a_setting(
+    cli: Cli, postal: FreshPostal, guest: MariaDbLogin
+) -> None:
+    answer = cli.but(MAILSLICE_POSTAL_TLS_ENABLED="true")("config", "check", code=2)
+    assert "MAILSLICE_POSTAL_TLS_" in answer.err  # this MariaDB has none
+    postal.main.run(f"ALTER USER '{guest.user}'@'%' PASSWORD EXPIRE")
+    for words in (("config", "check"), ("postal", "stuck")):
+        assert "the password" in cli(*words, code=2).err
+
+
 def test_message_databases_elsewhere_are_asked_there(
     make_postal: Callable[..., FreshPostal], second_mariadb: MariaDbLogin, tmp_path: Path
 ) -> None:
