@@ -53,14 +53,17 @@ def stuck(out: Output, *, lock_timeout: LockTimeout = None) -> None:
 def health(out: Output) -> None:
     """How Postal's queue is, in one word: what the last runs of stuck_mails_postal say.
 
-    Postal itself is not asked.
+    Postal itself is not asked. Where the ledger does not answer it is UNKNOWN, and the exit code 4.
     """
     from mailslice.maintenance.postal_health import as_json, postal_overview
     from mailslice.model.clock import system_clock
 
     with open_stores() as stores:
         stores.postal  # noqa: B018 - names the setting where it is missing
-        out.one(as_json(postal_overview(stores, system_clock)))
+        overview = postal_overview(stores, system_clock)
+    out.one(as_json(overview))
+    if overview.unanswered is not None:
+        raise overview.unanswered
 
 
 def _sentence(result: "PostalSurvey") -> str:

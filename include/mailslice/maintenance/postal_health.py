@@ -57,6 +57,8 @@ class PostalOverview:
     facts: PostalHealthFacts
     looked_at: datetime | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
+    unanswered: TryAgain | None = None
+    """Why the ledger could not be asked."""
 
     @property
     def alerts(self) -> Sequence[Mapping[str, Any]]:
@@ -75,9 +77,9 @@ def postal_overview(stores: Stores, clock: Clock) -> PostalOverview:
     try:
         runs = stores.existing_runs()
         rows = runs.of(DUTY, NO_QUEUE, _NEWEST) if runs is not None else ()
-    except TryAgain:
+    except TryAgain as error:
         facts = PostalHealthFacts(failed="the ledger did not answer")
-        return PostalOverview(judge_postal(facts), facts)
+        return PostalOverview(judge_postal(facts), facts, unanswered=error)
     return of_reports([json.loads(row.report) for row in rows if row.finished is not None], now)
 
 

@@ -244,8 +244,11 @@ def test_without_its_server_it_ends_soon_and_names_the_address(postal_env: Fresh
         port = closed.getsockname()[1]
     url = f"mysql://u:p@127.0.0.1:{port}/postal"
     began = time.monotonic()
-    error = Cli({**postal_env.env, "MAILSLICE_POSTAL_URL": url}).inside()("postal", "stuck", code=4)
-    assert f"127.0.0.1:{port}" in error.err
+    cli = Cli({**postal_env.env, "MAILSLICE_POSTAL_URL": url, "MAILSLICE_OWN_URL": url}).inside()
+    assert f"127.0.0.1:{port}" in cli("postal", "stuck", code=4).err
+    shown = cli("postal", "health", "--json", code=4)
+    assert shown.one["health"] == "UNKNOWN"
+    assert f"127.0.0.1:{port}" in shown.err
     assert time.monotonic() - began < 30
 
 
