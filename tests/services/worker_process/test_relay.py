@@ -147,6 +147,16 @@ def test_too_many_recipients_is_for_later_not_for_good(sink: Sink) -> None:
     assert send(sink) == Retry(recipients=(B,), back_off=True)
 
 
+def test_more_recipients_than_every_server_takes_are_sent_in_several_transactions(
+    sink: Sink,
+) -> None:
+    all_of_them = tuple(f"r{number}@next.example" for number in range(250))
+    assert send(sink, to=all_of_them) == Complete()
+    assert [len(got[1]) for got in sink.got] == [100, 100, 50]
+    assert tuple(recipient for got in sink.got for recipient in got[1]) == all_of_them
+    assert sink.connections == 1
+
+
 def test_a_connection_that_breaks_before_the_data_serves_nobody(sink: Sink) -> None:
     sink.drop_after_rcpt = True
     assert send(sink) == Retry(recipients=(A, B), back_off=True)

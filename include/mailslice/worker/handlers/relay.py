@@ -22,6 +22,7 @@ from functools import partial
 from threading import Event
 
 from mailslice.codec.addresses import domain_of
+from mailslice.model.batches import batches
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 _LOGIN_REFUSED = 535
 """Stands for any 5yz answer to AUTH: it is no refusal of the mail."""
+_MOST_RECIPIENTS = 100
+"""Every server takes so many (RFC 5321, 4.5.3.1.8)."""
 
 
 class Relay:
@@ -216,14 +219,14 @@ class Relay:
 
 
 def transactions(mail: Mail) -> Iterator[Transaction]:
-    """All recipients without headers of their own together, each of the others alone."""
+    """Recipients without headers of their own together, up to 100, each of the others alone."""
     own: dict[str, list[RecipientHeader]] = {}
     for header in mail.per_recipient_headers:
         own.setdefault(header.recipient.lower(), []).append(header)
     recipients = tuple(dict.fromkeys(mail.recipients))
     plain = tuple(recipient for recipient in recipients if recipient.lower() not in own)
-    if plain:
-        yield Transaction(plain)
+    for together in batches(plain, _MOST_RECIPIENTS):
+        yield Transaction(tuple(together))
     for recipient in recipients:
         if headers := own.get(recipient.lower()):
             yield Transaction((recipient,), tuple(headers))
