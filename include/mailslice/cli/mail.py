@@ -1,12 +1,11 @@
 """`mailslice mail`: one mail, and new mails."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -84,7 +83,11 @@ def trace(
     ] = None,
     log: Annotated[
         str | None,
-        option("--log FILE", "A log of workers or smtp-in, for the mail's events; - is stdin."),
+        option(
+            "--log FILE",
+            "A log of workers or smtp-in, for the mail's events; - is stdin; by default "
+            "MAILSLICE_LOG_FILES.",
+        ),
     ] = None,
 ) -> None:
     """Where a mail is, by all that may know: stores, duties, a log. Reads only.
@@ -93,12 +96,13 @@ def trace(
     """
     import sys
 
-    from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, raise_for
+    from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, events_of, raise_for
 
     with open_stores() as stores:
-        tracing = Trace(stores, Wanted.of(mail), [queue] if queue else [])
+        wanted = Wanted.of(mail)
+        tracing = Trace(stores, wanted, [queue] if queue else [])
         with ExitStack() as files:
-            events: Iterable[Mapping[str, Any]] = ()
+            events = events_of(wanted, stores.settings.log.files)
             if log == "-":
                 events = events_in(sys.stdin)
             elif log is not None:

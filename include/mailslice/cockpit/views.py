@@ -100,14 +100,16 @@ def _waiting(
 
 
 def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
-    """What stores keep of a mail, the oldest first. RabbitMQ is not asked: it has to give messages
-    out to show them.
+    """What stores and logs keep of a mail, the oldest first. RabbitMQ is not asked: it has to give
+    messages out to show them.
     """
-    from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted
+    from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
 
     wanted = Wanted(ids={parse_enqueue_id(id_)})
     with facts.stores() as stores:
-        entries = Trace(stores, wanted, [queue], without={RABBITMQ}).run()
+        entries = Trace(stores, wanted, [queue], without={RABBITMQ}).run(
+            events_of(wanted, facts.settings.log.files)
+        )
     return [entry for entry in entries if entry["answer"] != NO]
 
 

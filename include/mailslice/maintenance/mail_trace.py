@@ -6,11 +6,14 @@ Nothing is changed. A place that does not answer is `unknown`; `no` is only what
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any
+from glob import glob
+from os import SEEK_END
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable, TryAgain
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 CASSANDRA, RABBITMQ, ARTIFACTS = "Cassandra", "RabbitMQ", "artifacts"
 YES, NO, UNKNOWN, NOT_ASKED = "yes", "no", "unknown", "not asked"
+MOST_READ = 64 * 2**20
+"""Bytes of logs."""
 _EVENT_WORDS = ("worker", "attempt", "recipients", "answer", "why", "next", "due")
 
 
@@ -171,20 +176,20 @@ class Trace:
         )
 
     def _add_events(self, events: Iterable[Mapping[str, Any]]) -> None:
-        wanted, later = self._wanted, []
-        for event in events:
-            enqueue_id = _enqueue_id(event.get("enqueueId"))
-            if not wanted.matches(enqueue_id, event.get("name")):
-                continue
-            if enqueue_id is not None and wanted.name is not None:
-                wanted.ids.add(enqueue_id)
-            words = [f"{key}: {event[key]}" for key in _EVENT_WORDS if key in event]
-            says = "; ".join([str(event.get("event") or event.get("message")), *words])
-            later.append(
-                (event, SourceAnswer(says, event.get("time"), enqueue_id, event.get("name")))
-            )
-        for event, finding in later:
-            self._add(event.get("queue"), "log", YES, finding)
+        wanted = self._wanted
+        try:
+            for event in events:
+                enqueue_id = _enqueue_id(event.get("enqueueId"))
+                if not wanted.matches(enqueue_id, event.get("name")):
+                    continue
+                if enqueue_id is not None and wanted.name is not None:
+                    wanted.ids.add(enqueue_id)
+                words = [f"{key}: {event[key]}" for key in _EVENT_WORDS if key in event]
+                says = "; ".join([str(event.get("event") or event.get("message")), *words])
+                finding = SourceAnswer(says, event.get("time"), enqueue_id, event.get("name"))
+                self._add(event.get("queue"), "log", YES, finding)
+        except OSError as error:
+            self._add(None, "log", UNKNOWN, SourceAnswer(f"a log cannot be read: {error}"))
 
     def _view(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
         from mailslice.admin.mail_queue import MailQueue
@@ -324,9 +329,31 @@ def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:
     return sorted(entries, key=key)
 
 
-def events_in(stream: IO[str]) -> Iterator[Mapping[str, Any]]:
+def events_of(wanted: Wanted, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """What the newest 64 MiB of the files of these patterns say of the mail.
+
+    Raises OSError, also where there is no such file.
+    """
+    paths = {Path(path) for pattern in files for path in glob(pattern)}  # noqa: PTH207 - any folder
+    if files and not paths:
+        raise FileNotFoundError(f"no file is named {', '.join(files)} (MAILSLICE_LOG_FILES)")
+    texts = map(str, wanted.ids) if wanted.name is None else [wanted.name]
+    words = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in texts]
+    left = MOST_READ
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
+        with path.open("rb") as stream:
+            size = stream.seek(0, SEEK_END)
+            stream.seek(max(0, size - left))
+            lines = (line for line in stream if any(word in line for word in words))
+            yield from events_in(line.decode(errors="replace") for line in lines)
+        left -= size
+        if left <= 0:
+            break
+
+
+def events_in(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
     """The JSON objects of a log; other lines are left out."""
-    for line in stream:
+    for line in lines:
         start = line.find("{")
         if start < 0:
             continue

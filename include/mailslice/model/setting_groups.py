@@ -611,6 +611,9 @@ class LogSettings(Group):
     bounced, dead_letter."""
     addresses: bool = False
     """Whether these events name sender and recipients. Otherwise they count the recipients."""
+    files: Words = ()
+    """Files that these logs are kept in, with commas between; `*` is any text. The page and `mail
+    trace` read a mail's events there, in the newest 64 MiB."""
 
 
 class SmtpInSettings(Group):

@@ -233,6 +233,26 @@ def test_a_mail_has_its_history_also_when_it_is_not_live_any_more(cli, client):
     assert client.get("/trace?queue=spool&id=soon").status_code == 400
 
 
+def test_the_history_has_the_attempts_that_the_logs_of_the_settings_name(cli, fresh, tmp_path):
+    id_ = add(cli, "tide")
+    attempt = {"event": "deferred", "enqueueId": id_, "queue": "spool", "answer": "451 <b>later"}
+    (tmp_path / "worker.log").write_text(
+        f"text for people\n{json.dumps({'time': '2026-11-24T06:00:01Z'} | attempt)}\n"
+    )
+    log = fresh.settings.log.model_copy(update={"files": (f"{tmp_path}/*.log",)})
+    settings = fresh.settings.model_copy(update={"log": log})
+    facts = Facts(lambda: settings)
+    client = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None)))
+    text = client.get(f"/trace?queue=spool&id={id_}").text
+    facts.close()
+    assert "deferred; answer: 451 &lt;b&gt;later" in text
+    assert "live: a row in slice" in text
+    shown = cli.but(MAILSLICE_LOG_FILES=f"{tmp_path}/*.log").json("mail", "trace", "tide")
+    assert {("log", "deferred; answer: 451 <b>later")} <= {
+        (one["source"], one["says"]) for one in shown
+    }
+
+
 def test_a_filter_that_is_none_is_said_beside_the_form(cli, client):
     add(cli, "one")
     answer = client.get("/queue?name=spool&older_than=soon")

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from mailslice.maintenance.mail_trace import Trace, Wanted, events_in, in_order, raise_for
+from mailslice.maintenance import mail_trace
+from mailslice.maintenance.mail_trace import (
+    Trace,
+    Wanted,
+    events_in,
+    events_of,
+    in_order,
+    raise_for,
+)
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.names import queue_name
 
@@ -48,6 +59,42 @@ def test_a_log_tells_the_events_of_the_mail_oldest_first(text: str) -> None:
     _, entries = trace(text, log=LOG)
     told = [(one["source"], one["says"]) for one in entries if one["answer"] == "yes"]
     assert told == [("log", "accepted"), ("log", "delivered; answer: 250 OK")]
+
+
+@pytest.mark.parametrize("text", [str(ID).upper(), "m"])
+def test_files_of_the_settings_are_read_by_their_patterns(text: str, tmp_path: Path) -> None:
+    first, _, last = LOG.partition('{"time": "2026-11-23T06:00:01Z"')
+    (tmp_path / "worker.log.1").write_text(first)
+    (tmp_path / "worker.log").write_text(f'{{"time": "2026-11-23T06:00:01Z"{last}')
+    tracing = Trace(Away(), Wanted.of(text), [])  # type: ignore[arg-type]
+    entries = tracing.run(events_of(Wanted.of(text), [f"{tmp_path}/worker.log*"]))
+    told = [(one["source"], one["says"]) for one in entries if one["answer"] == "yes"]
+    assert told == [("log", "accepted"), ("log", "delivered; answer: 250 OK")]
+
+
+def test_the_newest_part_of_large_logs_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mail_trace, "MOST_READ", 500)
+    lines = [json.dumps({"event": "attempt", "enqueueId": str(ID), "attempt": n}) for n in range(9)]
+    for age, name in enumerate(("new", "old")):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    events = events_of(Wanted.of(str(ID)), [f"{tmp_path}/*"])
+    assert [event["attempt"] for event in events] == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("name", ["nothing*", "folder"])
+def test_a_log_that_cannot_be_read_is_unknown(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    tracing = Trace(Away(), Wanted.of(str(ID)), [])  # type: ignore[arg-type]
+    (entry,) = (
+        one
+        for one in tracing.run(events_of(Wanted.of(str(ID)), [f"{tmp_path}/{name}"]))
+        if one["source"] == "log"
+    )
+    assert entry["answer"] == "unknown"
+    assert str(tmp_path) in str(entry["says"])
 
 
 def test_what_stores_and_a_log_say_is_in_one_order() -> None:
