@@ -28,7 +28,8 @@ def run_tests(services: Mapping[str, str], folder: Path, *arguments: str, **envi
         "MAILSLICE_TEST_SERVICES_END": "1",
         "PYTHONPATH": f"{clone_root() / 'include'}",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    options = ["-q", "-p", "no:cacheprovider", "--maxfail=3"]  # many hide the first
+    command = [sys.executable, "-m", "pytest", *options, *arguments]
     done = subprocess.run(
         command,
         cwd=clone_root(),
