@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,16 @@ def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
         entries = Trace(stores, wanted, [queue], without={RABBITMQ}).run(
             events_of(wanted, facts.settings.log.files)
         )
-    return [entry for entry in entries if entry["answer"] != NO]
+    return [entry | {"time": _moment(entry["time"])} for entry in entries if entry["answer"] != NO]
+
+
+def _moment(time: object) -> datetime | None:
+    """A store's time, or that of a log's line, which anybody may have written."""
+    if isinstance(time, datetime):
+        return time
+    with suppress(ValueError):
+        return datetime.fromisoformat(str(time))
+    return None
 
 
 def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
