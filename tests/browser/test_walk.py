@@ -139,6 +139,8 @@ def test_measurements_are_shaded_and_drawn(measured, visit):
     expect(page.locator("#tab")).to_contain_text("43 mails")
     visitor.go("queue?name=idle&tab=slices")
     expect(page.locator(".uplot canvas")).to_be_visible()
+    for word in ("cleaned", "dead", "live", "survivors"):
+        expect(page.locator(".u-legend")).to_contain_text(word)
     assert visitor.complaints == []
 
 
@@ -155,6 +157,10 @@ def test_a_click_on_a_slice_shows_its_mails(measured, visit):
     over = page.locator(".uplot .u-over")
     expect(over).to_be_visible()
     box = over.bounding_box()
+    over.hover(position={"x": 4, "y": box["height"] - 4})
+    figures = page.locator(".u-legend .u-series .u-value")
+    expect(figures.nth(0)).to_contain_text(" ")
+    assert figures.all_inner_texts()[2:] == ["0", "1", "1"], "dead, live, survivors"
     over.click(position={"x": 4, "y": box["height"] - 4})
     expect(page.locator("#tab")).to_contain_text("1 mail, the oldest first")
     assert visitor.names() == [IMAGE]

@@ -19,7 +19,7 @@ from mailslice.actions.run import MAIL_ACTIONS
 from mailslice.cockpit import views
 from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import data_docs
-from mailslice.cockpit.facts import Facts
+from mailslice.cockpit.facts import FRESH, Facts
 from mailslice.cockpit.mails import MailsFilter, export, mails
 from mailslice.cockpit.rendering import Renderer
 from mailslice.cockpit.rights import Guards, Right, Rights, every_right
@@ -384,7 +384,10 @@ def _tab(
     if tab == "domains":
         return views.domains(one)
     if tab == "slices":
-        return views.slices(one)
+        cleanups = facts.known(
+            ("cleanups", one.queue), lambda stores: views.cleanups(stores, one.queue), FRESH
+        )
+        return views.slices(one, cleanups.value or ())
     of_stores = {"workers": views.workers, "stuck": views.stuck, "history": views.history}
     last = facts.known((tab, one.queue), lambda stores: of_stores[tab](stores, one.queue))
     empty: dict[str, Any] = {"runs": [], "workers": [], "stuck": [], "letters": None}

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mailslice.cockpit.data_docs import docs_path
@@ -22,6 +22,7 @@ from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
 from mailslice.model.errors import ContentMissing, TryAgain
 from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
+from mailslice.model.slices import slice_start
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
@@ -37,6 +38,8 @@ TABS = {
 PRESENT, LOST = "present", "content lost"
 NEWEST = 20
 """Runs of one list."""
+COUNTS = ("live", "dead", "survivors")
+"""The rows of a slice that are drawn."""
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
@@ -151,18 +154,59 @@ def domains(one: QueueOverview) -> dict[str, Any]:
     }
 
 
-def slices(one: QueueOverview) -> dict[str, Any]:
-    """Slices on a time axis, of the newest measurement."""
+def cleanups(stores: Stores, queue: QueueName) -> list[Mapping[str, Any]]:
+    """The newest reports of queue_cleanup, the newest first. One partition is read."""
+    runs = stores.existing_runs()
+    rows = runs.of("queue_cleanup", queue, NEWEST) if runs else ()
+    return [json.loads(row.report) for row in rows]
+
+
+def slices(one: QueueOverview, cleanups: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Slices on a time axis: those of the newest measurement, and those that cleanups passed."""
     report = one.reports.get("queue_size", {})
-    rows = [{**row, "start": moment_of(row["start"])} for row in report.get("slices", ())]
+    cleaned, before = _cleaned(cleanups, timedelta(seconds=report.get("window") or 0))
+    none = dict.fromkeys((*COUNTS, "cleaned"))
+    rows = {start: {**none, "start": start, "cleaned": run} for start, run in cleaned.items()}
+    for row in report.get("slices", ()):
+        start = datetime.fromisoformat(row["start"])
+        rows[start] = {**none, **row, "start": start, "cleaned": cleaned.get(start)}
+    in_order = [row for _, row in sorted(rows.items())]
     chart = {
-        "x": [round(row["start"].timestamp()) for row in rows],
-        "live": [row["live"] for row in rows],
-        "dead": [row["dead"] for row in rows],
+        "x": [round(start.timestamp()) for start in sorted(rows)],
+        **{name: [row[name] for row in in_order] for name in COUNTS},
+        "cleaned": [row["cleaned"] and round(row["cleaned"].timestamp()) for row in in_order],
         "window": report.get("window"),
     }
-    measured = moment_of(report.get("measuredAt"))
-    return {"slices": rows[::-1][: NEWEST * 5], "chart": chart, "measured_at": measured}
+    return {
+        "slices": in_order[::-1][: NEWEST * 5],
+        "chart": chart,
+        "measured_at": moment_of(report.get("measuredAt")),
+        "cleaned_before": before,
+    }
+
+
+def _cleaned(
+    reports: Iterable[Mapping[str, Any]], window: timedelta
+) -> tuple[dict[datetime, datetime], datetime | None]:
+    """The newest slices that contentStart passed, with the end of the run that moved it: none of
+    them had a row. And the slice before which no row was left.
+
+    A report names no slice that was emptied after contentStart.
+    """
+    found: dict[datetime, datetime] = {}
+    before = None
+    for report in reports:
+        first, end = (
+            moment_of((report.get(name) or {}).get("contentStart")) for name in ("before", "after")
+        )
+        finished = moment_of(report.get("finished"))
+        before = before or end
+        if first is None or end is None or finished is None or not window:
+            continue
+        while end > first and len(found) < NEWEST * 5:
+            end = slice_start(end - min(window, end - first), window)
+            found[end] = finished
+    return found, before
 
 
 def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:

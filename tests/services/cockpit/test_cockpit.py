@@ -315,3 +315,26 @@ def test_every_tab_is_there_before_and_after_a_measurement(cli, client):
     text = client.get("/queue?name=spool&tab=history").text
     assert text.count(">queue_size<") == 2
     assert client.get("/count?name=spool").json() == {"queue": "spool", "size": 1}
+
+
+def test_slices_that_a_cleanup_passed_are_marked_beside_live_dead_and_survivors(cli, client, fresh):
+    ages = {"gone": 9, "old": 5, "done": 5, "new": 0}
+    hour = timedelta(hours=1)
+    enqueue(fresh.settings, "spool", [(back * hour, mail(name)) for name, back in ages.items()])
+    starts = {name: slice_start(system_clock() - back * hour, hour) for name, back in ages.items()}
+    cli("queue", "delete", "spool", "--name", "gone", "--yes")
+    cli("duty", "run", "queue_cleanup", "--queue", "spool")
+    cli("queue", "delete", "spool", "--name", "done", "--yes")
+    cli("duty", "run", "queue_size", "--queue", "spool")
+    client.get("/queue?name=none")  # a new look
+    text = client.get("/queue?name=spool&tab=slices").text
+    (data,) = re.findall(r'data-chart="([^"]+)"', text)
+    chart = json.loads(html.unescape(data))
+    counts = zip(*(chart[name] for name in views.COUNTS), strict=True)
+    of = dict(zip(chart["x"], counts, strict=True))
+    assert of[starts["old"].timestamp()] == (1, 1, 1)
+    assert of[starts["new"].timestamp()] == (1, 0, 0)
+    passed = [starts["gone"] + back * hour for back in range(4)]
+    cleaned = {x for x, at in zip(chart["x"], chart["cleaned"], strict=True) if at}
+    assert cleaned == {one.timestamp() for one in passed}
+    assert f"No row is left before {starts['old']:%Y-%m-%d %H:%M:%S} UTC" in text

@@ -9,6 +9,7 @@ from fastapi import HTTPException
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from mailslice.cockpit import views
 from mailslice.cockpit.app import POSTS, ROUTES, STATIC, PlanQuestion, Schedule, cockpit
 from mailslice.cockpit.data_docs import docs_path, safe_path, with_way_back
 from mailslice.cockpit.facts import Facts
@@ -182,8 +183,40 @@ def test_the_slices_are_on_a_time_axis(client):
         "x": [1795431600],
         "live": [7],
         "dead": [1200],
+        "survivors": [0],
+        "cleaned": [None],
         "window": 3600,
     }
+
+
+def test_slices_that_cleanups_passed_are_marked_and_no_others():
+    def cleanup(first, last, hour):
+        starts = {"before": first, "after": last}
+        text = {
+            name: at and {"contentStart": at and f"2026-11-23T{at}:00Z"}
+            for name, at in starts.items()
+        }
+        return {"finished": f"2026-11-23T{hour}:30:00Z", **text}
+
+    reports = [
+        cleanup("10:00", "10:00", "12"),  # moved nothing
+        {"finished": None, "before": None, "after": None},  # runs still
+        cleanup("08:00", "10:00", "11"),
+        cleanup(None, "08:00", "09"),  # the first: nobody knows from where
+    ]
+    queue = one(reports={"queue_size": MEASURED})
+    found = views.slices(queue, reports)
+    hours = {row["start"].hour: row["cleaned"] and row["cleaned"].hour for row in found["slices"]}
+    assert hours == {11: None, 9: 11, 8: 11}
+    assert found["cleaned_before"].hour == 10
+    assert found["chart"]["live"] == [None, None, 7]
+    assert found["slices"][0]["dead"] == 1200
+    long_ago = {
+        **cleanup("08:00", "10:00", "11"),
+        "before": {"contentStart": "2020-01-01T00:00:00Z"},
+    }
+    assert len(views.slices(queue, [long_ago])["slices"]) == 100
+    assert [row["start"].hour for row in views.slices(queue)["slices"]] == [11]
 
 
 def test_an_overview_is_shared_for_five_seconds(client, look, time):

@@ -88,17 +88,25 @@ function clock(at) {
 function draw() {
   for (const box of document.querySelectorAll("[data-chart]:not([data-drawn])")) {
     box.dataset.drawn = "yes";
-    const { x, live, dead, window: seconds } = JSON.parse(box.dataset.chart);
+    const { x, live, dead, survivors, cleaned, window: seconds } = JSON.parse(box.dataset.chart);
     if (!x.length || !window.uPlot) continue;
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
     const half = (seconds ?? 3600) / 2;
     const bars = window.uPlot.paths.bars({ size: [0.8, 40] });
+    const whole = window.uPlot.paths.bars({ size: [1, Infinity] });
+    const minute = (at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 16).replace("T", " "));
     const plot = new window.uPlot({
-      width: box.clientWidth || 600, height: 240, axes: [{ ...axis, values: (_plot, at) => at.map(clock) }, axis], scales: { x: { range: (_plot, from, to) => [from - half, to + half] } }, tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      series: [{ label: "slice", value: (_plot, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 16).replace("T", " ")) }, { label: "dead", stroke: colour("--faint"), fill: colour("--line"), paths: bars }, { label: "live", stroke: colour("--accent"), fill: colour("--accent"), paths: bars }],
-    }, [x, dead, live], box);
+      width: box.clientWidth || 600, height: 240, axes: [{ ...axis, values: (_plot, at) => at.map(clock) }, axis], scales: { cleaned: { range: [0, 1] }, x: { range: (_plot, from, to) => [from - half, to + half] } }, tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      series: [
+        { label: "slice", value: (_plot, at) => minute(at) },
+        { label: "cleaned", scale: "cleaned", stroke: colour("--good"), fill: colour("--good-soft"), paths: whole, points: { show: false }, value: (_plot, _one, _series, index) => (index === null || cleaned[index] === null ? "" : `no row left, ${minute(cleaned[index])}`) },
+        { label: "dead", stroke: colour("--faint"), fill: colour("--line"), paths: bars },
+        { label: "live", stroke: colour("--accent"), fill: colour("--accent"), paths: bars },
+        { label: "survivors", stroke: colour("--warn"), fill: colour("--warn"), paths: bars },
+      ],
+    }, [x, cleaned.map((at) => (at === null ? null : 1)), dead, live, survivors], box);
     plot.over.addEventListener("click", () => {
       if (plot.cursor.idx === null) return;
       const start = new Date(x[plot.cursor.idx] * 1000).toISOString().replace(".000Z", "+00:00");
