@@ -293,15 +293,17 @@ def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def alerts(queues: Iterable[QueueOverview], since: datetime) -> list[dict[str, Any]]:
-    """What the newest reports of all queues say, since yesterday, the newest first."""
+    """What reports of all queues said since yesterday, the newest first; `until`: it is over."""
     found = [
-        {"queue": one.queue, "text": alert["text"], "since": moment_of(alert["since"])}
+        {"queue": one.queue, "text": alert["text"]}
+        | {name: moment_of(alert.get(name)) for name in ("since", "until")}
         for one in queues
         for report in one.reports.values()
         if (moment_of(report.get("finished")) or since) >= since
-        for alert in report.get("alerts") or ()
+        for alert in [*(report.get("alerts") or ()), *(report.get("pastAlerts") or ())]
     ]
-    return sorted(found, key=lambda alert: alert["since"], reverse=True)
+    recent = [one for one in found if one["until"] is None or one["until"] >= since]
+    return sorted(recent, key=lambda one: (one["until"] is None, one["since"]), reverse=True)
 
 
 def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mailslice.model.settings import AlertSettings
 Report = Mapping[str, Any]
 _LOST = ("lost", "lost or ghost")
 _ALWAYS_REPORTED = ("gate", "failed")
+_PAST = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,26 @@ def alerts(
     """
     before = {alert["name"]: alert for alert in earlier}
     return [_alert(one, before.get(one.name), now, repeat) for one in current if one.firing]
+
+
+def past_alerts(
+    earlier: Iterable[Report], current: Sequence[Mapping[str, Any]], now: datetime
+) -> list[dict[str, Any]]:
+    """Alerts of the last day that fire no more, each with `until`: the last report that had it.
+
+    `earlier`: the newest reports of the same duty and queue before this one, the newest first.
+    """
+    past: dict[str, dict[str, Any]] = {}
+    for report in earlier:
+        over = [dict(one, until=report["finished"]) for one in report.get("alerts") or ()]
+        for one in [*over, *(report.get("pastAlerts") or ())]:
+            past.setdefault(one["name"], one)
+    firing = {one["name"] for one in current}
+    return [
+        one
+        for name, one in past.items()
+        if name not in firing and now - datetime.fromisoformat(one["until"]) < _PAST
+    ]
 
 
 def new_alerts(report: Report) -> list[Mapping[str, Any]]:

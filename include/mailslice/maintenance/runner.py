@@ -281,12 +281,12 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
         # Airflow runs the report whatever happened: a step that raised has the last word, until a
         # retry of it got through.
         report |= {"status": failure["status"], "message": failure["message"]}
-    earlier = (
+    earlier = [
         one
         for one in _ledger(run).list(request.duty, request.queue, 5)
         if one["run"] != request.run and one["finished"]
-    )
-    _end(run, report, next(earlier, {}).get("alerts") or ())
+    ]
+    _end(run, report, earlier)
     folder.write_json(FILES["report"], report)
     _ledger(run).write(report)
     retention = run.settings.duty.retention
@@ -300,12 +300,14 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
 def _end(run: Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> None:
     """Put the end and the alerts into the report, and publish both for Prometheus.
 
-    `earlier`: the alerts of the report before.
+    `earlier`: the reports before, the newest first.
     """
     now = run.clock()
     readings = alerts.readings(report, run.settings.alert, now)
-    new = alerts.alerts(readings, earlier, now, run.settings.alert.repeat)
-    report |= {"finished": iso(now), "alerts": new}
+    before = (earlier[0].get("alerts") if earlier else None) or ()
+    new = alerts.alerts(readings, before, now, run.settings.alert.repeat)
+    past = alerts.past_alerts(earlier, new, now)
+    report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])
         run.folder.artifacts.write(file, metrics.prometheus_text(report, readings))

@@ -7,6 +7,7 @@ import html
 import io
 import json
 import re
+import time
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -338,3 +339,23 @@ def test_slices_that_a_cleanup_passed_are_marked_beside_live_dead_and_survivors(
     cleaned = {x for x, at in zip(chart["x"], chart["cleaned"], strict=True) if at}
     assert cleaned == {one.timestamp() for one in passed}
     assert f"No row is left before {starts['old']:%Y-%m-%d %H:%M:%S} UTC" in text
+
+
+def test_an_alert_that_is_over_stands_in_the_overview_for_a_day(cli, fresh):
+    add(cli, "tide")
+    size = ("duty", "run", "queue_size", "--queue", "spool")
+    time.sleep(1.1)
+    cli.but(MAILSLICE_ALERT_OLDEST_MAIL="1s")(*size)
+    assert (alert := overview_alerts(fresh)).startswith("! spool: ")
+    cli(*size)
+    over = overview_alerts(fresh)
+    assert alert.replace("! ", "over: ") in over
+    assert ", last seen 20" in over
+
+
+def overview_alerts(fresh):
+    facts = Facts(lambda: fresh.settings)
+    text = TestClient(cockpit(facts, dict.fromkeys(Right, lambda: None))).get("/").text
+    facts.close()
+    (section,) = re.findall(r'<section class="alerts".*?</section>', text, re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", "", section).split())

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mailslice.maintenance.alerts import alerts, new_alerts, readings
+from mailslice.maintenance.alerts import alerts, new_alerts, past_alerts, readings
+from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.metrics import file_of, prometheus_text
 from mailslice.model.settings import AlertSettings, load_settings
 
@@ -230,3 +231,21 @@ def test_metrics_say_every_figure_also_when_all_is_well():
 def test_each_duty_and_queue_has_a_metrics_file_of_its_own():
     assert file_of("queue_size", "a.b c") == "metrics/duty-queue_size-a%2Eb%20c.prom"
     assert file_of("reclaim", None) == "metrics/duty-reclaim.prom"
+
+
+def test_alerts_that_are_over_are_remembered_for_a_day():
+    def report(finished, alerts=(), past=()):
+        return {"finished": iso(finished), "alerts": alerts, "pastAlerts": past}
+
+    late, dead = {"name": "oldest", "text": "late"}, {"name": "dead", "text": "letters"}
+    hour = timedelta(hours=1)
+    failed = report(NOW - hour)  # of a run that ended by an error: it remembers none
+    earlier = [failed, report(NOW - 2 * hour, [late, dead])]
+    (past,) = past_alerts(earlier, [dead], NOW)
+    assert past == {**late, "until": iso(NOW - 2 * hour)}
+    assert past_alerts([report(NOW, (), [past])], [], NOW + 21 * hour) == [past]
+    assert past_alerts([report(NOW, (), [past])], [], NOW + 22 * hour) == []
+    assert past_alerts([report(NOW, (), [past])], [late], NOW + hour) == []
+    (again,) = past_alerts([report(NOW + hour, [late], [past])], [], NOW + 2 * hour)
+    assert again["until"] == iso(NOW + hour)
+    assert past_alerts([], [], NOW) == []
