@@ -169,7 +169,7 @@ class StuckMailWork:
         """Until the time is over."""
         if not self.shadow:
             self._finish_earlier_runs()
-        self._look()
+        self._read_holders()
         closed = {} if self.shadow else self.actions.closed_by_earlier_try()
         for mail in self.mails:
             if mail.enqueue_id in closed:
@@ -189,7 +189,7 @@ class StuckMailWork:
         swept, unswept = sweep(self.quarantine)
         self.run.report(finishedOfEarlierRuns=finished | swept, unswept=unswept)
 
-    def _look(self) -> None:
+    def _read_holders(self) -> None:
         """Who lives now, by records that are written from now on: not by one since the plan."""
         self._liveness, table = WorkerLiveness(), self.run.stores.own.worker_records
         if self.mails or self.plan.dead:
@@ -204,7 +204,7 @@ class StuckMailWork:
         stuck = self._stuck.get(planned.enqueue_id)
         # Its holder may have died since: what was done for mails before took long.
         if stuck and elapsed_seconds() - self._looked > stuck.record.dead_after.total_seconds():
-            self._look()
+            self._read_holders()
             stuck = self._stuck.get(planned.enqueue_id)
         self.run.require_lock()
         if stuck is None or stuck.record.worker != planned.worker:
