@@ -254,6 +254,18 @@ async def test_a_mail_that_goes_round_in_circles_is_refused(hops: int, code: int
         assert len(server.keeper.kept) == (code == 250)
 
 
+async def test_a_header_that_does_not_end_does_not_stop_the_others() -> None:
+    async with serving() as server:
+        line = b"X-Long: " + b"x" * 60_000
+        began = time.thread_time()
+        answers = await server.say(
+            b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", *[line] * 1200, b"."
+        )
+        seconds = time.thread_time() - began
+        assert int(answers.splitlines()[-2][:3]) == 250
+        assert seconds < 0.7, "of the event loop, for 72 MB"
+
+
 async def test_a_client_that_hangs_up_during_the_enqueue_does_not_cut_it_in_two() -> None:
     async with serving(finish=False) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)

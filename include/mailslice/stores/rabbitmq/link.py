@@ -113,7 +113,7 @@ class Link:
         """The other side is gone, though nothing says so: the link is lost now, and no goodbye is
         waited for.
         """
-        _set_result(self.lost, why)
+        self.end(why)  # pika can bury only what it was told to close
         self._abort()
 
     async def flushed(self) -> None:

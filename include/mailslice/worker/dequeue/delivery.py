@@ -29,6 +29,7 @@ from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.destination_throttle import BlockingThrottle, DestinationThrottle
 from mailslice.worker.io.hold_watch import HoldWatch
+from mailslice.worker.logs import about
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.stages.stage_log import StageMarks
@@ -156,11 +157,8 @@ class Delivery:
     @property
     def age(self) -> timedelta | None:
         """Since the enqueue, to the second; None for a message of James that was never retried."""
-        return (
-            None
-            if self.message.timestamp is None
-            else self._context.clock() - self.message.timestamp
-        )
+        enqueued = self.message.timestamp
+        return None if enqueued is None else self._context.clock() - enqueued
 
     def stage_for_thread(self) -> BlockingStage:
         """What a plain handler marks its progress with."""
@@ -235,11 +233,12 @@ class Delivery:
         await publish_retry(
             self._context,
             self._delays,
-            self.lease,
+            self.message,
             narrowed(self._item, to_serve),
             after=delay,
             headers=self._retry_headers(counted=counts, throttled=throttled),
             fewer_recipients=to_serve != self._message_recipients,
+            has_message=not self.lease.is_out,
             answer=self._answer() if counts else "",
         )
         self._emit_retry(to_serve, delay)
@@ -300,12 +299,8 @@ class Delivery:
                 f"{reason}; no report could be made" if self._item.mail.sender else reason
             )
         self._bounce_sent = True
-        log.info(
-            "mail %s bounced: %s",
-            self._item.enqueue_id,
-            reason,
-            extra={"action": "bounced", "enqueue_id": str(self._item.enqueue_id)},
-        )
+        text = "mail %s bounced: %s"
+        log.info(text, self._item.enqueue_id, reason, extra=about("bounced", self._item.enqueue_id))
         self._explanation["why"] = reason
         return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
@@ -390,12 +385,10 @@ class Delivery:
         if not events.enabled:
             return
         why, answer = self._explanation.get("why"), self._explanation.get("answer")
-        served = tuple(one for one in self._item.mail.recipients if one not in set(remaining))
-        facts: dict[str, object] = {
-            "messageId": self._message_id,
-            "attempt": self.attempt,
-            "seconds": self._event_seconds(),
-        }
+        left = frozenset(remaining)
+        served = tuple(one for one in self._item.mail.recipients if one not in left)
+        facts: dict[str, object] = {"messageId": self._message_id, "attempt": self.attempt}
+        facts["seconds"] = self._event_seconds()
         if served:
             events.emit("delivered", narrowed(self._item, served), answer=answer, **facts)
         due = self._context.clock() + (delay or timedelta(0))
@@ -430,17 +423,13 @@ class Delivery:
         if self.handed is not None and not put_off:
             self._context.statistics.ended(self._seconds())
         if not settle():
-            log.info(
-                "the broker hands a settled mail out again: its connection is gone",
-                extra={"action": "stale_tag", "enqueue_id": str(self._item.enqueue_id)},
-            )
+            text = "the broker hands a settled mail out again: its connection is gone"
+            log.info(text, extra=about("stale_tag", self._item.enqueue_id))
         self._release()
 
     def _release(self) -> None:
         self._reservation.release()
-        self._marks = (
-            None  # they know us, too: the content would stay until the garbage collector comes by
-        )
+        self._marks = None  # they know us, too: the content would stay until the collector comes by
         if self._state.in_hand.get(self._item.enqueue_id) is self:
             del self._state.in_hand[self._item.enqueue_id]
         self.settled.set()

@@ -22,6 +22,7 @@ from mailslice.model.stages import Decision, MailStage, Stage
 from mailslice.stores.cassandra.own import DecisionRow
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.io.context import QueueContext
+from mailslice.worker.logs import about
 from mailslice.worker.stages.stage_log import Stages
 
 log = logging.getLogger(__name__)
@@ -62,20 +63,11 @@ class InDoubt:
         crash.point("fail:set-aside")
         if self._reporter is not None:
             await self._reporter.report(doubtful, [in_doubt(one) for one in failed], content)
+        text = "mail %s: %d recipients failed in attempt %d: %s: %s"
+        facts = {"recipients": len(failed), "worker": record.owner, "queue": self._context.queue}
+        extra = about("stage_failed", item.enqueue_id, **facts)
         log.error(
-            "mail %s: %d recipients failed in attempt %d: %s: %s",
-            item.enqueue_id,
-            len(failed),
-            record.attempt,
-            WHY,
-            record.owner,
-            extra={
-                "action": "stage_failed",
-                "enqueue_id": str(item.enqueue_id),
-                "recipients": len(failed),
-                "worker": record.owner,
-                "queue": self._context.queue,
-            },
+            text, item.enqueue_id, len(failed), record.attempt, WHY, record.owner, extra=extra
         )
         self._context.events.emit("in_doubt", doubtful, attempt=record.attempt, why=WHY)
         self._context.statistics.in_doubt += len(failed)
@@ -105,17 +97,10 @@ class InDoubt:
         self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
     ) -> None:
         """Records in quarantine and decisions that recipients reported as failed have the mail."""
-        log.warning(
-            "mail %s: %d recipients that were failed were sent to after all",
-            item.enqueue_id,
-            len(recipients),
-            extra={
-                "action": "sent_after_failed",
-                "enqueue_id": str(item.enqueue_id),
-                "recipients": len(recipients),
-                "queue": self._context.queue,
-            },
-        )
+        text = "mail %s: %d recipients that were failed were sent to after all"
+        facts = {"recipients": len(recipients), "queue": self._context.queue}
+        extra = about("sent_after_failed", item.enqueue_id, **facts)
+        log.warning(text, item.enqueue_id, len(recipients), extra=extra)
         await asyncio.to_thread(self._correct, item, record)
 
     def _quarantine_recipients(self, item: QueuedMail, record: MailStage) -> None:

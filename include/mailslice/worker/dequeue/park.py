@@ -159,11 +159,8 @@ class Park:
             await self._delays.put(Copy.of(message).but({**(headers or {}), **counts}), level)
         except Exception as error:  # noqa: BLE001 - it stays held, whatever the reason
             end_if_cancelled()
-            log.warning(
-                "a mail cannot be parked now, and is held: %s",
-                error,
-                extra={"action": "not_parked"},
-            )
+            text = "a mail cannot be parked now, and is held: %s"
+            log.warning(text, error, extra={"action": "not_parked"})
             return False
         crash.point("park:copied")
         message.ack()

@@ -23,7 +23,7 @@ from mailslice.model.stages import Decision, DeliveryVerdict, MailStage
 from mailslice.worker.dequeue import strikes
 from mailslice.worker.dequeue.dead_letters import dead_letter
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
-from mailslice.worker.dequeue.lease import LAST_RESORT, Lease
+from mailslice.worker.dequeue.lease import LAST_RESORT
 from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
     LONGEST_UNACKNOWLEDGED,
@@ -36,6 +36,7 @@ from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
 from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.deleted_check import REASON, DeliveryStatus, delivery_status, row_of
+from mailslice.worker.logs import about
 from mailslice.worker.stages.stage_log import WAIT_SECONDS, Doubt
 
 log = logging.getLogger(__name__)
@@ -172,10 +173,8 @@ class Preparer:
         try:
             await self._dead_letter(slot, reason, subject)
         except MailsliceError:
-            log.exception(
-                "it could not be dead-lettered either",
-                extra={"action": "prepare_fault", "enqueue_id": subject},
-            )
+            text = "it could not be dead-lettered either"
+            log.exception(text, extra=about("prepare_fault", subject))
         return slot not in self._slots
 
     async def _dead_letter(self, slot: Slot, reason: str, subject: str) -> None:
@@ -273,9 +272,7 @@ class Preparer:
     async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the mail's stage marks."""
         if item.enqueue_id in self._state.in_hand:
-            return (
-                False  # what was read may be the doing of the delivery that is in hand here since
-            )
+            return False  # what was read may be the doing of the one that is in hand here since
         record = decision.record
         match decision.verdict:
             case DeliveryVerdict.WAIT:
@@ -337,18 +334,9 @@ class Preparer:
 
     async def _set_aside(self, slot: Slot, item: QueuedMail, hold: Hold) -> bool:
         """Delays a mail of a held domain, as a retry that was no attempt."""
-        pause = hold.pause(self._context.clock())
-        lease = Lease(self._context, self._state.delays, slot.message, item.enqueue_id)
-        await publish_retry(
-            self._context,
-            self._state.delays,
-            lease,
-            item,
-            after=pause,
-            headers=own_headers(slot.message.headers),
-            fewer_recipients=False,
-            held=True,
-        )
+        message, context, delays = slot.message, self._context, self._state.delays
+        pause, headers = hold.pause(context.clock()), own_headers(message.headers)
+        await publish_retry(context, delays, message, item, after=pause, headers=headers, held=True)
         crash.point("hold:copied")
         self._slots.ack(slot)
         self._context.statistics.set_aside += 1

@@ -14,6 +14,7 @@ from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId
 from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 KEYS_A_REQUEST = 100
@@ -69,10 +70,8 @@ class BlobDiscarder:
         if count > 0:
             del self._pending[:count]
             self._dropped += count
-            log.warning(
-                "S3 does not answer deletes: blobs of done mails stay behind, for blob_gc",
-                extra={"action": "discard_hangs", "blobs": count},
-            )
+            text = "S3 does not answer deletes: blobs of done mails stay behind, for blob_gc"
+            log.warning(text, extra=about("discard_hangs", blobs=count))
 
     async def close(self) -> None:
         """Deletes what is pending, within the time-out: the rest is left to blob_gc."""
@@ -111,23 +110,16 @@ class BlobDiscarder:
         try:
             await self._blobs.delete_many(keys)
         except MailsliceError as error:
-            log.warning(
-                "%d blobs of done mails stay behind, for blob_gc: %s",
-                len(keys),
-                error,
-                extra={"action": "discard_failed", "blobs": len(keys)},
-            )
+            text = "%d blobs of done mails stay behind, for blob_gc: %s"
+            log.warning(text, len(keys), error, extra=about("discard_failed", blobs=len(keys)))
         finally:
             self._under_way -= len(keys)
 
     def _deleted(self, request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
         if self._dropped:
-            log.warning(
-                "%d blobs of done mails stayed behind, for blob_gc: deletes hung",
-                self._dropped,
-                extra={"action": "discard_failed", "blobs": self._dropped},
-            )
+            text = "%d blobs of done mails stayed behind, for blob_gc: deletes hung"
+            log.warning(text, self._dropped, extra=about("discard_failed", blobs=self._dropped))
             self._dropped = 0
         if len(self._pending) + self._under_way <= MOST_PENDING:
             self._room.set()

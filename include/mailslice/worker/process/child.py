@@ -187,18 +187,12 @@ async def _consume(
 
 def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) -> None:
     queue, name = task.queue, task.handler
-    log.info(
-        "consuming %s with %s%s, %d at once",
-        queue,
-        name,
-        " and stage marks" if has_marks else "",
-        task.concurrency,
-        extra={"action": "consume", "queue": queue},
-    )
+    marks = " and stage marks" if has_marks else ""
+    text, extra = "consuming %s with %s%s, %d at once", {"action": "consume", "queue": queue}
+    log.info(text, queue, name, marks, task.concurrency, extra=extra)
     if has_marks and "stage" not in takes:
-        text = (
-            "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice"
-        )
+        text = "queue %s has stage marks, and handler %s takes no `stage`: "
+        text += "a mail may be handled twice"
         log.warning(text, queue, name, extra={"action": "unmarked_handler", "queue": queue})
     if name == "relay" and not has_marks:
         text = (
@@ -231,12 +225,8 @@ async def _drain(deliveries: Deliveries, handling: HandlerPool, longest: timedel
         deliveries.aclose(), handling.drain(longest.total_seconds())
     )
     if unfinished:
-        log.warning(
-            "%d handlers did not end within %s; the broker hands their mails out again",
-            unfinished,
-            longest,
-            extra={"action": "drain_timeout"},
-        )
+        text = "%d handlers did not end within %s; the broker hands their mails out again"
+        log.warning(text, unfinished, longest, extra={"action": "drain_timeout"})
     return unfinished
 
 

@@ -29,6 +29,7 @@ from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.dequeue.strikes import Isolation
+from mailslice.worker.logs import about
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Outcome, Reject, Retry
 from mailslice.worker.process.consumer_task import DRAIN
 from mailslice.worker.process.handler_spec import LoadedHandler
@@ -114,9 +115,8 @@ def _retry_action(
         pause = max(
             pause or timedelta(0), snapped(policy.back_off.pause(failures, policy.chance()))
         )
-    counts = (
-        outcome.counted and not outcome.throttled and pause is not None and pause > timedelta(0)
-    )
+    waits = pause is not None and pause > timedelta(0)
+    counts = outcome.counted and not outcome.throttled and waits
     if counts and policy.back_off.used_up(failures):
         remaining = tuple(
             delivery.item.mail.recipients if outcome.recipients is None else outcome.recipients
@@ -156,6 +156,25 @@ def _final_outcome(
     )
 
 
+def _handler_threads(count: int) -> ThreadPoolExecutor:
+    """All of them are there from the start. Raises BadSetting where the system starts no more.
+
+    An executor that fails to start a thread has queued the call all the same: another thread would
+    handle the mail, which is tried again, too.
+    """
+    threads, all_started = ThreadPoolExecutor(count, "handler"), threading.Event()
+    try:
+        for _ in range(count):
+            threads.submit(all_started.wait)
+    except RuntimeError as error:
+        raise BadSetting(
+            f"{count} handlers at once need as many threads, and the system refuses one: {error}"
+        ) from error
+    finally:
+        all_started.set()
+    return threads
+
+
 class HandlerPool:
     """Runs one handler over deliveries, at most `concurrency` at once; for one event loop."""
 
@@ -170,7 +189,7 @@ class HandlerPool:
         self._handler = handler
         self._metrics = metrics
         self._permits = asyncio.Semaphore(concurrency)
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
+        self._threads = _handler_threads(1 if handler.is_async else concurrency)
         self._running: set[asyncio.Task[None]] = set()
         self._policy = policy
         self._isolation = isolation or Isolation()
@@ -232,16 +251,16 @@ class HandlerPool:
         and its mail stays unsettled.
         """
         self.stopping.set()
-        if self._hurried is None:
-            self._hurried = time.monotonic()
+        self._hurried = self._hurried or time.monotonic()
 
     async def drain(self, longest: float | None) -> int:
         """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores)
         for what runs, then gives up on the rest: their number. The broker hands those out again.
         """
-        self.stopping.set()
         if longest is None:
-            self.hurry()
+            self._hurried = self._hurried or time.monotonic()
+        else:
+            self.stopping.set()
         if self._running:
             await asyncio.wait(self._running, timeout=longest)
         unfinished = set(self._running)
@@ -263,9 +282,9 @@ class HandlerPool:
             )
 
     async def _handle(self, delivery: Delivery) -> None:
-        began = time.monotonic()
         enqueue_id = delivery.item.enqueue_id
         async with self._isolation.admitted(enqueue_id):
+            began = time.monotonic()
             with self._metrics.handling(), self._isolation.in_handler(enqueue_id):
                 outcome = await self._outcome(delivery)
             if not isinstance(outcome, GiveBack):
@@ -285,11 +304,8 @@ class HandlerPool:
                 raise
             return self._failed(delivery, RuntimeError("the handler cancelled itself"))
         except TakenOver as error:
-            log.warning(
-                "%s; its handler has left it",
-                error,
-                extra={"action": "taken_over", "enqueue_id": str(delivery.item.enqueue_id)},
-            )
+            text = "%s; its handler has left it"
+            log.warning(text, error, extra=about("taken_over", delivery.item.enqueue_id))
             return GiveBack()
         except DeadLetter as error:
             return Reject(f"{type(error).__name__}: {error}")
@@ -377,15 +393,11 @@ class HandlerPool:
     def _failed(self, delivery: Delivery, error: BaseException) -> Retry:
         self._metrics.handler_failed()
         # A message may name addresses: it, and the traceback that ends in it, are for DEBUG.
-        log.warning(
-            "handler failed: %s at %s; the mail is tried again later (enqueue id %s)",
-            type(error).__name__,
-            _where(error),
-            delivery.item.enqueue_id,
-            extra={"action": "handler_failed", "enqueue_id": str(delivery.item.enqueue_id)},
-        )
+        why, enqueue_id = f"{type(error).__name__} at {_where(error)}", delivery.item.enqueue_id
+        text = "handler failed: %s; the mail is tried again later (enqueue id %s)"
+        log.warning(text, why, enqueue_id, extra=about("handler_failed", enqueue_id))
         log.debug("handler failed", exc_info=error)
-        return Retry(back_off=True, why=f"{type(error).__name__} at {_where(error)}")
+        return Retry(back_off=True, why=why)
 
     async def _store_outcome(
         self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
@@ -400,7 +412,7 @@ class HandlerPool:
         pauses_left = itertools.chain(pauses, itertools.repeat(pauses[-1]))
         while True:
             pause = next(pauses_left)
-            extra = {"action": "settle_retry", "enqueue_id": str(delivery.item.enqueue_id)}
+            extra = about("settle_retry", delivery.item.enqueue_id)
             try:
                 return await action()
             except MailsliceError as error:
@@ -423,11 +435,9 @@ class HandlerPool:
 
     def _seconds_remaining(self, began: float) -> float:
         """Seconds for an outcome that is being stored since `began`."""
-        return (
-            math.inf
-            if self._hurried is None
-            else DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
-        )
+        if self._hurried is None:
+            return math.inf
+        return DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
 
 
 async def following(

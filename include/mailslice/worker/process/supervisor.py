@@ -153,17 +153,24 @@ class Supervisor:
         now = time.monotonic()
         for slot in self._slots:
             if slot.process is None and now >= slot.not_before:
-                parent_pipe, child_pipe = self._spawning.Pipe()
-                slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
-                process = self._spawning.Process(
-                    target=child.main,
-                    args=(self._task, child_pipe, slot.cells, self._strikes.struck),
-                    name=f"mailslice-worker-{slot.number}",
-                )
-                process.start()
-                child_pipe.close()  # else the child would not see our end close
-                slot.process, slot.pipe, slot.started = process, parent_pipe, now
-                self._liveness.started(slot.number, process.pid)
+                slot.started = now
+                try:
+                    self._start(slot)
+                except OSError as error:  # no memory or no process id is left: the others go on
+                    self._start_later(slot, f"cannot be started: {error}")
+
+    def _start(self, slot: _Slot) -> None:
+        parent_pipe, child_pipe = self._spawning.Pipe()
+        slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
+        process = self._spawning.Process(
+            target=child.main,
+            args=(self._task, child_pipe, slot.cells, self._strikes.struck),
+            name=f"mailslice-worker-{slot.number}",
+        )
+        process.start()
+        child_pipe.close()  # else the child would not see our end close
+        slot.process, slot.pipe = process, parent_pipe
+        self._liveness.started(slot.number, process.pid)
 
     def _listen(self, longest: float) -> None:
         """Waits for news of any process, at most `longest` seconds, and takes it in."""
@@ -216,24 +223,22 @@ class Supervisor:
         if self._stopping or self._failure is not None:
             return
         self._strike(slot)
+        self._start_later(slot, f"(pid {pid}) ended with {_ending(code)}")
+
+    def _start_later(self, slot: _Slot, why: str) -> None:
+        """After a pause; before anything consumed, for some times only."""
         now = time.monotonic()
         slot.deaths = 1 if now - slot.started > _SETTLED_AFTER else slot.deaths + 1
         if not self._began and slot.deaths >= _TRIES_BEFORE_FIRST_BEAT:
             self._failure = MailsliceError(
-                f"worker process {slot.number} ended with {_ending(code)} {slot.deaths} times "
+                f"worker process {slot.number} {why}, {slot.deaths} times "
                 "before it consumed; its log is above"
             )
             return
         pause = min(2.0 ** (slot.deaths - 1), _LONGEST_PAUSE)
         slot.not_before = now + pause
-        log.warning(
-            "process %d (pid %s) ended with %s; starting it again in %.0f s",
-            slot.number,
-            pid,
-            _ending(code),
-            pause,
-            extra={"action": "restart"},
-        )
+        text = "process %d %s; starting it again in %.0f s"
+        log.warning(text, slot.number, why, pause, extra={"action": "restart"})
 
     def _strike(self, slot: _Slot) -> None:
         """Counts the death for the mails that were in handlers, and sends that to all processes."""
@@ -242,13 +247,9 @@ class Supervisor:
             return
         self._began = True  # whatever it had time to say
         struck = self._strikes.died(in_handlers)
-        log.warning(
-            "process %d died with %d mails in handlers: %s; each is handled alone from now on",
-            slot.number,
-            len(in_handlers),
-            ", ".join(map(str, in_handlers)),
-            extra={"action": "struck"},
-        )
+        text = "process %d died with %d mails in handlers: %s; each is handled alone from now on"
+        ids = ", ".join(map(str, in_handlers))
+        log.warning(text, slot.number, len(in_handlers), ids, extra={"action": "struck"})
         self._send(struck)
 
     def _send(self, struck: Struck) -> None:

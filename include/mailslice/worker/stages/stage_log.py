@@ -21,6 +21,7 @@ from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import Decision, DeliveryVerdict, MailStage, Stage, decide, next_attempt
 from mailslice.worker.io.cassandra_bridge import Rows
 from mailslice.worker.io.context import QueueContext
+from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +93,8 @@ class StageMarks:
             await self._write(self._known)
             crash.point("stage:sent-written")
         except TryAgain as error:
-            log.warning(
-                "'sent' is not stored yet: %s",
-                error,
-                extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)},
-            )
+            text = "'sent' is not stored yet: %s"
+            log.warning(text, error, extra=about("sent_unstored", self._known.enqueue_id))
         except TakenOver:
             # The operator was notified that they failed, and they did not.
             with suppress(TryAgain):
@@ -107,7 +105,7 @@ class StageMarks:
 
         They remain to be tried again. The next mark writes that.
         """
-        back = self._begun(recipients)
+        back = dict.fromkeys(self._begun(recipients))
         states = {
             recipient: stage
             for recipient, stage in self._known.recipients.items()
@@ -284,12 +282,9 @@ class Stages:
         if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
             if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
                 doubt = Doubt(record.owner, record.step, self.clock())
-                log.info(
-                    "mail %s waits: %s may be sending it",
-                    item.enqueue_id,
-                    record.owner,
-                    extra={"action": "stage_wait", "enqueue_id": str(item.enqueue_id)},
-                )
+                text = "mail %s waits: %s may be sending it"
+                extra = about("stage_wait", item.enqueue_id)
+                log.info(text, item.enqueue_id, record.owner, extra=extra)
             lives = await self._may_live(doubt)
         decision = decide(
             record,
