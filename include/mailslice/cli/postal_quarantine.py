@@ -49,7 +49,6 @@ _COLUMNS = (
     *("server", "message", "state", "stage", "rcptTo", "mailFrom", "bytes", "closedAt"),
     *("lockedBy", "lockedAt", "reason"),
 )
-_RESULTS = ("server", "message", "result", "queuedMessage", "why")
 
 
 @command(app, "list")

@@ -27,6 +27,7 @@ from mailslice.worker.dequeue.lease import LAST_RESORT
 from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
     LONGEST_UNACKNOWLEDGED,
+    SECONDS_IN_THE_WAY,
     FaultRounds,
     Park,
     RetryPauses,
@@ -90,7 +91,8 @@ class Preparer:
             pauses = RetryPauses()
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
-                over = pauses.is_over or is_counted(slot.message) or self._is_in_the_way(through)
+                over = pauses.is_over or is_counted(slot.message)
+                over = over or self._is_in_the_way(pauses, through)
                 if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
                     return
                 await asyncio.sleep(pauses.pause())
@@ -102,9 +104,13 @@ class Preparer:
         self._waiting += more
         self._context.statistics.waiting += more
 
-    def _is_in_the_way(self, through: int) -> bool:
-        """Whether half of the window waits, while later messages were prepared."""
-        return 2 * self._waiting >= self._prefetch and self._rounds.through > through
+    def _is_in_the_way(self, pauses: RetryPauses, through: int) -> bool:
+        """Whether half of the window waits while later messages were prepared, or none can come."""
+        if 2 * self._waiting < self._prefetch:
+            return False
+        in_handlers = sum(one.handed is not None for one in self._state.in_hand.values())
+        is_full = len(self._slots) + in_handlers >= self._prefetch
+        return self._rounds.through > through or (is_full and pauses.lasted(SECONDS_IN_THE_WAY))
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
         """Why it has to wait; None when it is ready or gone."""

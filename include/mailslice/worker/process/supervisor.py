@@ -64,7 +64,6 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     concurrency: int = 8,
     *,
     drain: timedelta | None = None,
-    health_host: str | None = None,
     health_port: int | None = None,
 ) -> None:
     """Consumes until SIGTERM or SIGINT, then drains and returns. To be called in the main thread.
@@ -75,11 +74,8 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as
     far as consuming; afterwards faults only restart.
     """
-    for name, value in (
-        ("--processes", processes),
-        ("--prefetch", prefetch),
-        ("--concurrency", concurrency),
-    ):
+    given = {"--processes": processes, "--prefetch": prefetch, "--concurrency": concurrency}
+    for name, value in given.items():
         if value < 1:
             raise BadInput(f"{name} {value}: allowed are whole numbers from 1")
     task = ConsumerTask(
@@ -91,9 +87,8 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
         drain_for(settings, handler_spec) if drain is None else drain,
         logging.getLogger("mailslice").getEffectiveLevel(),
     )
-    host = settings.worker.health_host if health_host is None else health_host
     port = settings.worker.health_port if health_port is None else health_port
-    Supervisor(task, processes, host, port).run()
+    Supervisor(task, processes, settings.worker.health_host, port).run()
 
 
 class Supervisor:

@@ -80,13 +80,12 @@ async def _until_signal(  # noqa: PLR0917
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    opening = open_worker(_with_room_for_trace(settings), queue, event_log=events)
-    async with opening as worker:
+    async with open_worker(_with_room_for_trace(settings), queue, event_log=events) as worker:
         watching = [asyncio.create_task(_stay_connected(worker))]
 
         def listening(host: str, port: int) -> None:
             # /readyz answers 200 from the first beat: a client that came before would be refused.
-            watching.append(asyncio.create_task(_beat(worker, liveness)))
+            watching.append(asyncio.create_task(_beat(worker, liveness, metrics)))
             if on_listening is not None:
                 on_listening(host, port)
 
@@ -105,9 +104,10 @@ async def _until_signal(  # noqa: PLR0917
                 task.cancel()
 
 
-async def _beat(worker: QueueWorker, liveness: Liveness) -> None:
+async def _beat(worker: QueueWorker, liveness: Liveness, metrics: SmtpMetrics) -> None:
     """The event loop turns, and reaches these stores."""
     while True:
+        metrics.observe(worker.context.statistics)
         health = ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra)
         liveness.beat(0, health)
         await asyncio.sleep(1)
@@ -153,7 +153,7 @@ async def serve(
         metrics=metrics,
     )
     open_now: set[Conversation] = set()
-    metrics.count_connections(lambda: len(open_now))
+    metrics.connections.set_function(lambda: len(open_now))
     loop = asyncio.get_running_loop()
     conversation = partial(
         Conversation,

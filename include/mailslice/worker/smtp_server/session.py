@@ -195,7 +195,7 @@ class Intake:
             auth_data.login, auth_data.password
         )
         if not good:
-            self.metrics.wrong_password()
+            self.metrics.wrong_passwords.inc()
         return AuthResult(success=good, handled=False, auth_data=auth_data)
 
     async def drain(self) -> None:
@@ -215,7 +215,7 @@ class Intake:
             return await self.handle_exception(error)
         finally:
             reservation.release()
-        self.metrics.enqueued(len(content))
+        self.metrics.bytes.inc(len(content))
         text = "accepted %d bytes as %s"
         extra = about("smtp_accepted", queued.enqueue_id)
         log.info(text, len(content), queued.enqueue_id, extra=extra)
