@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -97,7 +98,7 @@ def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:
     def parse(text: Any) -> datetime:
         if isinstance(text, datetime):
             return text
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             at = datetime.fromisoformat(str(text).strip())
             return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
         try:
@@ -135,6 +136,19 @@ def queue_option(help_text: str) -> Any:
     return option("--queue QUEUE", help_text, lambda _: queue_name)
 
 
+def folder(text: Any) -> Path:
+    """A folder; never the empty text (`"$UNSET"`), which would be the current one."""
+    if not str(text):
+        raise BadInput("DIR: '' is not allowed; the path of a folder is, such as .")
+    return Path(text)
+
+
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        parser=folder, metavar="DIR", help="Created when missing; nothing in it is overwritten."
+    ),
+]
 Queue = Annotated[
     QueueName, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")
 ]
