@@ -202,6 +202,7 @@ def test_figures_that_are_gone_are_not_0(runs, tasks):
     runs.add("success", dag="x_blob_gc", conf={}, run=str(uuid4()))
     for task in tasks.newest():
         assert not {"nbRequeuedMails", "blobCount"} & task.information.keys()
+        assert tasks.get(task.id) == task
 
 
 def test_a_store_that_is_away_is_asked_once_and_hides_no_task(runs, tmp_path):
