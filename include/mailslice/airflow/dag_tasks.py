@@ -22,7 +22,7 @@ from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
 
 SUBMITTED_FROM = "airflow"
 CANCELED = "canceled by DELETE /tasks"
-MOST_TASKS = 1000
+MOST_TASKS, MOST_WHOLE = 1000, 100
 _UUID = "________-____-____-____-____________"
 _TEXTS = ("sender", "name", "recipient")
 _DUTIES = {
@@ -60,12 +60,26 @@ class DagTasks:
     def get(self, task: UUID) -> Task | None:
         """See `tasks.Tasks`."""
         found = self._runs.find(list(self._names), str(task))
-        return None if found is None else self._task(found, whole=True)
+        if found is None:
+            return None
+        try:
+            return self._task(found, whole=True)
+        except TryAgain:  # what the run did is not known now; its state is
+            return self._task(found, whole=False)
 
     def newest(self) -> Sequence[Task]:
-        """See `tasks.Tasks`. Without what duties report: that would be a read of each."""
-        found = self._runs.newest(list(self._names), _UUID, MOST_TASKS)
-        tasks = [task for one in found if (task := self._task(one, whole=False)) is not None]
+        """See `tasks.Tasks`. The first hundred with their figures, each of which is a read, as long
+        as the stores answer.
+        """
+        tasks: list[Task] = []
+        whole = MOST_WHOLE
+        for one in self._runs.newest(list(self._names), _UUID, MOST_TASKS):
+            try:
+                task = self._task(one, whole=len(tasks) < whole)
+            except TryAgain:
+                task, whole = self._task(one, whole=False), 0
+            if task is not None:
+                tasks.append(task)
         return sorted(tasks, key=lambda task: task.submitted, reverse=True)
 
     def cancel(self, task: UUID) -> None:
@@ -85,6 +99,9 @@ class DagTasks:
         if type_ is None or str(id_) != one.run:
             return None
         status = _status(one)
+        about = _about(one, type_) | (self._figures(one, type_, status) if whole else {})
+        if status is Status.FAILED:
+            about.setdefault("error", f"the run of {one.dag} failed: its log in Airflow has more")
         return Task(
             id_,
             type_,
@@ -95,38 +112,36 @@ class DagTasks:
             ended=one.ended if status.is_final else None,
             executed_on=None if one.started is None else SUBMITTED_FROM,
             canceled_from=SUBMITTED_FROM if status is Status.CANCELED else None,
-            information=self._information(one, type_, status) if whole else _about(one, type_),
+            information=about,
         )
 
-    def _information(self, one: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
-        """What is known of the work: James' figures, from the run's report."""
-        about = _about(one, type_)
+    def _figures(self, one: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
+        """James' figures of the work. Those of a run that is done and whose report is gone are not
+        known, and left out. Raises TryAgain.
+        """
+        before = _FIGURES.get(type_, {})
+        if not status.is_final:
+            return dict(before)
         queue = QueueName(
             str(one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), ""))
         )
         if type_ in _ACTIONS:
             result = result_of(self._facts.settings, queue, one.run) or {}
-            about |= result.get("information") or {}
-            error = result.get("failed")
+            figures, error = dict(result.get("information") or {}), result.get("failed")
         else:
             run = run_of_dag(_DUTIES[type_], queue or NO_QUEUE, one.run)
             report = self._report(run)
-            about |= {name: report.get(key, 0) for name, key in _FIGURES.get(type_, {}).items()}
-            if type_ is TaskType.COUNTERS:
-                about["failedMailboxes"] = sorted(report.get("failures") or ())
-            about |= {"run": run} if report else {}
-            error = report.get("message")
-        if status is Status.FAILED:
-            about["error"] = error or f"the run of {one.dag} failed: its log in Airflow has more"
-        return about
+            known = {**report, "failedMailboxes": sorted(report.get("failures") or ())}
+            figures = {name: known.get(name) or before[name] for name in before} | {"run": run}
+            figures, error = figures if report else {}, report.get("message")
+        if status is not Status.COMPLETED:
+            figures = {**before, **figures}
+        return figures | ({"error": error} if error and status is Status.FAILED else {})
 
     def _report(self, run: str) -> Mapping[str, Any]:
-        try:
-            with self._facts.stores() as stores:
-                runs = stores.existing_runs()
-                row = runs.get(run) if runs is not None else None
-        except TryAgain:  # what the run did is not known now; its state is
-            return {}
+        with self._facts.stores() as stores:
+            runs = stores.existing_runs()
+            row = runs.get(run) if runs is not None else None
         return {} if row is None else dict(json.loads(row.report))
 
 
@@ -171,12 +186,14 @@ def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
     return _DUTIES[request.type], conf
 
 
-_FIGURES: Mapping[TaskType, Mapping[str, str]] = {
-    TaskType.BLOB_GC: {
-        name: name for name in ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount")
-    },
-    TaskType.COUNTERS: {"processedMailboxes": "processedMailboxes"},
+_FIGURES: Mapping[TaskType, Mapping[str, Any]] = {
+    TaskType.REPUBLISH: {"nbRequeuedMails": 0},
+    TaskType.BLOB_GC: dict.fromkeys(
+        ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount"), 0
+    ),
+    TaskType.COUNTERS: {"processedMailboxes": 0, "failedMailboxes": []},
 }
+"""As they are before the work."""
 
 
 def _type(name: str, conf: Mapping[str, Any]) -> TaskType | None:

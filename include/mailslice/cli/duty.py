@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mailslice.cli.arguments import DryRun, Reason, option, queue_option
+from mailslice.cli.arguments import DryRun, Reason, check_text, option, queue_option
 from mailslice.cli.command import command, group
 from mailslice.cli.duty_options import (
     DutyCommand,
@@ -25,6 +25,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
+from mailslice.stores import has_cassandra
 
 if TYPE_CHECKING:
     from mailslice.maintenance.artifacts import RunFolder
@@ -210,13 +211,14 @@ def _opened(
 def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Settings":
     """The settings of a known queue. A queue given to a duty that needs none is only said."""
     if not needs_queue:
+        settings = load_settings()
         if queue is not None:
-            with open_queue(queue):  # a name that is wrong is wrong here, too
-                print(
-                    f"duty {duty} is about all queues: --queue {shown(queue)} is ignored",
-                    file=sys.stderr,
-                )
-        return load_settings()
+            if has_cassandra(settings):  # a name that is wrong is wrong here, too
+                with open_queue(queue):
+                    pass
+            words = f"duty {duty} is about all queues: --queue {shown(queue)} is ignored"
+            print(words, file=sys.stderr)
+        return settings
     if queue is None:
         raise BadInput(
             f"duty {duty}: --queue is missing: allowed is the name of a mail queue "
@@ -237,6 +239,7 @@ def _params(
         if not equals or not name:
             raise BadInput(f"--param {text[:80]!r}: allowed is NAME=VALUE")
         params[name.strip()] = _value(value)
+        check_text(f"--param {name}", params[name.strip()])
     refuse_duplicates(options, params)
     params |= options
     if reason is not None:
@@ -250,7 +253,7 @@ def _value(text: str) -> object:
     """Numbers, true, false, null and lists as JSON; everything else is text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -107,7 +107,12 @@ def trace(
                 events = events_in(sys.stdin)
             elif log is not None:
                 path = Path(log)
-                file = files.enter_context(path.open(encoding="utf-8", errors="replace"))
+                try:
+                    file = files.enter_context(path.open(encoding="utf-8", errors="replace"))
+                except OSError as error:
+                    raise BadInput(
+                        f"--log {log!r}: {error.strerror}; allowed: a file with a log, or -"
+                    ) from error
                 events = events_in(file)
             entries = tracing.run(events)
         shown_entries = [one for one in entries if out.as_json or one["answer"] != NO]

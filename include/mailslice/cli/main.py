@@ -40,6 +40,8 @@ from mailslice.codec.shown import ShownFormatter, shown
 from mailslice.model.errors import MailsliceError
 
 INTERRUPTED, STDOUT_CLOSED = 130, 141
+_LONGEST_LINE = 2000
+"""Characters of a line of an error; of a longer one the beginning and the end are shown."""
 
 app = typer.Typer(
     name="mailslice",
@@ -193,8 +195,13 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
         traceback.print_exc()
     lines = [line for line in message.splitlines() if line.strip()][:2] or ["failed"]
-    print("mailslice: " + "\n".join(shown(line) for line in lines), file=sys.stderr, flush=True)
+    print("mailslice: " + "\n".join(map(_cut, lines)), file=sys.stderr, flush=True)
     return code
+
+
+def _cut(line: str) -> str:
+    half = _LONGEST_LINE // 2
+    return shown(line if len(line) <= _LONGEST_LINE else f"{line[:half]} ... {line[-half:]}")
 
 
 def _quiet(debug: bool) -> None:

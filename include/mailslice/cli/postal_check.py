@@ -14,12 +14,7 @@ from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import PostalMode
 from mailslice.stores import has_cassandra
 from mailslice.stores.mariadb.failures import NoRight
-from mailslice.stores.postal.rights import (
-    PostalRight,
-    has_right,
-    rights_of_main,
-    rights_of_server,
-)
+from mailslice.stores.postal.rights import PostalRight, has_right, rights_of_main, rights_of_server
 from mailslice.stores.postal.rows import PostalQueue
 from mailslice.stores.postal.schema import check_main, check_messages
 

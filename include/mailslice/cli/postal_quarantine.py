@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mailslice.cli.arguments import Reason, Yes, count, option
+from mailslice.cli.arguments import Folder, Reason, Yes, count, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.postal import app as postal_app
@@ -127,16 +127,7 @@ def discard(
 
 
 @command(app, "export")
-def export(
-    out: Output,
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Created when missing; nothing in it is overwritten."),
-    ],
-    *,
-    server: Server = None,
-    message: Message = None,
-) -> None:
+def export(out: Output, folder: Folder, *, server: Server = None, message: Message = None) -> None:
     """Write contents as SERVER-MESSAGE.eml, byte for byte as they were closed. They stay."""
     from mailslice.cli.exporting import prepare
     from mailslice.duties.stuck_mails_postal.keeping import PostalCopies

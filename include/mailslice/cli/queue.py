@@ -3,13 +3,23 @@
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mailslice.cli import shapes
-from mailslice.cli.arguments import DryRun, Limit, NoUndo, Queue, Reason, Yes, count, moment, option
+from mailslice.cli.arguments import (
+    DryRun,
+    Folder,
+    Limit,
+    NoUndo,
+    Queue,
+    Reason,
+    Yes,
+    count,
+    moment,
+    option,
+)
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import (
@@ -284,15 +294,7 @@ def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
 
 @command(app, "export")
 def export(
-    out: Output,
-    queue: Queue,
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Created when missing; nothing in it is overwritten."),
-    ],
-    *,
-    limit: Limit = None,
-    mails: MailOptions,
+    out: Output, queue: Queue, folder: Folder, *, limit: Limit = None, mails: MailOptions
 ) -> None:
     """Write the mails of a queue as .eml files, byte for byte. They stay in the queue."""
     from mailslice.cli.exporting import export_mails

@@ -73,12 +73,12 @@ def guard(stores: Stores, *, create: bool = False) -> ViewConfiguration:
 
 
 def who() -> str:
-    """Who acts, for decisions and ledger rows: user@host."""
+    """Who acts, for decisions and ledger rows: user@host, in UTF-8."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user id without a name
         user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    return f"{user}@{socket.gethostname()}".encode("utf-8", "replace").decode()
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -25,6 +25,7 @@ from mailslice.cli.draining import Draining, DrainOptions, DrainOutcome
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.codec.shown import ShownFormatter
+from mailslice.model.host_port import host_port
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import GiveUp, Settings, load_settings
@@ -241,7 +242,7 @@ def smtp_in(
 
     def listening(address: str, bound_port: int) -> None:
         item = {"queue": queue, "host": address, "port": bound_port}
-        out.line(item, f"listening on {address}:{bound_port} for {queue}")
+        out.line(item, f"listening on {host_port(address, bound_port)} for {queue}")
 
     run_smtp_in(settings, queue, listening)
 

@@ -71,6 +71,8 @@ POSTS = frozenset({"/preview", "/act"})
 """Routes that are asked by POST; the others by GET."""
 BUTTONS = frozenset({"/", "/queue", "/mail", "/maintenance", "/preview", "/result"})
 """Routes whose pages have buttons for some rights: they know all rights of who asks."""
+MOST_ROUNDS = 30
+"""Pages without a mail that a list asks for by itself, one behind the other: 20 s or so."""
 _MOST_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
 Text = Annotated[str, Query(max_length=320)]
@@ -181,10 +183,16 @@ class Pages:
         alerts = views.alerts(snapshot.queues, self._facts.now - timedelta(days=1))
         return self.render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
 
-    def queue(
-        self, request: Request, wanted: Wanted, name: Text, tab: Text = "mails", after: Text = ""
+    def queue(  # noqa: PLR0917 - the parameters of the address
+        self,
+        request: Request,
+        wanted: Wanted,
+        name: Text,
+        tab: Text = "mails",
+        after: Text = "",
+        rounds: Annotated[int, Query(ge=0)] = 0,
     ) -> HTMLResponse:
-        """One queue: its figures, and one of TABS."""
+        """One queue: its figures, and one of TABS. `rounds`: pages without a mail before this."""
         one = self._require(name)
         if tab not in TABS:
             raise HTTPException(404, f"tab {tab!r}; allowed: {', '.join(TABS)}")
@@ -207,6 +215,7 @@ class Pages:
             about={"queue": one.queue, **about},
             whom=whom,
             others=self._others(one.queue),
+            next_round=rounds + 1 if rounds < MOST_ROUNDS else None,
             **of_tab,
         )
 

@@ -29,8 +29,8 @@ def plan_rows(
     """All rows of the files, read by pyarrow wherever the tasks are: no executor needs Hadoop's S3.
 
     `schema` is of what comes out. Its columns are those of the files, or those that `derive` makes
-    of each batch. It has no times: Arrow's milliseconds are not Spark's; `instants` makes integers
-    of them. Whoever uses the frame gets PlanRefused for a file that is gone or holds other columns.
+    of each batch. It has no times: Arrow's milliseconds are not Spark's. Whoever uses the frame
+    gets PlanRefused for a file that is gone or holds other columns.
     """
     import pyarrow as pa
 
@@ -45,17 +45,6 @@ def plan_rows(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return frame_of_keys(spark, files, read, from_arrow_schema(schema))
-
-
-def instants(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with its times as integers, in their own unit since the epoch."""
-    import pyarrow as pa
-
-    columns = [
-        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _batches(

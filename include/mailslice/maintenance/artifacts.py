@@ -61,9 +61,7 @@ class Artifacts:
                 "allowed is a folder"
             )
         self.bucket = match[1] if match else None
-        self._root = (
-            posixpath.join(match[1], match[2]) if match else str(Path(self.location).absolute())
-        )
+        self._root = posixpath.join(match[1], match[2]) if match else _absolute(self.location)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Artifacts, (self.location, self._s3)
@@ -169,6 +167,15 @@ class Artifacts:
                 f"artifacts {self.uri(name)}: {text} "
                 "(MAILSLICE_ARTIFACTS must be a folder that can be written)"
             ) from error
+
+
+def _absolute(folder: str) -> str:
+    try:
+        return str(Path(folder).absolute())
+    except OSError as error:
+        raise BadSetting(
+            f"MAILSLICE_ARTIFACTS={folder!r}: the current folder is gone; allowed is a whole path"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

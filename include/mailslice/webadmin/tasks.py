@@ -118,7 +118,7 @@ class Tasks(Protocol):
         """The task; None when there is none."""
 
     def newest(self) -> Sequence[Task]:
-        """The last thousand, the newest first."""
+        """The last thousand, the newest first. Older ones may lack the figures of their work."""
 
     def cancel(self, task: UUID) -> None:
         """A task that waits is not begun; one at work ends before its next change. Others stay."""

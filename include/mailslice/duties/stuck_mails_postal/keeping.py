@@ -16,11 +16,7 @@ from pydantic import TypeAdapter
 
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.maintenance.artifacts import Artifacts
-from mailslice.stores.own.postal_quarantine import (
-    EntryState,
-    PostalEntry,
-    PostalQuarantineTable,
-)
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry, PostalQuarantineTable
 from mailslice.stores.postal.messages import PostalMessage
 from mailslice.stores.postal.rows import QueuedMessage
 

@@ -33,6 +33,7 @@ from cassandra.policies import (
 from cassandra.query import tuple_factory
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.host_port import host_port
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra.coordinator_retry import PINNED, Timestamps, has_several_nodes
 from mailslice.stores.cassandra.failures import translated
@@ -101,10 +102,7 @@ def _point(text: str, port: int) -> tuple[str, int]:
 
 def address(settings: CassandraSettings) -> str:
     """The contact points as messages show them."""
-    return ", ".join(
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        for host, port in contact_points(settings)
-    )
+    return ", ".join(host_port(host, port) for host, port in contact_points(settings))
 
 
 def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:

@@ -161,12 +161,7 @@ class ServerMessages:
             return []
 
     def _by_list(
-        self,
-        columns: str,
-        table: str,
-        key: str,
-        ids: Iterable[int],
-        params: tuple[Any, ...] = (),
+        self, columns: str, table: str, key: str, ids: Iterable[int], params: tuple[Any, ...] = ()
     ) -> list[tuple[Any, ...]]:
         # By old statistics MariaDB would read a whole raw table, contents and all.
         by = "FORCE INDEX (PRIMARY)" if key == "id" else ""

@@ -19,6 +19,7 @@ from pika.adapters.blocking_connection import BlockingConnection
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from mailslice.model.errors import BadSetting, MailsliceError, QueueMissing, StoreUnavailable
+from mailslice.model.host_port import host_port
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.tls import client_tls
 
@@ -71,8 +72,7 @@ class BrokerAddress:
     tls: bool
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 def broker_address(settings: RabbitSettings) -> BrokerAddress:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, MailsliceError
+from mailslice.model.host_port import host_port
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.events import EventLog
@@ -171,14 +172,14 @@ async def serve(
         server = await loop.create_server(
             conversation, smtp_in.host, smtp_in.port, backlog=smtp_in.max_connections
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
         raise BadSetting(
             f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, "
             f"MAILSLICE_SMTP_IN_PORT={smtp_in.port}: cannot listen there: "
-            f"{error.strerror or error}; choose another"
+            f"{getattr(error, 'strerror', None) or error}; choose another"
         ) from error
     host, port = server.sockets[0].getsockname()[:2]
-    log.info("listening on %s:%d", host, port, extra={"action": "smtp_listening"})
+    log.info("listening on %s", host_port(host, port), extra={"action": "smtp_listening"})
     if on_listening is not None:
         on_listening(host, port)
     try:
