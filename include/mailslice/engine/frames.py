@@ -148,19 +148,19 @@ def frame_of_keys(
     Nothing is run yet; `keys` are not empty.
     """
     slots = max(2, slots_of(spark))
-    tasks = min(len(keys), max(slots, min(slots * _TASKS_A_SLOT, len(keys) // _FEW)))
-    dealt = [
-        keys[partition] for task in range(tasks) for partition in range(task, len(keys), tasks)
-    ]
-    edges = [0]
-    for task in range(tasks):
-        edges.append(edges[-1] + len(range(task, len(keys), tasks)))
+    tasks = tasks_of(len(keys), slots)
+    dealt = [keys[task::tasks] for task in range(tasks)]
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_task():
-            yield from work(_dealt(batches, dealt, edges))
+            yield from work(_dealt(batches, dealt))
 
     return spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
+
+
+def tasks_of(keys: int, slots: int) -> int:
+    """As many for each slot: while the last of three tasks runs, one of two slots is idle."""
+    return min(keys, slots * max(1, min(_TASKS_A_SLOT, keys // (slots * _FEW))))
 
 
 @contextmanager
@@ -177,10 +177,9 @@ def shared(spark: Session, value: V) -> Iterator[Callable[[], V]]:
 
 
 def _dealt(
-    batches: Iterator[pa.RecordBatch], keys: Sequence[K], edges: Sequence[int]
+    batches: Iterator[pa.RecordBatch], keys_by_task: Sequence[Sequence[K]]
 ) -> Iterator[Sequence[K]]:
     """The keys of the tasks in these batches, a few hundred at a time."""
     for batch in batches:
-        for task in batch.column(0).to_pylist():
-            for first in range(edges[task], edges[task + 1], 256):
-                yield keys[first : min(first + 256, edges[task + 1])]
+        for keys in (keys_by_task[task] for task in batch.column(0).to_pylist()):
+            yield from (keys[first : first + 256] for first in range(0, len(keys), 256))

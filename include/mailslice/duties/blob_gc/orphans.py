@@ -173,7 +173,8 @@ class PlannedBlob:
 
 
 def blobs_of(rows: pa.Table) -> list[PlannedBlob]:
-    return [PlannedBlob(**row) for row in rows.to_pylist()]
+    columns = [rows.column(field.name).to_pylist() for field in fields(PlannedBlob)]
+    return list(map(PlannedBlob, *columns))
 
 
 class BlobWriter:
