@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 _NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
 _MOST_HOPS = 100
 """Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
-"""Bytes in which they are counted: a hop puts its line first, and a long scan holds the loop."""
 _FREE_RECIPIENTS = 100
 """Recipients of one mail that every server takes (RFC 5321 4.5.3.1.8).
 
