@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mailslice.maintenance.file_stores import BucketFiles, DiskFiles, FileStore
+from mailslice.maintenance.file_stores import BucketFiles, DiskFiles
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.names import file_name
@@ -148,7 +148,7 @@ class Artifacts:
             self._files.remove_folder(self._key(name))
 
     @cached_property
-    def _files(self) -> FileStore:
+    def _files(self) -> DiskFiles | BucketFiles:
         return DiskFiles() if self.bucket is None else BucketFiles(self._s3, self.bucket)
 
     def _key(self, name: str) -> str:

@@ -31,11 +31,11 @@ def prune_sometimes(
     A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs.
     """
     removed: list[str] = []
-    runs = queue_folder(duty, queue)
-    if _is_time(artifacts, runs, now, retention):
+    runs, every = queue_folder(duty, queue), retention / _PRUNINGS_A_RETENTION
+    if _is_due(artifacts, runs, now, every):
         removed = prune(artifacts, duty, queue, now - retention)
         _record_pruning(artifacts, runs, now)
-    if _is_time(artifacts, DOCS_FOLDER, now, retention):
+    if _is_due(artifacts, DOCS_FOLDER, now, every):
         prune_docs(artifacts, now - retention)
         _record_pruning(artifacts, DOCS_FOLDER, now)
     return removed
@@ -74,21 +74,13 @@ def prune_docs(artifacts: Artifacts, before: datetime) -> None:
     newest: defaultdict[str, list[datetime]] = defaultdict(list)
     for name, written in artifacts.times(VALIDATIONS).items():
         newest[str(PurePosixPath(name).parents[1])].append(written)
-    folders = [
-        f"{ENTRIES}/{name}" for name in artifacts.folders(ENTRIES) if name < f"{day:%Y-%m-%d}"
-    ]
+    days = (name for name in artifacts.folders(ENTRIES) if name < f"{day:%Y-%m-%d}")
+    folders = [f"{ENTRIES}/{name}" for name in days]
     folders += [run for run, times in newest.items() if max(times) < day]
     pages = [name for name, written in artifacts.times(GATES).items() if written < day]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for removed in (
-            pool.map(artifacts.remove_folder, folders),
-            pool.map(artifacts.remove, pages),
-        ):
-            list(removed)  # raises what a removal raised
-
-
-def _is_time(artifacts: Artifacts, folder: str, now: datetime, retention: timedelta) -> bool:
-    return _is_due(artifacts, folder, now, retention / _PRUNINGS_A_RETENTION)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # each list raises what a removal raised
+        list(pool.map(artifacts.remove_folder, folders))
+        list(pool.map(artifacts.remove, pages))
 
 
 def _is_due(artifacts: Artifacts, folder: str, now: datetime, every: timedelta) -> bool:

@@ -88,8 +88,6 @@ def run_small(
     request: RunRequest,
     settings: Settings,
     until: str = "report",
-    *,
-    clock: Clock = system_clock,
     tools: Tools | None = None,
 ) -> dict[str, Any]:
     """The plan, and, where it is small, the steps after it up to `until`, in this process.
@@ -100,7 +98,7 @@ def run_small(
     It was killed, too, when it did the report and no task has come for that.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
-    with _opened(request, settings, clock, tools, in_process=True) as job:
+    with _opened(request, settings, tools=tools, in_process=True) as job:
         run = job.run
         killed = run.folder.read_json(AHEAD) or {}
         goes_on = killed.get("ended") is False or "report" in killed.get("steps", ())
@@ -117,20 +115,12 @@ def run_small(
     return summary
 
 
-def record_refusal(
-    step: str,
-    error: Refused,
-    request: RunRequest,
-    settings: Settings,
-    *,
-    clock: Clock = system_clock,
-    tools: Tools | None = None,
-) -> None:
+def record_refusal(step: str, error: Refused, request: RunRequest, settings: Settings) -> None:
     """Record that the run ends before apply, as a step that raises `error` does.
 
     `step` is what the message begins with. The report that follows says the same.
     """
-    with _opened(request, settings, clock, tools) as job:
+    with _opened(request, settings) as job:
         times = {"started": iso(job.run.clock()), "seconds": 0.0}
         _record_failure(job.logic, job.run, step, error, times)
 
@@ -191,7 +181,7 @@ class _Job:
 def _opened(
     request: RunRequest,
     settings: Settings,
-    clock: Clock,
+    clock: Clock = system_clock,
     tools: Tools | None = None,
     *,
     in_process: bool = False,

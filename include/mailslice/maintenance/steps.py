@@ -26,13 +26,12 @@ _HOUR = timedelta(hours=1)
 
 def step_of(duty: AnyDuty, step: str) -> Callable[[Run], dict[str, Any]]:
     """One of the five steps of the duty: a function that gives the step's summary."""
-
-    def take(run: Run) -> dict[str, Any]:
-        locks, patience = duty.locks(run.request), duty.lock_patience
-        own = replace(run, lock_names=locks, lock_patience=patience, fields={})
-        return _STEPS[step](duty, own)
-
-    return take
+    return lambda run: _STEPS[step](
+        duty,
+        replace(
+            run, lock_names=duty.locks(run.request), lock_patience=duty.lock_patience, fields={}
+        ),
+    )
 
 
 def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:

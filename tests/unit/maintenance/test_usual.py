@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.maintenance import usual
-from mailslice.maintenance.usual import usual_frames
+from mailslice.maintenance.gates import usual_frames
 
 
 @pytest.fixture

@@ -18,14 +18,13 @@ from mailslice.duties.counter_repair.planned import CounterPlan, Drift
 from mailslice.duties.counter_repair.plot import DRIFTS_PICTURE, drifts_svg
 from mailslice.duties.counter_repair.projection import repair_projection
 from mailslice.duties.counter_repair.survey import CounterSurvey, Sleep, survey
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.gates import usual_frames
 from mailslice.maintenance.plan import load_plan
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.usual import usual_frames
 from mailslice.model import crash
 from mailslice.stores.cassandra.mailboxes import Counters
 
@@ -98,7 +97,7 @@ class CounterRepair(Duty[CounterPlan]):
 
     def before_lock(self, run: Run, plan: CounterPlan) -> None:
         """Wait until the second read is `settle` after the end of the first."""
-        require_clock(run)
+        run.require_clock()
         remaining = (plan.read_at + plan.settle - run.clock()).total_seconds()
         if remaining > 0 and (plan.planned or plan.repairable):
             self._sleep(remaining)

@@ -20,7 +20,6 @@ from mailslice.duties.dead_letters.letters import (
 )
 from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
@@ -109,7 +108,7 @@ class DeadLetters(Duty[LetterPlan]):
 
     def apply(self, run: Run, plan: LetterPlan, progress: Progress) -> None:
         """Raises StoreUnavailable: run it again."""
-        require_clock(run)
+        run.require_clock()
         LetterWork(run, run.read_rows(plan.letters, PlannedLetter), progress).perform_all()
 
     def verify(self, run: Run, plan: LetterPlan, result: Result) -> Iterable[Frame]:

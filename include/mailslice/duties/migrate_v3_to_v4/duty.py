@@ -32,7 +32,6 @@ from mailslice.duties.migrate_v3_to_v4.source import (
 from mailslice.engine.frames import slots_of
 from mailslice.engine.partition_scan import micros
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.gates import Reads, planned_rows
 from mailslice.maintenance.plan import QueuePlan
@@ -122,7 +121,7 @@ class Migration(Duty[MigrationPlan]):
 
     def apply(self, run: Run, plan: MigrationPlan, progress: Progress) -> None:
         """In batches, the oldest first; each row is proved live once more."""
-        require_clock(run)
+        run.require_clock()
         if not require_v4(run.stores):
             run.stores.tables.create()  # as the first start of a worker would
         window = view_shape(run.stores, checked=True).window

@@ -27,15 +27,14 @@ from mailslice.duties.queue_cleanup.view import (
 )
 from mailslice.engine.partition_scan import PartitionName, instant
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.drained import sample_once
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.gates import usual_frames
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.report import DONE, DRY_RUN
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
-from mailslice.maintenance.usual import usual_frames
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
@@ -76,7 +75,7 @@ class QueueCleanup(Duty[CleanupPlan]):
 
     def apply(self, run: Run, plan: CleanupPlan, progress: Progress) -> None:
         """Slices are proved again; browseStart, rows, marks with a proof, contentStart last."""
-        require_clock(run, plan.grace)
+        run.require_clock(plan.grace)
         partitions, throttle = planned_partitions(run, plan), _throttle(run)
         first = _sampled_empty(run, plan)
         second = second_read(run, plan, partitions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -73,6 +72,3 @@ class Params(SlicedParams):
         if self.aside and not self.sweep:
             raise ValueError("aside goes with sweep, which finds the rows")
         return self
-
-    def grace_or(self, default: timedelta) -> timedelta:
-        return default if self.grace is None else self.grace

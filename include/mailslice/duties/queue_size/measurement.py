@@ -21,7 +21,6 @@ from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.partition_scan import READS_IN_FLIGHT
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.drained import sample_once, second_pass
 from mailslice.maintenance.run import Run
 from mailslice.model.batches import batches
@@ -189,7 +188,7 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
     oldest = min((one.oldest for one in measured if one.oldest), default=None)
     empty = second_pass(stores, run.queue, first, run.clock, sleep=sleep)
     if empty is not None:
-        require_clock(run)  # deleted marks may go by when it was
+        run.require_clock()  # deleted marks may go by when it was
     last = empty or stores.own.queue_samples.get(run.queue)
     return {
         "measuredAt": iso(now),

@@ -24,7 +24,6 @@ from mailslice.maintenance.audits import (
     named_audit,
     newest_audit,
 )
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
@@ -130,7 +129,7 @@ class RepublishLost(Duty[RepublishPlan]):
 
     def apply(self, run: Run, plan: RepublishPlan, progress: Progress) -> None:
         """Raises StoreUnavailable: run it again, it goes on."""
-        require_clock(run)
+        run.require_clock()
         Publication(run, progress, self._concurrency).publish_all(
             run.stream_rows(plan.mails, MailVerdict)
         )
