@@ -182,7 +182,7 @@ DUTY = StuckMails()
 
 
 def _mode(run: Run) -> StuckMode:
-    mode = run.params(Params).mode_or(run.settings.duty.stuck_mode)
+    mode = run.params(Params).mode or run.settings.duty.stuck_mode
     if mode is StuckMode.RECOVER and run.queue not in run.settings.queue.stage_marks:
         raise Refused(
             f"stuck_mails --mode recover: the workers of {run.queue} write no stage marks "

@@ -143,10 +143,6 @@ class PostalPlan(Plan):
         """Every run that may change something finishes what killed runs left."""
         return self.mode is not PostalMode.SHADOW
 
-    def limit_of(self, size: int) -> timedelta:
-        """How long a lock may last that so many rows have in common."""
-        return self.lock_timeout + (size - 1) * (self.p99 or timedelta())
-
     def would(self, row: PlannedRow) -> dict[str, str]:
         """What each mode does with a row as it was planned, or why it leaves it alone."""
         modes = (PostalMode.CLOSE, PostalMode.RETRY)

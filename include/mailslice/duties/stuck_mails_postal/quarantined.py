@@ -104,11 +104,13 @@ def _judged(
     queued: Mapping[int, QueuedMessage],
     contents: Mapping[int, bool],
 ) -> QuarantinedMessage:
-    after = records_after(entry, records)
+    # Without the record by which it was closed nobody can tell which ones are newer.
+    own = [record.id for record in records if record.log_id == entry.log_id]
+    after = {record.status for record in records if own and record.id > own[-1]}
     state = QuarantineState.KEPT
     if entry.message in queued:
         state = QuarantineState.REQUEUED
-    elif any(record.status in _OF_WORKERS | {"Bounced", "HoldCancelled"} for record in after):
+    elif after & {*_OF_WORKERS, "Bounced", "HoldCancelled"}:
         state = QuarantineState.FINISHED
     return QuarantinedMessage(
         entry,
@@ -120,15 +122,6 @@ def _judged(
         newest_of_worker=max((one.id for one in records if one.status in _OF_WORKERS), default=0),
         is_held=bool(records) and records[-1].log_id == entry.log_id,
     )
-
-
-def records_after(entry: PostalEntry, records: Sequence[PostalDelivery]) -> list[PostalDelivery]:
-    """Delivery records that are newer than the one by which the message was closed.
-
-    None of them where that one is missing: then nobody can tell.
-    """
-    own = [record.id for record in records if record.log_id == entry.log_id]
-    return [record for record in records if own and record.id > own[-1]]
 
 
 def came_back(found: QuarantinedMessage) -> bool:
