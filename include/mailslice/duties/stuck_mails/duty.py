@@ -12,15 +12,6 @@ from mailslice.admin.quarantine import Quarantine
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails.decided import DecidedMails
-from mailslice.duties.stuck_mails.liveness import (
-    P99,
-    Sleep,
-    Stuck,
-    WorkerLiveness,
-    lock_timeout,
-    observe,
-    stuck_mails,
-)
 from mailslice.duties.stuck_mails.mails import (
     Action,
     DeadRecord,
@@ -32,6 +23,15 @@ from mailslice.duties.stuck_mails.mails import (
 from mailslice.duties.stuck_mails.params import Params
 from mailslice.duties.stuck_mails.work import GAVE_UP, KINDS, NOTED, StuckMailWork
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.liveness import (
+    P99,
+    Sleep,
+    Stuck,
+    WorkerLiveness,
+    lock_timeout,
+    observe,
+    stuck_mails,
+)
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
