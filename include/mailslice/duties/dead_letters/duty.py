@@ -31,12 +31,8 @@ from mailslice.model.dead_letters import Cause
 
 ORDER_UNCHANGED, ORDER_CHANGED = "as it was", "what was looked at went to the back"
 _WITHOUT_PLAN: dict[str, Any] = {
-    "letters": 0,
-    "unseen": 0,
-    "order": None,
-    "causes": {},
-    "ages": {},
-    "actions": {},
+    "letters": 0, "unseen": 0, "order": None,
+    "causes": {}, "ages": {}, "actions": {}, "keptBy": {}, "sample": [],
 }
 
 
@@ -113,7 +109,10 @@ class DeadLetters(Duty[LetterPlan]):
 
     def verify(self, run: Run, plan: LetterPlan, result: Result) -> Iterable[Frame]:
         """Looks again. Where nothing was applied the queue is not disturbed."""
-        letters = _letters_now(run) if result.applied else ()
+        letters: Sequence[Letter] = ()
+        if result.applied:
+            with run.locked():
+                letters = peek(run.stores, run.queue).letters
         planned = run.read_rows(plan.letters, PlannedLetter)
         acted_on = Counter(letter.key for letter in planned if letter.is_acted_on)
         still_queued = acted_on & Counter(letter.key for letter in letters)
@@ -142,7 +141,7 @@ class DeadLetters(Duty[LetterPlan]):
         folder = steps.folder
         exported = steps.result.kinds["exported"]
         return {
-            **({} if steps.plan else {**_WITHOUT_PLAN, "keptBy": {}, "sample": []}),
+            **({} if steps.plan else _WITHOUT_PLAN),
             "kept": _remaining(steps),
             "exports": folder.artifacts.uri(folder_of(folder.queue)) if exported else None,
         }
@@ -154,11 +153,6 @@ DUTY = DeadLetters()
 def _remaining(steps: Summaries) -> int:
     letters = int(steps.plan.get("letters", 0))
     return letters - steps.result.applied - steps.result.skipped.get(VANISHED, 0)
-
-
-def _letters_now(run: Run) -> Sequence[Letter]:
-    with run.locked():
-        return peek(run.stores, run.queue).letters
 
 
 def _summary(letters: Sequence[PlannedLetter], unseen: int) -> dict[str, Any]:
