@@ -31,8 +31,14 @@ from mailslice.model.dead_letters import Cause
 
 ORDER_UNCHANGED, ORDER_CHANGED = "as it was", "what was looked at went to the back"
 _WITHOUT_PLAN: dict[str, Any] = {
-    "letters": 0, "unseen": 0, "order": None,
-    "causes": {}, "ages": {}, "actions": {}, "keptBy": {}, "sample": [],
+    "letters": 0,
+    "unseen": 0,
+    "order": None,
+    "causes": {},
+    "ages": {},
+    "actions": {},
+    "keptBy": {},
+    "sample": [],
 }
 
 

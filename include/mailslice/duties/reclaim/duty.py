@@ -11,15 +11,19 @@ from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.reclaim.node_work import RECLAIMED, NodesPlan, NodeWork, Sleep
 from mailslice.duties.reclaim.nodetool import Nodetool
 from mailslice.duties.reclaim.params import Params
-from mailslice.duties.reclaim.plot import DISK_PICTURE, nodes_svg
 from mailslice.duties.reclaim.survey import survey
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.plot import say_empty, svg_axes
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.nodes import Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, table_repairs
+
+DISK_PICTURE = "disk.svg"
+_BEFORE, _AFTER = "#9aa5b1", "#2f9e6e"
+_MAX_BARS = 40
 
 
 class Reclaim(Duty[NodesPlan]):
@@ -185,3 +189,35 @@ def _rest(result: Result) -> str:
         return ""
     why = result.fields["stopped"]
     return f"; {result.remaining} nodes are left to the next run: {why}"
+
+
+def bars(nodes: Sequence[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
+    """(node and table, MiB before, MiB after or None) of the largest tables that are not empty."""
+    rows = []
+    for node in nodes:
+        before = node["before"] or node["mib"] or {}
+        after = node["after"] or {}
+        rows += [
+            (f"{node['node']} {table}", size, after.get(table))
+            for table, size in before.items()
+            if size or after.get(table)
+        ]
+    return sorted(rows, key=lambda bar: -bar[1])[:_MAX_BARS]
+
+
+def nodes_svg(nodes: Sequence[dict[str, Any]]) -> bytes:
+    """The picture of one run (`nodes` of its report)."""
+    shown = bars(nodes)
+    at = range(len(shown))
+    with svg_axes(9, 1.2 + 0.45 * max(1, len(shown))) as (axes, picture):
+        for shift, sizes, color, label in (
+            (0.2, [before for _, before, _ in shown], _BEFORE, "before"),
+            (-0.2, [after or 0 for _, _, after in shown], _AFTER, "after"),
+        ):
+            axes.barh([y + shift for y in at], sizes, height=0.36, color=color, label=label)
+        axes.set_yticks(list(at), [bar[0] for bar in shown])
+        if not shown:
+            say_empty(axes, "nothing on disk")
+        axes.set_xlabel("MiB")
+        axes.legend(loc="lower right", frameon=False)
+    return picture.getvalue()

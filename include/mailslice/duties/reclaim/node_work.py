@@ -142,19 +142,15 @@ class NodeWork:
         self.run.require_lock()
         if away := [other.address for other in self.nodes.all() if not other.up]:
             return f"{', '.join(away)} is down: while a node is away the others have enough to do"
-        if lacking := self._not_repaired():
-            return f"not repaired within gc_grace: {'; '.join(lacking)}"
+        if not self.params.unrepaired:
+            # What is purged from now on is older than the last repair: a proof is never older.
+            known = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
+            if lacking := not_repaired(known, self.run.clock(), self.params):
+                return f"not repaired within gc_grace: {'; '.join(lacking)}"
         pending, allowed = self.nodes.compacting(node).pending, self.params.max_pending
         if pending > allowed:
             return f"{node} has {pending} pending compactions, allowed are {allowed} (max_pending)"
         return None
-
-    def _not_repaired(self) -> list[str]:
-        """What is purged from now on is older than the last repair: a proof is never older."""
-        if self.params.unrepaired:
-            return []
-        known = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
-        return not_repaired(known, self.run.clock(), self.params)
 
     def _working(self) -> str | None:
         """A node that collects garbage now, whoever asked it to."""

@@ -140,6 +140,9 @@ def survey(run: Run, now: datetime) -> Survey:
         last = reclaimed.get(node.address)
         waits = deleted_bytes(cleanups, last) * replicas // len(cluster)
         mib = nodes.disk_mib(node.address, keyspace, tables) if node.asked else None
+        why = None
+        if mib is not None and (params.force or waits >= params.least * 2**20):
+            why = why_due(sum(mib.values()), waits, last, now, force=params.force)
         return NodeState(
             node=node.address,
             datacenter=node.datacenter,
@@ -147,7 +150,7 @@ def survey(run: Run, now: datetime) -> Survey:
             mib=mib,
             pending=nodes.compacting(node.address).pending if node.asked else None,
             waiting_bytes=waits,
-            why=_why(mib, waits, last, now, params),
+            why=why,
         )
 
     states, repairs = tuple(map(state, cluster)), table_repairs(session, keyspace, tables)
@@ -159,38 +162,19 @@ def not_repaired(repairs: Iterable[TableRepair], now: datetime, params: Params) 
     return [one.sentence() for one in repairs if not one.is_recent(now, params.node_timeout)]
 
 
-def _why(
-    mib: Mapping[str, int] | None, waits: int, last: datetime | None, now: datetime, params: Params
-) -> str | None:
-    """Why the node is due; None when it is not, or cannot be asked."""
-    if mib is None or (waits < params.least * 2**20 and not params.force):
-        return None
-    return why_due(sum(mib.values()), waits, last, now, force=params.force)
-
-
 def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None) -> int:
     """Bytes of rows and marks that cleanups deleted after `since`, for one replica.
 
-    None: ever, as far as the ledger goes.
+    None: ever, as far as the ledger goes. A killed run has no end, and always counts.
     """
-    return sum(
-        _bytes_of(report) for report in cleanups if since is None or _ended_after(report, since)
-    )
-
-
-def _ended_after(report: Mapping[str, Any], since: datetime) -> bool:
-    """Whether the run ended after `since`; true for a killed run, which has no end.
-
-    A killed run is counted until the ledger no longer has it.
-    """
-    finished = report.get("finished")
-    return finished is None or datetime.fromisoformat(finished) > since
-
-
-def _bytes_of(report: Mapping[str, Any]) -> int:
-    planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
-    rows = int(report.get("bytes") or 0) * applied // planned if planned else 0
-    return rows + int((report.get("marks") or {}).get("dropped") or 0) * MARK_BYTES
+    deleted = 0
+    for report in cleanups:
+        finished = report.get("finished")
+        if since is None or finished is None or datetime.fromisoformat(finished) > since:
+            planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
+            deleted += int(report.get("bytes") or 0) * applied // planned if planned else 0
+            deleted += int((report.get("marks") or {}).get("dropped") or 0) * MARK_BYTES
+    return deleted
 
 
 def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:

@@ -121,10 +121,19 @@ class Prover:
         proved = []
         for enqueue_id, mail in by_id.items():
             row, when = rows.get(enqueue_id), due.get(enqueue_id)
-            ghost, incomplete = enqueue_id in done, enqueue_id in bare
+            overdue = when is None or is_overdue(when, self._run.clock(), self.in_delay_queues)
+            reasons = (
+                (row is None, SkipReason.DONE),
+                (enqueue_id in self._quarantined, SkipReason.HELD),
+                (enqueue_id in self._in_flight, SkipReason.IN_FLIGHT),
+                (enqueue_id in self._dead_letters, SkipReason.DEAD_LETTERED),
+                (not overdue, SkipReason.DELAYED),
+                (enqueue_id in done, SkipReason.GHOST),
+                (enqueue_id in bare, SkipReason.BARE),
+            )
             why = self._unknown_to_audit(mail, decisions.get(enqueue_id))
             if why not in _PUBLISHED:
-                why = self._by_facts(enqueue_id, row, when, ghost=ghost, bare=incomplete) or why
+                why = next((reason for applies, reason in reasons if applies), why)
             if not self._skips(mail, why) and row is not None:
                 proved.append(Proved(mail, row, when))
         return proved
@@ -163,24 +172,3 @@ class Prover:
             where = (QueueTable(table), Partition(instant(start), bucket))
             rows |= still_live(tables, queue, self._window, where, list(ids))
         return rows
-
-    def _by_facts(
-        self,
-        enqueue_id: EnqueueId,
-        row: ViewRow | None,
-        due: datetime | None,
-        *,
-        ghost: bool,
-        bare: bool,
-    ) -> SkipReason | None:
-        delayed = due is not None and not is_overdue(due, self._run.clock(), self.in_delay_queues)
-        reasons = (
-            (row is None, SkipReason.DONE),
-            (enqueue_id in self._quarantined, SkipReason.HELD),
-            (enqueue_id in self._in_flight, SkipReason.IN_FLIGHT),
-            (enqueue_id in self._dead_letters, SkipReason.DEAD_LETTERED),
-            (delayed, SkipReason.DELAYED),
-            (ghost, SkipReason.GHOST),
-            (bare, SkipReason.BARE),
-        )
-        return next((reason for applies, reason in reasons if applies), None)
