@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from mailslice.codec.blob_ids import is_active, is_blob_id, parse
 from mailslice.engine.dataset import Summary, give
-from mailslice.engine.frames import Session
 from mailslice.engine.row_files import Location
 from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowGroup, RowWriter, schema_of
@@ -206,7 +205,6 @@ class BlobWriter:
 
 
 def write_orphans(
-    spark: Session,
     blobs: Any,
     location: Location,
     folder: str,
@@ -239,7 +237,7 @@ def write_orphans(
         yield {"tally": tally.as_json(), "groups": groups}
 
     tally, groups = Tally(), list[RowGroup]()
-    for summary in give(spark, blobs, work):
+    for summary in give(blobs, work):
         tally.merge(summary["tally"])
         groups += [RowGroup(**group) for group in summary["groups"]]
     return tally, sorted(groups, key=lambda group: (group.file, group.number))

@@ -38,7 +38,6 @@ from mailslice.duties.blob_gc.plan import (
     recorded_candidates,
 )
 from mailslice.duties.blob_gc.scans import (
-    BLOB_ID_SPELLINGS,
     read_copies,
     read_planned,
     read_references,
@@ -100,12 +99,11 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         known, forgotten = _known(run, earlier, spark)
         frames.enter_context(known)
         restores = _missed(run, spark, frames, folders, references, blobs)
-        orphans = unreferenced(spark, blobs, references, BLOB_ID_SPELLINGS)
+        orphans = unreferenced(blobs, references)
         blob = run.settings.blob
         generation = BlobIds(blob, lambda: now).generation()
         tally, groups = write_orphans(
-            spark,
-            with_known(spark, orphans, known, _SAME, ("since_ms",)),
+            with_known(orphans, known, _SAME, ("since_ms",)),
             run.folder.artifacts,
             run.folder.name,
             Rules(now, params.grace, params.delete_after, blob.family, generation),
@@ -202,12 +200,10 @@ def _missed(  # noqa: PLR0917 - what is joined
     if not folders:
         return []
     copies = frames.enter_context(read_copies(spark, run.settings, folders))
-    referenced_copies = referenced(spark, copies, references, BLOB_ID_SPELLINGS)
+    referenced_copies = referenced(copies, references)
     if run.params(Params).inventory is None:
-        return [
-            row["place"] for row in collected(spark, missing_from(spark, referenced_copies, blobs))
-        ]
-    rows = collected(spark, referenced_copies)
+        return [row["place"] for row in collected(missing_from(referenced_copies, blobs))]
+    rows = collected(referenced_copies)
     with KeptBlobs(run.settings) as trash:
         stored = trash.james.heads([row[KEY] for row in rows])
     return [row["place"] for row in rows if stored[row[KEY]] is None]
