@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -164,10 +163,10 @@ class Scan:
     queue: QueueName
     tables: tuple[QueueTable, ...]
     buckets: int
-    location: Location | None = None
-    folder: str = ""
-    why: str = ""
-    latest_us: int = 2**63 - 1
+    location: Location
+    folder: str
+    why: str
+    latest_us: int
 
 
 def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[PartitionScan]:
@@ -183,7 +182,7 @@ def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[P
             rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in spec.tables
         ]
         marks = Marks(stores.tables.deleted, spec.queue)
-        with _writer(spec) as writer:
+        with PlanWriter(spec.location, spec.folder) as writer:
             partitions = [
                 partition
                 for batch in batches
@@ -192,10 +191,6 @@ def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[P
         yield from partitions
 
     return run_on_keys(spark, keys, read, attrgetter("rows"))
-
-
-def _writer(spec: Scan) -> AbstractContextManager[PlanWriter | None]:
-    return nullcontext() if spec.location is None else PlanWriter(spec.location, spec.folder)
 
 
 def pages_by_partition(
@@ -250,7 +245,7 @@ def _slices(
     tables: Sequence[EnqueuedMails],
     keys: Sequence[tuple[int, bool]],
     marks: Marks,
-    writer: PlanWriter | None,
+    writer: PlanWriter,
 ) -> Iterator[PartitionScan]:
     """Slice by slice, all tables in step: only its last row decides whether a slice is planned."""
     partitions = [
@@ -264,7 +259,7 @@ def _slices(
     ]
     for _, may_plan in keys:
         counts = [
-            _count(spec, table, next(read_next), marks, spool=writer is not None and may_plan)
+            _count(spec, table, next(read_next), marks, spool=may_plan)
             for _ in range(spec.buckets)
             for table, read_next in read
         ]

@@ -121,17 +121,37 @@ NO_PART = PlanPart("", 0, 0)
 """Nothing is planned there."""
 
 
-class PlanWriter:
-    """Writes the file of one task below `folder`; nothing is created before the first row.
+class GroupWriter:
+    """Writes one file below `folder`, a row group at a time; creates nothing before the first."""
+
+    def __init__(self, location: Location, folder: str, file: str) -> None:
+        self._location, self._file = location, file
+        self._path = location.path(f"{folder}/{file}")
+        self._writer: Any = None
+
+    def _write(self, group: pa.Table) -> None:
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._path, group.schema, filesystem=self._location.filesystem, compression="zstd"
+            )
+        self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def close(self) -> Any:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class PlanWriter(GroupWriter):
+    """Writes the file of one task.
 
     Tell nobody of its parts before it is closed: only then it is whole.
     """
 
     def __init__(self, location: Location, folder: str, file: str = "") -> None:
-        self._location = location
-        self._file = file or f"part-{uuid4()}.parquet"
-        self._path = location.path(f"{folder}/{self._file}")
-        self._writer: Any = None
+        super().__init__(location, folder, file or f"part-{uuid4()}.parquet")
         self._groups = 0
 
     def __enter__(self) -> PlanWriter:
@@ -148,17 +168,9 @@ class PlanWriter:
         A chunk: at most ROWS_A_GROUP (enqueue ids, write times).
         """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         first, digest = self._groups, Digest()
         for ids, written in chunks:
-            if self._writer is None:
-                self._writer = pq.ParquetWriter(
-                    self._path,
-                    plan_schema(),
-                    filesystem=self._location.filesystem,
-                    compression="zstd",
-                )
             count = len(ids)
             columns = [
                 pa.repeat(table, count),
@@ -168,20 +180,14 @@ class PlanWriter:
                 pa.array(written, pa.int64()),
                 pa.repeat(why, count),
             ]
-            self._writer.write_table(
-                pa.Table.from_arrays(columns, schema=plan_schema()), row_group_size=ROWS_A_GROUP
-            )
+            self._write(pa.Table.from_arrays(columns, schema=plan_schema()))
             self._groups += 1
             digest += digest_of(table, slice_ms, bucket, ids, written, why=why)
         return PlanPart(self._file, first, self._groups - first), digest
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
 
 class PlanReader:
-    """Reads partitions from a plan's files. The last file stays open for its next partition."""
+    """Reads row groups of a plan's files. The last file stays open for its next group."""
 
     def __init__(self, location: Location, folder: str) -> None:
         self._location = location
@@ -189,8 +195,9 @@ class PlanReader:
         self._open: tuple[str, Any] | None = None
 
     def groups(self, part: PlanPart) -> Iterator[pa.Table]:
+        """Those of one partition."""
         for group in range(part.first, part.first + part.groups):
-            yield self._reader(part.file).read_row_group(group)
+            yield self.file(part.file).read_row_group(group)
 
     def __enter__(self) -> PlanReader:
         return self
@@ -199,7 +206,8 @@ class PlanReader:
         if self._open is not None:
             self._open[1].close()
 
-    def _reader(self, file: str) -> Any:
+    def file(self, file: str) -> Any:
+        """The file as pyarrow reads it."""
         import pyarrow.parquet as pq
 
         if self._open is None or self._open[0] != file:

@@ -19,7 +19,7 @@ from uuid import UUID
 from pydantic import TypeAdapter
 
 from mailslice.engine.errors import meaning
-from mailslice.engine.row_files import Digest, Location
+from mailslice.engine.row_files import Digest, GroupWriter, Location, PlanReader
 from mailslice.model.errors import MailsliceError, PlanRefused
 
 if TYPE_CHECKING:
@@ -54,39 +54,28 @@ class RowFile:
         return cls(file, digest.count, str(digest))
 
 
-class RowWriter:
-    """Writes one file from Arrow tables; creates nothing before the first row. Works on executors.
+class RowWriter(GroupWriter):
+    """Writes one file from Arrow tables. Works on executors.
 
     A Spark task that is tried again writes a second file: give each a name of its own (`uuid4`).
     """
 
     def __init__(self, location: Location, folder: str, file: str) -> None:
-        self._location = location
-        self._folder = folder
-        self._file = file
-        self._writer: Any = None
+        super().__init__(location, folder, file)
         self.groups: list[RowGroup] = []
 
     def add(self, rows: pa.Table, rows_per_group: int = ROWS_PER_GROUP) -> None:
         """Append rows, as groups of at most so many."""
-        import pyarrow.parquet as pq
-
         for first in range(0, rows.num_rows, rows_per_group):
-            if self._writer is None:
-                path = self._location.path(f"{self._folder}/{self._file}")
-                self._writer = pq.ParquetWriter(
-                    path, rows.schema, filesystem=self._location.filesystem, compression="zstd"
-                )
             group = rows.slice(first, rows_per_group)
-            self._writer.write_table(group, row_group_size=rows_per_group)
+            self._write(group)
             self.groups.append(
                 RowGroup(self._file, len(self.groups), group.num_rows, str(digest_of(group)))
             )
 
     def close(self) -> RowFile:
         """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()
+        super().close()
         return RowFile.of(self._file, self.groups)
 
 
@@ -149,20 +138,18 @@ def read_groups(
     location: Location, folder: str, groups: Sequence[RowGroup]
 ) -> Iterator[tuple[RowGroup, pa.Table]]:
     """Row groups with their rows. Raises PlanRefused at the first that differs."""
-    opened: tuple[str, Any] | None = None
-    for group in groups:
-        try:
-            if opened is None or opened[0] != group.file:
-                opened = (group.file, _open(location, folder, group.file))
-            table = opened[1].read_row_group(group.number)
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise _refused(group.file, error) from error
-        if str(digest_of(table)) != group.digest:
-            raise PlanRefused(
-                f"the file {group.file} of the plan was changed: the rows of its group "
-                f"{group.number} have another digest; plan again"
-            )
-        yield group, table
+    with PlanReader(location, folder) as reader:
+        for group in groups:
+            try:
+                table = reader.file(group.file).read_row_group(group.number)
+            except (OSError, ValueError, KeyError, IndexError) as error:
+                raise _refused(group.file, error) from error
+            if str(digest_of(table)) != group.digest:
+                raise PlanRefused(
+                    f"the file {group.file} of the plan was changed: the rows of its group "
+                    f"{group.number} have another digest; plan again"
+                )
+            yield group, table
 
 
 def digest_of(rows: pa.Table) -> Digest:
@@ -238,18 +225,12 @@ def _plain(value: object) -> object:
 
 def _tables(location: Location, folder: str, file: RowFile) -> Iterator[pa.Table]:
     try:
-        parquet = _open(location, folder, file.file)
-        for number in range(parquet.num_row_groups):
-            yield parquet.read_row_group(number)
+        with PlanReader(location, folder) as reader:
+            parquet = reader.file(file.file)
+            for number in range(parquet.num_row_groups):
+                yield parquet.read_row_group(number)
     except (OSError, ValueError) as error:
         raise _refused(file.file, error) from error
-
-
-def _open(location: Location, folder: str, file: str) -> Any:
-    import pyarrow.parquet as pq
-
-    stream = location.filesystem.open_input_file(location.path(f"{folder}/{file}"))
-    return pq.ParquetFile(stream)
 
 
 def _refused(file: str, error: Exception) -> MailsliceError:
