@@ -24,10 +24,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one expectation over `rows` rows.
-
-    `observed`: a few values that broke it, or values that met it.
-    """
+    """The result of one expectation over `rows` rows. `observed`: values that broke or met it."""
 
     frame: str
     sentence: str

@@ -37,10 +37,7 @@ class RowBatch:
 
 
 class Dataset:
-    """The rows that were read. Release it.
-
-    `rows`: a Spark frame, or in process a list of dicts. `summaries`: JSON objects, in no order.
-    """
+    """Rows (a Spark frame, or a list of dicts) and summaries, in no order. Release it."""
 
     def __init__(
         self, rows: Any, summaries: Sequence[Summary], release: Callable[[], object] = lambda: None

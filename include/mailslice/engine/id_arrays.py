@@ -47,10 +47,7 @@ def pack(ids: Ids) -> bytes:
 
 
 def low_halves(ids: Ids) -> npt.NDArray[np.uint64]:
-    """The last 64 bits of each, of which 62 are random.
-
-    A collision only keeps a mark that could go.
-    """
+    """The last 64 bits, 62 of them random: a collision only keeps a mark that could go."""
     import numpy as np
 
     return np.ascontiguousarray(ids[:, 8:]).view(">u8")[:, 0].astype(np.uint64)

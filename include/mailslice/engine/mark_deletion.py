@@ -39,10 +39,7 @@ _COLUMN = "enqueue_id"
 
 @dataclass(frozen=True, slots=True)
 class Dropping(PlanFiles):
-    """Whose marks, and where their ids are.
-
-    `turn(n)` blocks until n more may be dropped; each task has a copy of its own.
-    """
+    """Whose marks, and where ids are. `turn(n)` blocks until n more may go: a copy each task."""
 
     turn: Callable[[int], None] | None = None
 

@@ -198,12 +198,7 @@ def pages_by_partition(
     queue: QueueName,
     partitions: Sequence[Partition],
 ) -> Iterator[tuple[Partition, Iterator[P]]]:
-    """Each partition with its pages, in the order of `partitions`.
-
-    Read its pages before the next one.
-
-    `read`: a method of `EnqueuedMails` that gives pages of many partitions.
-    """
+    """Each partition, in order, with its pages: read them before the next. `read`: as `ids_of`."""
     pages = read(queue, partitions, READS_IN_FLIGHT, ordered=True)
     for partition, group in groupby(pages, key=itemgetter(0)):
         yield partition, map(itemgetter(1), group)

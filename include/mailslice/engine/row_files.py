@@ -66,10 +66,7 @@ def plan_schema() -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Of rows: their count, and the sum modulo 2^128 and the exclusive or of 128-bit hashes.
-
-    A hash is of each row or of each row group. Parts add up in any order.
-    """
+    """Count, sum modulo 2^128 and xor of 128-bit hashes, of rows or row groups. They add up."""
 
     count: int = 0
     total: int = 0
@@ -107,10 +104,7 @@ def digest_of(  # noqa: PLR0917 - a row group's columns
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:
-    """Where the planned rows of one partition are: row groups `first` to `first + groups`.
-
-    `file` is relative to the plan's folder.
-    """
+    """Row groups `first` to `first + groups` of a partition; `file` is below the plan's folder."""
 
     file: str
     first: int
@@ -145,10 +139,7 @@ class GroupWriter:
 
 
 class PlanWriter(GroupWriter):
-    """Writes the file of one task.
-
-    Tell nobody of its parts before it is closed: only then it is whole.
-    """
+    """The file of one task. Tell nobody of its parts before it is closed."""
 
     def __init__(self, location: Location, folder: str, file: str = "") -> None:
         super().__init__(location, folder, file or f"part-{uuid4()}.parquet")
@@ -163,10 +154,7 @@ class PlanWriter(GroupWriter):
     def add(
         self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str
     ) -> tuple[PlanPart, Digest]:
-        """Append the rows of one partition; where they are and their digest.
-
-        A chunk: at most ROWS_A_GROUP (enqueue ids, write times).
-        """
+        """Append a partition's rows, at most ROWS_A_GROUP a chunk; where they are, their digest."""
         import pyarrow as pa
 
         first, digest = self._groups, Digest()

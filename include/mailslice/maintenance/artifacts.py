@@ -40,10 +40,7 @@ _S3 = re.compile(r"s3[an]?://([^/@]+)(?:/|\Z)(.*)")
 
 
 class Artifacts:
-    """Files below one location; paths are relative to it, with `/`.
-
-    Pickled as location and settings: executors build their own client.
-    """
+    """Files below one location; paths have `/`. Pickled as location and settings, for executors."""
 
     def __init__(self, location: str, s3: S3Settings) -> None:
         self.location = location.rstrip("/") or "/"
@@ -202,10 +199,7 @@ class RunFolder:
         )
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object of this run; None when it was not written.
-
-        Raises PlanRefused for a file that is no JSON object, and later for a missing key.
-        """
+        """A JSON object, or None. Raises PlanRefused for another file, later for a missing key."""
         data = self.artifacts.read(self.file(name))
         if data is None:
             return None

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
 
 def gate_summary(context: Run, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
-    """What a step reports of its gate. Raises GateFailed naming the expectation and the value.
-
-    Without a frame there is nothing to judge, and it takes none of the seconds that a gate takes.
-    """
+    """What a step reports of its gate; without a frame there is none. Raises GateFailed."""
     if not frames:
         return {"success": True, "expectations": [], "dataDocs": None}
     request = context.request

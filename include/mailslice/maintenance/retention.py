@@ -26,10 +26,7 @@ _EXPIRY_EVERY = timedelta(hours=1)
 def prune_sometimes(
     artifacts: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta
 ) -> list[str]:
-    """Prune at most every ninetieth of the retention; the runs that were removed.
-
-    A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs.
-    """
+    """Prune at most every ninetieth of the retention, as folders are many; the removed runs."""
     removed: list[str] = []
     runs, every = queue_folder(duty, queue), retention / _PRUNINGS_A_RETENTION
     if _is_due(artifacts, runs, now, every):
@@ -66,10 +63,7 @@ def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list
 
 
 def prune_docs(artifacts: Artifacts, before: datetime) -> None:
-    """Remove pages, index entries and validations of gates of days before that of `before`.
-
-    Safe beside other prunings and gates that add pages. Styles and pages of suites stay.
-    """
+    """Remove what gates of days before left, beside others that do. Styles and suites stay."""
     day = before.replace(hour=0, minute=0, second=0, microsecond=0)
     newest: defaultdict[str, list[datetime]] = defaultdict(list)
     for name, written in artifacts.times(VALIDATIONS).items():

@@ -55,10 +55,7 @@ class RowFile:
 
 
 class RowWriter(GroupWriter):
-    """Writes one file from Arrow tables. Works on executors.
-
-    A Spark task that is tried again writes a second file: give each a name of its own (`uuid4`).
-    """
+    """From Arrow tables, also on executors. A repeated task needs another name (`uuid4`)."""
 
     def __init__(self, location: Location, folder: str, file: str) -> None:
         super().__init__(location, folder, file)

@@ -120,10 +120,7 @@ class Run:
         return read_tables(self.folder.artifacts, self.folder.name, file)
 
     def require_clock(self, grace: timedelta | None = None) -> None:
-        """Raises ClockSkew when Cassandra's clock differs by more than a quarter of the grace.
-
-        Whoever writes or compares a time of the stores calls it first, in each step.
-        """
+        """Raises ClockSkew above a quarter of the grace. Call it before stores' times are used."""
         allowed = self.settings.duty.grace if grace is None else grace
         skew = self.stores.cassandra.now_skew(self.clock)
         if abs(skew) > allowed / 4:

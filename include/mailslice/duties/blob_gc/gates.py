@@ -64,10 +64,7 @@ def _may_shrink(source: str, volatile: set[str]) -> bool:
 
 
 def lost_share(scan: SourceScan) -> float:
-    """The share of the last run's references that vanished without a cleanup of mailslice.
-
-    0 when there is nothing to compare.
-    """
+    """The share of the last run's references that went without a cleanup of mailslice, or 0."""
     if not scan.before:
         return 0.0
     return max(0.0, (scan.before - scan.references - scan.cleaned) / scan.before)

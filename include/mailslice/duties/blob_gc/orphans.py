@@ -85,10 +85,7 @@ def generation_of(key: str) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts and bytes of unreferenced blobs by kind, and of orphans by generation and age.
-
-    Tallies of parts add up.
-    """
+    """Unreferenced blobs by kind, orphans by generation and age: counts, bytes. They add up."""
 
     blobs: Counter[str] = field(default_factory=Counter)
     size: Counter[str] = field(default_factory=Counter)
@@ -160,10 +157,7 @@ GROUP_ROWS = {DELETE: 1000, CANDIDATE: 20_000}
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlob:
-    """One blob as it was listed.
-
-    `since_ms`: when it was first recorded as a candidate; None: by this run.
-    """
+    """One blob as it was listed. `since_ms`: when a run first recorded it; None: this one."""
 
     key: BlobId
     size: int

@@ -67,10 +67,7 @@ def read_planned(
     groups: Sequence[RowGroup],
     recorded_ms: int | None = None,
 ) -> Dataset:
-    """The blobs of these groups, with `since_ms`: `recorded_ms` for rows without one.
-
-    Raises PlanRefused for files that are not as written.
-    """
+    """The blobs of these groups; `recorded_ms` in place of no `since_ms`. Raises PlanRefused."""
 
     def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[RowBatch | Summary]:
         for batch in batches:

@@ -93,10 +93,7 @@ class ReferenceSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Columns of a table in Cassandra, by token range.
-
-    `plain`: every value is one id; `buried`: ids are inside of values, messages or JSON.
-    """
+    """Columns of a table, by token range. `plain`: values are ids; `buried`: ids are in them."""
 
     name: str
     where: ReferenceColumns
@@ -158,9 +155,7 @@ class DeadLetterQueues:
 
 @dataclass(frozen=True, slots=True)
 class OwnBucket:
-    """mailslice's own bucket, but for kept copies and deleted mails: a key that ends with an id
-    refers to it.
-    """
+    """mailslice's own bucket without copies and deleted mails: keys end with what they refer to."""
 
     name: str = "ownBucket"
     parts: int = 1
@@ -204,10 +199,7 @@ def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
 def _named_tables(
     session: CassandraSession, settings: Settings, ranges: _Ranges
 ) -> tuple[list[TableSource], list[str]]:
-    """James' tables and the operator's; and the names of those that do not exist.
-
-    A table that is named again is one scan of all its columns.
-    """
+    """James' tables and the operator's, each one scan of all its columns; those without a table."""
     columns_in = cache(partial(columns_of, session))
     tables: dict[tuple[str, str], tuple[str, dict[str, None]]] = {}
     absent = []

@@ -38,10 +38,7 @@ from mailslice.model.mail import Partition
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, Checkout, check_out
 
 MAX_CHECKOUT = timedelta(minutes=10)
-"""After this time all messages are requeued and checked out again.
-
-A broker closes a channel on which a delivery is unacknowledged for half an hour.
-"""
+"""Then all go back: a broker closes a channel that has had one unacknowledged for half an hour."""
 _AT_ONCE = 100
 """Letters whose marks are read together."""
 _OF_THE_BROKER = frozenset(
@@ -136,10 +133,7 @@ class LetterWork:
     def _act(
         self, checkout: Checkout, matches: Sequence[tuple[CheckedOutMessage, PlannedLetter, Letter]]
     ) -> None:
-        """Act on letters whose marks are read together.
-
-        Letters that the time limit leaves are pending again.
-        """
+        """Act on letters whose marks are read together; what the time limit leaves is pending."""
         drops = [
             letter.enqueue_id
             for _, planned, letter in matches

@@ -64,10 +64,7 @@ class DeadLetters(Duty[LetterPlan]):
     bulky = frozenset({"exports"})
 
     def plan(self, run: Run) -> LetterPlan:
-        """Raises UnknownQueue, StoreUnavailable, LockHeld.
-
-        Raises Refused for a queue that reading would harm.
-        """
+        """Raises UnknownQueue, StoreUnavailable, LockHeld; Refused where reading would harm."""
         params, stores, queue = run.params(Params), run.stores, run.queue
         require(stores, queue)
         with run.locked():  # nobody else may consume meanwhile; everything goes back, in its order

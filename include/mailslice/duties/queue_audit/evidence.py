@@ -59,10 +59,7 @@ def gather(
     youngest: datetime | None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Gathered:
-    """All that is known now. A census raises Refused where it would do harm.
-
-    `youngest`: when the latest of the mails in question was enqueued.
-    """
+    """All that is known now, of mails until `youngest`. Refused: a census that would do harm."""
     if census and youngest is not None:
         return _with_census(context, youngest, sleep)
     stores, queue = context.stores, context.queue

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SliceRows:
-    """One slice over all its buckets and tables.
-
-    `unmarked` rows have no deleted mark; `survivors` are the ids of some of them.
-    """
+    """A slice over buckets and tables: `unmarked` rows lack a mark, `survivors` are some ids."""
 
     start: datetime
     rows: int
@@ -75,10 +72,7 @@ def closed(start: datetime, open_for: timedelta, *, now: datetime, grace: timede
 
 
 def highest_browse_start(open_for: timedelta, *, now: datetime, grace: timedelta) -> datetime:
-    """floor(now - grace), by the largest window that a node may have.
-
-    Such a node writes to that slice, and a start beyond it would hide its mails.
-    """
+    """floor(now - grace) by the largest window: a start beyond hides mails of nodes with it."""
     return slice_start(now - grace, open_for)
 
 
@@ -118,18 +112,12 @@ def new_browse_start(
 def new_content_start(
     stored: datetime | None, oldest_row: datetime | None, browse_start: datetime, window: timedelta
 ) -> datetime | None:
-    """Where contentStart may go, or None when it stays.
-
-    The oldest slice that still has a row, never after browseStart, never back.
-    """
+    """The oldest slice with a row, not after browseStart, never back; None: contentStart stays."""
     highest = browse_start if oldest_row is None else min(browse_start, oldest_row)
     target = slice_start(highest, window)
     return target if stored is None or target > stored else None
 
 
 def aligned(start: datetime, window: timedelta) -> bool:
-    """Whether a start is a multiple of the window.
-
-    James adds windows to it without flooring, and from another one it finds no slice.
-    """
+    """Whether a start is a multiple of the window: from another one James finds no slice."""
     return slice_start(start, window) == start

@@ -245,10 +245,7 @@ def _words(
 
 
 def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
-    """About how many bytes a planned row holds: the mean of a few, as James' message has them.
-
-    0 when none could be read.
-    """
+    """About the bytes of a planned row, as James' message has them: the mean of a few, or 0."""
     step = max(1, len(planned) // _SAMPLED_PARTITIONS)
     sizes = [
         len(message.encode(row.item))

@@ -55,10 +55,7 @@ class SecondRead:
     partitions: Sequence[PartitionNow]
 
     def skipped(self, planned: Sequence[PlannedPartition]) -> dict[datetime, str]:
-        """Planned slices that are left alone, whole, and why.
-
-        They hold rows that the plan does not know, or a planned row whose mark is gone.
-        """
+        """Slices left alone, whole, and why: unknown rows, or a planned row that lost its mark."""
         slices = {partition.slice_start for partition in planned}
         skipped: dict[datetime, str] = {}
         for now in self.partitions:

@@ -158,10 +158,7 @@ def _sample_lost(run: Run, passes: list[str] | None) -> bool:
 
 
 def bars(slices: Sequence[dict[str, Any]], most: int = _MAX_BARS) -> list[tuple[Any, ...]]:
-    """(start, live, dead, unproven) of at most `most` bars.
-
-    Neighbouring slices are summed up when there are more. No row is dropped.
-    """
+    """(start, live, dead, unproven) of at most `most` bars, which sum up neighbouring slices."""
     a_bar = max(1, -(-len(slices) // most))
     parts = [slices[at : at + a_bar] for at in range(0, len(slices), a_bar)]
     return [

@@ -38,10 +38,7 @@ from mailslice.view.live_rows import LiveRows
 from mailslice.view.partitions import partitions_to_read
 
 _MAX_BEHIND = 10_000
-"""Most slices behind browseStart that are read one by one.
-
-Where there are more, a scan of the partition keys looks up those that exist.
-"""
+"""Of more slices behind browseStart those that exist are looked up by a scan of the keys."""
 _ROWS_AT_A_TIME = 1000
 
 T = TypeVar("T")
@@ -95,10 +92,7 @@ class SliceMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What to count: all mails as of `now`, with the current window.
-
-    `browse_start` is None for a queue into which nothing was ever enqueued.
-    """
+    """What to count: all mails as of `now`. `browse_start` None: none was ever enqueued."""
 
     settings: Settings
     queue: QueueName
@@ -108,10 +102,7 @@ class Measure:
     now: datetime
 
     def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
-        """Every slice of `slices`, each exactly once, in no order.
-
-        Raises the mailslice error that a worker raised.
-        """
+        """Each of these slices exactly once, in no order. Raises what a worker raised."""
 
         def measure(keys: Iterator[Sequence[datetime]]) -> Iterator[SliceMeasured]:
             stores = stores_of(self.settings)
@@ -121,11 +112,7 @@ class Measure:
         return run_on_keys(spark, slices, measure, lambda one: one.rows)
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
-        """Count one slice.
-
-        A live row counts when a second read still has it, so that a concurrent cleanup makes no
-        ghosts.
-        """
+        """Count one slice; a live row counts where a second read has it, too: no ghosts."""
         browse, tables = self.browse_start, stores.tables.existing
         behind = browse is not None and not is_live(start, browse, self.window)
         measured = SliceMeasured(start, behind)
@@ -250,11 +237,7 @@ def _facts(  # noqa: PLR0917 - what advice goes by
 
 
 def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[datetime], int]:
-    """The slices to read, and the largest number of buckets.
-
-    They are those that a browse reads, and those from contentStart to browseStart, where dead rows
-    may remain.
-    """
+    """What a browse reads, and from contentStart to browseStart; the largest number of buckets."""
     tables = run.stores.tables
     partitions = LiveRows(tables, run.queue, view).partitions(now)
     buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])

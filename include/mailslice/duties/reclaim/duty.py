@@ -101,10 +101,7 @@ class Reclaim(Duty[NodesPlan]):
         return f"no node was reclaimed{rest}" if rest else super().nothing(steps)
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """`nodes`: one entry for each node of the cluster.
-
-        `mib` is as planned; `before` and `after` are of the nodes that were reached.
-        """
+        """`nodes`: an entry each; `mib` as planned, `before` and `after` where it was reached."""
         fields = steps.result.fields
         outcomes = {outcome["node"]: outcome for outcome in fields.get("nodes", ())}
         unknown = {"status": None, "before": None, "after": None}

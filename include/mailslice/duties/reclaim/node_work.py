@@ -36,10 +36,7 @@ RECLAIMED, FAILED, REMAINING = "reclaimed", "failed", "left"
 
 
 class NodesPlan(Plan):
-    """What one run may do.
-
-    Flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order.
-    """
+    """Flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order."""
 
     keyspace: str
     tables: tuple[str, ...]
@@ -84,10 +81,7 @@ class NodeWork:
         self.outcomes: dict[str, NodeOutcome] = {}
 
     def reclaim_all(self) -> None:
-        """Each node in its turn; nodes after a stop remain.
-
-        A killed try has reported which nodes it finished.
-        """
+        """Each node in its turn; those after a stop remain. A killed try said what it finished."""
         for earlier in self.progress.earlier.get("nodes", ()):
             if earlier["status"] == RECLAIMED:
                 outcome = NodeOutcome.model_validate(earlier)

@@ -24,10 +24,7 @@ from mailslice.stores.cassandra.nodes import Node, Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, copies, table_repairs
 
 BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
-"""Tables of the view that compaction never shrinks (TimeWindowCompactionStrategy).
-
-The others have one row for each queue.
-"""
+"""Of the view, those that compaction never shrinks; the others have one row for each queue."""
 MARK_BYTES = 45
 """Of a deleted mark on disk, about; its tombstone takes as much."""
 TOMBSTONES = timedelta(days=10)
@@ -36,10 +33,7 @@ _RUNS = 1000
 
 
 class NodeState(JsonModel):
-    """The state of a node; None for what cannot be asked from here.
-
-    `why` it is due; None when it is not.
-    """
+    """A node; None for what cannot be asked from here. `why` None: it is not due."""
 
     node: str
     datacenter: str
@@ -163,10 +157,7 @@ def not_repaired(repairs: Iterable[TableRepair], now: datetime, params: Params) 
 
 
 def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None) -> int:
-    """Bytes of rows and marks that cleanups deleted after `since`, for one replica.
-
-    None: ever, as far as the ledger goes. A killed run has no end, and always counts.
-    """
+    """Of rows and marks that cleanups deleted after `since` (None: ever), for one replica."""
     deleted = 0
     for report in cleanups:
         finished = report.get("finished")
@@ -191,10 +182,7 @@ def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
 def why_due(
     mib: int, waiting: int, last: datetime | None, now: datetime, *, force: bool
 ) -> str | None:
-    """Why a node with `mib` on disk and about `waiting` deleted bytes is due.
-
-    None when it is not.
-    """
+    """Why a node with `mib` on disk and about `waiting` deleted bytes is due; None: it is not."""
     if force:
         return "asked for"
     if waiting:

@@ -168,10 +168,7 @@ class RepublishLost(Duty[RepublishPlan]):
         return "; ".join([words, *self._rest(steps)])
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """What was skipped or is unknown is of plan and apply together.
-
-        `nbRequeuedMails` is James' name of `applied`.
-        """
+        """Skipped and unknown mails of plan and apply. `nbRequeuedMails`: James' `applied`."""
         applied = steps.result.applied
         skipped = Counter(steps.plan.get("skippedBy", {})) + Counter(steps.result.skipped)
         unknown = (steps.plan, steps.result.fields)

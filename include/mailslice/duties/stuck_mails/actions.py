@@ -247,10 +247,7 @@ class StuckMailActions:
     def _named(
         self, quarantined: QuarantinedMail, stuck_mail: StuckMail, decided: Decided, *, take: bool
     ) -> QuarantinedMail:
-        """The row, which names these recipients, too, where it is the holder's.
-
-        With `take` it is this run's then, also if a killed run had kept it.
-        """
+        """The holder's row, once it names these recipients; with `take` it is this run's then."""
         if not take and quarantined.state is not State.KEPT:
             return quarantined
         named = self.quarantine.name(quarantined, stuck_mail.item, decided, take=take)

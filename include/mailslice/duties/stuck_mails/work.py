@@ -87,10 +87,7 @@ def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
 
 
 def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
-    """The mail was being taken from its holder.
-
-    Not taken: it is the next plan's. Taken: published again, which the stage marks make safe.
-    """
+    """Not taken from its holder: the next plan's. Taken: published again, safe by stage marks."""
     stores, queue, failed = run.stores, run.queue, mail.action == Action.FAILED
     stage = stores.own.mail_stages.get(queue, mail.enqueue_id)
     if stage is None or stage.attempt <= mail.attempt:

@@ -206,10 +206,7 @@ def _age(row: PlannedRow, now: datetime) -> timedelta:
 
 
 def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[PostalEntry]) -> Frame:
-    """One row a queue row that was acted on. `rows`: as they were planned.
-
-    `queue`: whether Postal's queue has the very row still. `copy`: of a closed one.
-    """
+    """A row for each of `rows`, as planned. `queue`: is it there; `copy`: of a closed one."""
     queue, copies = PostalQueue(run.stores.postal.main), PostalCopies(run.folder.artifacts)
     current = queue.by_id([planned.queued_message for planned in rows])
     of_run = {entry.queued_message: entry for entry in entries if entry.run == run.request.run}

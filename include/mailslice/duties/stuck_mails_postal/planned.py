@@ -41,10 +41,7 @@ def action_for(
     holder_is_dead: bool,
     accept: bool,
 ) -> PostalAction | str:
-    """What close or retry does with a message; or, as text, why it is left alone.
-
-    `accept`: a person accepts duplicates.
-    """
+    """What is done with a message, or why nothing. `accept`: a person accepts duplicates."""
     if state is PostalState.UNKNOWN:
         return SERVER_UNREADABLE
     if state is not PostalState.STUCK:

@@ -57,10 +57,7 @@ def in_quarantine(entries: Iterable[PostalEntry]) -> list[PostalEntry]:
 
 
 def look_up(postal: PostalDatabases, entries: Collection[PostalEntry]) -> list[QuarantinedMessage]:
-    """In the order of the entries. A server that cannot be asked makes its messages UNKNOWN.
-
-    Raises StoreUnavailable where the main database does not answer.
-    """
+    """In their order; UNKNOWN where a server does not answer. Raises without the main database."""
     by_server: defaultdict[int, list[PostalEntry]] = defaultdict(list)
     for entry in entries:
         by_server[entry.server].append(entry)
@@ -125,9 +122,6 @@ def _judged(
 
 
 def came_back(found: QuarantinedMessage) -> bool:
-    """Whether a way back that was cut off had put the row into the queue.
-
-    The row is there, or a worker has written about the message since the way back began.
-    """
+    """Whether a way back that was cut off queued the row: it is there, or a worker has written."""
     after = found.newest_of_worker > found.entry.released_after
     return found.state is QuarantineState.REQUEUED or after

@@ -42,10 +42,7 @@ class ClosingTidier:
         self._decisions = PostalDecisionLog(run.stores, run.request.who, run.request.run)
 
     def finish_all(self, planned: Collection[int]) -> dict[str, int]:
-        """What was finished, by outcome. Rows of the queue that are `planned` are left to the plan.
-
-        An entry whose server cannot be asked stays as it is.
-        """
+        """What was finished, by outcome; rows that are `planned` or cannot be asked stay."""
         finished: Counter[str] = Counter()
         for entry in self._quarantine.list():
             if entry.state is EntryState.NOTED:
