@@ -26,13 +26,16 @@ _EXPIRY_EVERY = timedelta(hours=1)
 def prune_sometimes(
     artifacts: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta
 ) -> list[str]:
-    """Prune at most every ninetieth of the retention, as folders are many; the removed runs."""
+    """Prune at most every ninetieth of the retention; the runs that were removed.
+
+    A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs.
+    """
     removed: list[str] = []
-    runs, every = queue_folder(duty, queue), retention / _PRUNINGS_A_RETENTION
-    if _is_due(artifacts, runs, now, every):
+    runs = queue_folder(duty, queue)
+    if _is_time(artifacts, runs, now, retention):
         removed = prune(artifacts, duty, queue, now - retention)
         _record_pruning(artifacts, runs, now)
-    if _is_due(artifacts, DOCS_FOLDER, now, every):
+    if _is_time(artifacts, DOCS_FOLDER, now, retention):
         prune_docs(artifacts, now - retention)
         _record_pruning(artifacts, DOCS_FOLDER, now)
     return removed
@@ -63,18 +66,29 @@ def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list
 
 
 def prune_docs(artifacts: Artifacts, before: datetime) -> None:
-    """Remove what gates of days before left, beside others that do. Styles and suites stay."""
+    """Remove pages, index entries and validations of gates of days before that of `before`.
+
+    Safe beside other prunings and gates that add pages. Styles and pages of suites stay.
+    """
     day = before.replace(hour=0, minute=0, second=0, microsecond=0)
     newest: defaultdict[str, list[datetime]] = defaultdict(list)
     for name, written in artifacts.times(VALIDATIONS).items():
         newest[str(PurePosixPath(name).parents[1])].append(written)
-    days = (name for name in artifacts.folders(ENTRIES) if name < f"{day:%Y-%m-%d}")
-    folders = [f"{ENTRIES}/{name}" for name in days]
+    folders = [
+        f"{ENTRIES}/{name}" for name in artifacts.folders(ENTRIES) if name < f"{day:%Y-%m-%d}"
+    ]
     folders += [run for run, times in newest.items() if max(times) < day]
     pages = [name for name, written in artifacts.times(GATES).items() if written < day]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # each list raises what a removal raised
-        list(pool.map(artifacts.remove_folder, folders))
-        list(pool.map(artifacts.remove, pages))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for removed in (
+            pool.map(artifacts.remove_folder, folders),
+            pool.map(artifacts.remove, pages),
+        ):
+            list(removed)  # raises what a removal raised
+
+
+def _is_time(artifacts: Artifacts, folder: str, now: datetime, retention: timedelta) -> bool:
+    return _is_due(artifacts, folder, now, retention / _PRUNINGS_A_RETENTION)
 
 
 def _is_due(artifacts: Artifacts, folder: str, now: datetime, every: timedelta) -> bool:

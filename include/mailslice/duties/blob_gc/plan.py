@@ -126,7 +126,10 @@ def record_candidates(artifacts: Artifacts, candidates: CandidateRecord) -> None
 
 
 def recorded_candidates(artifacts: Artifacts) -> CandidateRecord | None:
-    """The record; None without one. One that is not trusted keeps only `sources`."""
+    """The record; None when no run wrote one, or it cannot be read.
+
+    A record that is not trusted keeps only `sources`, for the check of lost references.
+    """
     try:
         value = json.loads(artifacts.read(_RECORD_PATH) or b"")
         if forgotten := _why_forgotten(value, value.pop("digest", None)):

@@ -48,7 +48,10 @@ class Kept:
 
 
 class KeptBlobs:
-    """The kept copies, and the way back. Raises BadSetting where the own bucket is James'."""
+    """The kept copies, and the way back.
+
+    Raises BadSetting when the own bucket is James' bucket: copies there would be deleted, too.
+    """
 
     def __init__(self, settings: Settings, turns: Turns | None = None) -> None:
         if settings.own.bucket == settings.s3.bucket:
@@ -130,7 +133,10 @@ class KeptBlobs:
         ]
 
     def forget(self, folders: Iterable[str], but: Collection[str]) -> tuple[int, int]:
-        """Delete copies below these folders, but of blobs in `but`; how many went, and failed."""
+        """Delete the copies below these folders, but for those of the blobs in `but`.
+
+        How many, and how many could not be deleted.
+        """
         deleted = failed = 0
         for page in (page for folder in folders for page in self.pages(folder)):
             over = [copy.place for copy in page if copy.key not in but]

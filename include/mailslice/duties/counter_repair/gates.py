@@ -15,16 +15,17 @@ from uuid import UUID
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.corrections import (
+    AT_ONCE,
     DONE,
     REMAINING,
     THREADS,
-    chunks,
     reread_mailbox,
 )
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import KINDS, CounterPlan, Drift
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.run import Run
+from mailslice.model.batches import batches
 from mailslice.stores.cassandra.mailboxes import Counters
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]
         return _read(run, plan, drift, unprojected.get(drift.mailbox, ()), verdict)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return [after for chunk in chunks(drifts, 1_000) for after in pool.map(read, chunk)]
+        return [after for chunk in batches(drifts, AT_ONCE) for after in pool.map(read, chunk)]
 
 
 def _read(
