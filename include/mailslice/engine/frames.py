@@ -79,12 +79,8 @@ def slots_of(spark: Session) -> int:
     return max(int(context.defaultParallelism), executors * cores, most)
 
 
-def _one(_: object) -> int:
-    return 1
-
-
 def run_on_keys(
-    spark: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = _one
+    spark: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = lambda _: 1
 ) -> list[R]:
     """The results of all keys, which workers get in batches of a few hundred, in no order.
 

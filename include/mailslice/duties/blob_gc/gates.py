@@ -40,7 +40,9 @@ def sources(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
             "parts_unread": scan.parts - scan.read,
             "parts_read_twice": scan.twice,
             "holes": scan.holes,
-            "lost_share": 0.0 if _may_shrink(scan.source, volatile) else lost_share(scan),
+            "lost_share": 0.0
+            if scan.source.startswith(VOLATILE) or scan.source.lower() in volatile
+            else lost_share(scan),
         }
         for scan in plan.scans
     ]
@@ -57,10 +59,6 @@ def sources(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
     expect = [Expectation.equal(column, 0, sentence) for column, sentence in zeros.items()]
     expect.append(Expectation.between("lost_share", 0, max_shrink, lost))
     return Frame("sources", rows, expect)
-
-
-def _may_shrink(source: str, volatile: set[str]) -> bool:
-    return source.startswith(VOLATILE) or source.lower() in volatile
 
 
 def lost_share(scan: SourceScan) -> float:

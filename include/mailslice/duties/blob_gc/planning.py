@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import Any
 
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.duties.blob_gc.listing import (
@@ -128,8 +127,17 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         unread_columns=tuple(with_rows(run.stores, unread)),
     )
     crash.point("plan:written")
-    _report(run, plan, tally, unread)
     run.report(
+        **tally.report(),
+        candidates=plan.waiting,
+        restores=plan.restores.rows,
+        referenceSourceCount=len(plan.sources),
+        references=sum(plan.sources.values()),
+        blobCount=plan.blobs,
+        sources=[scan.as_json() for scan in plan.scans],
+        unreadColumns=unread,
+        listing=plan.listing.as_json(),
+        madeAt=iso(plan.made_at),
         blobBytes=sum(summary["bytes"] for summary in blobs.summaries),
         absentSources=list(absent),
         candidatesOf=earlier.run if earlier and not forgotten else None,
@@ -259,22 +267,6 @@ def _listing(params: Params, ranges: Sequence[KeyRange] | None, blobs: Dataset) 
         read=len(set(listed)),
         twice=len(listed) - len(set(listed)),
         holes=uncovered(ranges) if ranges is not None else 0,
-    )
-
-
-def _report(run: Run, plan: GcPlan, tally: Tally, unread: Sequence[str]) -> None:
-    scans: list[dict[str, Any]] = [scan.as_json() for scan in plan.scans]
-    run.report(
-        **tally.report(),
-        candidates=plan.waiting,
-        restores=plan.restores.rows,
-        referenceSourceCount=len(plan.sources),
-        references=sum(plan.sources.values()),
-        blobCount=plan.blobs,
-        sources=scans,
-        unreadColumns=list(unread),
-        listing=plan.listing.as_json(),
-        madeAt=iso(plan.made_at),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from mailslice.admin.deletions.packs import DELETED_PREFIX
 from mailslice.codec.blob_ids import is_blob_id
@@ -70,25 +70,6 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 Page = tuple[int, int, list[str]]
 """(part, rows, blob ids) of one page of a scan."""
-
-
-class ReferenceSource(Protocol):
-    """Something that refers to blobs. Picklable: workers scan it."""
-
-    @property
-    def name(self) -> str:
-        """As reports and MAILSLICE_GC_ABSENT_SOURCES call it."""
-
-    @property
-    def parts(self) -> int:
-        """How many parts its scan has."""
-
-    @property
-    def holes(self) -> int:
-        """What its parts leave out or overlap in; 0 when they are the whole source, once."""
-
-    def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
-        """These parts, page by page, each to its end. Raises StoreUnavailable and others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +152,12 @@ class OwnBucket:
                 ):
                     endings = (ending for blob in page for ending in _endings(blob.key))
                     yield part, len(page), [ending for ending in endings if is_blob_id(ending)]
+
+
+ReferenceSource: TypeAlias = TableSource | DeadLetterQueues | OwnBucket
+"""What refers to blobs, by the name in reports and MAILSLICE_GC_ABSENT_SOURCES. Workers `scan` its
+parts, page by page, each to its end; `holes`: what the parts leave out or overlap in.
+"""
 
 
 def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:

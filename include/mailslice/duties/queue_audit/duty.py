@@ -81,9 +81,6 @@ class QueueAudit(ReportDuty[AuditPlan]):
         del result
         yield published(run, plan)
 
-    def describe(self, steps: Summaries) -> str:
-        return str(steps.plan["message"])
-
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         verdicts = {**dict.fromkeys(Verdict, 0), **steps.plan.get("verdicts", {})}
         return {"verdicts": verdicts, "census": steps.plan.get("census")}

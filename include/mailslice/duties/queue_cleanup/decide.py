@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -43,14 +43,13 @@ class RowCounts:
 def by_slice(partitions: Iterable[PartitionScan | UnmarkedPartition]) -> list[SliceRows]:
     """Partitions summed up to slices that have rows, oldest first."""
     start_of = attrgetter("slice_start")
-    ordered = sorted((one for one in partitions if one.rows), key=start_of)
-    return [_slice(start, list(group)) for start, group in groupby(ordered, key=start_of)]
-
-
-def _slice(start: datetime, partitions: Sequence[PartitionScan | UnmarkedPartition]) -> SliceRows:
-    survivors = tuple(one for partition in partitions for one in partition.survivors)
-    rows, unmarked = sum(one.rows for one in partitions), sum(one.unmarked for one in partitions)
-    return SliceRows(start, rows, unmarked, survivors)
+    slices, ordered = [], sorted((one for one in partitions if one.rows), key=start_of)
+    for start, group in groupby(ordered, key=start_of):
+        parts = list(group)
+        survivors = tuple(one for part in parts for one in part.survivors)
+        rows, unmarked = sum(one.rows for one in parts), sum(one.unmarked for one in parts)
+        slices.append(SliceRows(start, rows, unmarked, survivors))
+    return slices
 
 
 def open_for(

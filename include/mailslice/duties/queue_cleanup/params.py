@@ -20,26 +20,20 @@ class Params(SlicedParams):
 
     grace: Duration | None = Field(
         None,
-        description=(
-            "time after its end before a slice counts as closed (90s, 15m, 1h); "
-            "MAILSLICE_DUTY_GRACE when not given"
-        ),
+        description="time after its end before a slice counts as closed (90s, 15m, 1h); "
+        "MAILSLICE_DUTY_GRACE when not given",
     )
     max_share: float = Field(
         0.0,
         ge=0.0,
         le=1.0,
-        description=(
-            "has no effect any more: no plan holds a live row, and every planned row is judged; "
-            "see unusual"
-        ),
+        description="has no effect any more: no plan holds a live row, and every planned row is "
+        "judged; see unusual",
     )
     unusual: bool = Field(
         False,
-        description=(
-            "also far more rows than the last runs deleted (MAILSLICE_DUTY_USUAL_FACTOR); needs "
-            "a reason"
-        ),
+        description="also far more rows than the last runs deleted (MAILSLICE_DUTY_USUAL_FACTOR); "
+        "needs a reason",
     )
     restarted: Moment | None = Field(
         None,
@@ -49,17 +43,13 @@ class Params(SlicedParams):
     )
     sweep: bool = Field(
         False,
-        description=(
-            "also rows before contentStart and marks without a row: scans whole tables, for a "
-            "weekly run"
-        ),
+        description="also rows before contentStart and marks without a row: scans whole tables, "
+        "for a weekly run",
     )
     aside: bool = Field(
         False,
-        description=(
-            "with sweep: set rows without a mark before contentStart aside, for `mailslice stuck "
-            "release` or `discard`"
-        ),
+        description="with sweep: set rows without a mark before contentStart aside, for "
+        "`mailslice stuck release` or `discard`",
     )
     rate: int = Field(
         0, ge=0, description="partitions deleted and marks dropped a second, at most; 0 = no limit"

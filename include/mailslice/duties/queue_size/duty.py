@@ -103,9 +103,6 @@ class QueueSize(ReportDuty[MeasurementPlan]):
             ),
         )
 
-    def describe(self, steps: Summaries) -> str:
-        return str(steps.plan["message"])
-
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
         """A measurement says the same, published or not."""
         return DRY_RUN if run.duty_params.dry_run else DONE, self.describe(steps)
