@@ -13,7 +13,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
+from mailslice.engine.errors import meaning
 from mailslice.engine.id_arrays import of_texts, texts
+from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
@@ -174,8 +176,20 @@ class PlanWriter(GroupWriter):
         return PlanPart(self._file, first, self._groups - first), digest
 
 
+def refused(file: str, error: Exception) -> MailsliceError:
+    """What a file of a plan is that cannot be read: refused, where its store does answer."""
+    problem = " ".join(str(error).split())[:200]
+    return meaning(str(error)) or PlanRefused(
+        f"the file {file} of the plan cannot be read, it was changed or removed "
+        f"({problem}): plan again"
+    )
+
+
 class PlanReader:
-    """Reads row groups of a plan's files. The last file stays open for its next group."""
+    """Reads row groups of a plan's files. The last file stays open for its next group.
+
+    Raises PlanRefused for a file that is gone, damaged, or holds other columns.
+    """
 
     def __init__(self, location: Location, folder: str) -> None:
         self._location = location
@@ -184,8 +198,27 @@ class PlanReader:
 
     def groups(self, part: PlanPart) -> Iterator[pa.Table]:
         """Those of one partition."""
-        for group in range(part.first, part.first + part.groups):
-            yield self.file(part.file).read_row_group(group)
+        for number in range(part.first, part.first + part.groups):
+            schema = (table := self.group(part.file, number)).schema
+            if (schema.names, schema.types) != (plan_schema().names, plan_schema().types):
+                raise refused(part.file, ValueError("it has other columns"))
+            yield table
+
+    def group(self, file: str, number: int) -> pa.Table:
+        """One row group of a file."""
+        try:
+            table = self._file(file).read_row_group(number)
+            table.validate(full=True)
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise refused(file, error) from error
+        return table
+
+    def count(self, file: str) -> int:
+        """How many row groups a file has."""
+        try:
+            return int(self._file(file).num_row_groups)
+        except (OSError, ValueError) as error:
+            raise refused(file, error) from error
 
     def __enter__(self) -> PlanReader:
         return self
@@ -194,8 +227,7 @@ class PlanReader:
         if self._open is not None:
             self._open[1].close()
 
-    def file(self, file: str) -> Any:
-        """The file as pyarrow reads it."""
+    def _file(self, file: str) -> Any:
         import pyarrow.parquet as pq
 
         if self._open is None or self._open[0] != file:

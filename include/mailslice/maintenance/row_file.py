@@ -18,9 +18,8 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from mailslice.engine.errors import meaning
-from mailslice.engine.row_files import Digest, GroupWriter, Location, PlanReader
-from mailslice.model.errors import MailsliceError, PlanRefused
+from mailslice.engine.row_files import Digest, GroupWriter, Location, PlanReader, refused
+from mailslice.model.errors import PlanRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +102,7 @@ def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -
         try:
             rows = adapter.validate_python(table.to_pylist())
         except ValueError as error:
-            raise _refused(file.file, error) from error
+            raise refused(file.file, error) from error
         yield from rows
 
 
@@ -137,10 +136,7 @@ def read_groups(
     """Row groups with their rows. Raises PlanRefused at the first that differs."""
     with PlanReader(location, folder) as reader:
         for group in groups:
-            try:
-                table = reader.file(group.file).read_row_group(group.number)
-            except (OSError, ValueError, KeyError, IndexError) as error:
-                raise _refused(group.file, error) from error
+            table = reader.group(group.file, group.number)
             if str(digest_of(table)) != group.digest:
                 raise PlanRefused(
                     f"the file {group.file} of the plan was changed: the rows of its group "
@@ -221,18 +217,6 @@ def _plain(value: object) -> object:
 
 
 def _tables(location: Location, folder: str, file: RowFile) -> Iterator[pa.Table]:
-    try:
-        with PlanReader(location, folder) as reader:
-            parquet = reader.file(file.file)
-            for number in range(parquet.num_row_groups):
-                yield parquet.read_row_group(number)
-    except (OSError, ValueError) as error:
-        raise _refused(file.file, error) from error
-
-
-def _refused(file: str, error: Exception) -> MailsliceError:
-    problem = " ".join(str(error).split())[:200]
-    return meaning(str(error)) or PlanRefused(
-        f"the file {file} of the plan cannot be read, it was changed or removed "
-        f"({problem}): plan again"
-    )
+    with PlanReader(location, folder) as reader:
+        for number in range(reader.count(file.file)):
+            yield reader.group(file.file, number)

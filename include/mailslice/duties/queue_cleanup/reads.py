@@ -15,7 +15,6 @@ from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.view import range_of, slices_to_read, starts_of, tables_of
-from mailslice.engine.errors import unreadable
 from mailslice.engine.mark_deletion import halves_of
 from mailslice.engine.partition_scan import PartitionName, micros, millis
 from mailslice.engine.plan_comparison import (
@@ -140,15 +139,7 @@ def _compared(run: Run, keys: Sequence[PlanKey]) -> list[PartitionNow]:
         return []
     folder = run.folder.file(PLAN_FOLDER)
     spec = PlanFiles(run.settings, run.queue, run.folder.artifacts, folder)
-    try:
-        partitions = compare(run.spark(), spec, keys)
-    except Exception as error:
-        if problem := unreadable(error):
-            raise PlanRefused(
-                f"the files of the plan below {run.folder.uri}/{PLAN_FOLDER} were changed or "
-                f"removed ({problem}): plan again"
-            ) from error
-        raise
+    partitions = compare(run.spark(), spec, keys)
     if len(partitions) != len(keys):
         raise PlanRefused(
             f"the second read gave {len(partitions)} of {len(keys)} partitions: nothing is known "
