@@ -9,16 +9,16 @@ from typing import Any
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.migrate_v3_to_v4.comparing import (
+from mailslice.duties.migrate_v3_to_v4.copying import (
     DIFFERING,
     MISSING,
     NEWER,
     SAME,
+    Copying,
     PartitionCompared,
     by_slice,
     compare_partitions,
 )
-from mailslice.duties.migrate_v3_to_v4.copying import Copying
 from mailslice.duties.migrate_v3_to_v4.source import (
     BEHIND,
     PlannedGroup,

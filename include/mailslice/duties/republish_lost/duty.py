@@ -12,8 +12,13 @@ from uuid import UUID
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.republish_lost.params import Params
-from mailslice.duties.republish_lost.proof import Prover, SkipReason
-from mailslice.duties.republish_lost.publishing import CONCURRENCY, MAX_NAMED, Publication
+from mailslice.duties.republish_lost.publishing import (
+    CONCURRENCY,
+    MAX_NAMED,
+    Prover,
+    Publication,
+    SkipReason,
+)
 from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.audits import (
