@@ -3,7 +3,7 @@
 A duty's check is of this form; its verify is the same over what apply left:
 
     yield Frame("plan", planned_rows(run, files, SCHEMA), [...])
-    yield Frame.facts("stores", (fact_read_now(run), Expectation(...)), ...)
+    yield Frame.facts("stores", column=(fact_read_now(run), least, most, sentence), ...)
 
 - The plan's rows are all judged, one by one. Their number is a fact of the digest: hold it against
   the rows (`Frame("plan", ...)` with `may_be_empty` only where the digest counts none).
@@ -29,7 +29,7 @@ from mailslice.maintenance.run import Run
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mailslice.checks.expectations import Rows
+    from mailslice.checks.expectations import Fact, Rows
     from mailslice.engine.plan_rows import Derive
 
 
@@ -65,16 +65,13 @@ class Reads(NamedTuple):
         """`keys`: what was read, one a read."""
         return cls(requested, len(keys), len(keys) - len(set(keys)))
 
-    def facts(
-        self, columns: str = "places_read", unit: str = "partition"
-    ) -> tuple[tuple[int, Expectation], tuple[int, Expectation]]:
+    def facts(self, column: str = "places_read", unit: str = "partition") -> dict[str, Fact]:
         """For `Frame.facts`: every key was read, and none twice."""
         every = f"Every {unit} that was to be read was read: an unread one is not an empty one."
-        once = f"No {unit} was counted twice."
-        return (
-            (self.read, Expectation.equal(columns, self.requested, every)),
-            (self.twice, Expectation.equal(f"{columns}_twice", 0, once)),
-        )
+        return {
+            column: (self.read, self.requested, self.requested, every),
+            f"{column}_twice": (self.twice, 0, 0, f"No {unit} was counted twice."),
+        }
 
 
 _RUNS, _LEAST_RUNS, _READ = 10, 3, 50

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from mailslice.checks.expectations import Expectation, Frame
+from mailslice.checks.expectations import Frame
 from mailslice.maintenance.artifacts import FILES, PLAN_FOLDER, RunFolder
 from mailslice.maintenance.duty import AnyDuty, ReportDuty
 from mailslice.maintenance.gates import gate_summary
@@ -119,7 +119,7 @@ def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
     """One row: how old the plan is. An hour of another machine's clock is let pass."""
     age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
     sentence = f"The plan is not older than {most:g} hours."
-    return Frame.facts("plan", (age, Expectation.between("age_hours", -1, most, sentence)))
+    return Frame.facts("plan", age_hours=(age, -1, most, sentence))
 
 
 def _forget(run: Run, *steps: str) -> None:

@@ -81,11 +81,11 @@ def totals(plan: GcPlan, max_share: float) -> Frame:
     whole = "The ranges of keys cover every key there can be."
     return Frame.facts(
         "totals",
-        (listing.wanted - listing.read, Expectation.equal("ranges_unread", 0, every)),
-        (listing.twice, Expectation.equal("ranges_read_twice", 0, once)),
-        (listing.holes, Expectation.equal("ranges_holes", 0, whole)),
-        (len(plan.unread_columns), Expectation.equal("unread_columns", 0, unread_columns)),
-        (share, Expectation.between("planned_share", 0, max_share, sentence)),
+        ranges_unread=(listing.wanted - listing.read, 0, 0, every),
+        ranges_read_twice=(listing.twice, 0, 0, once),
+        ranges_holes=(listing.holes, 0, 0, whole),
+        unread_columns=(len(plan.unread_columns), 0, 0, unread_columns),
+        planned_share=(share, 0, max_share, sentence),
     )
 
 
@@ -154,17 +154,15 @@ def after(run: Run, plan: GcPlan, result: Result) -> Frame:
     as_they_were = (
         "No planned blob is there as it was, but those that were not tried, or were put back."
     )
-    untried, unknown = result.not_done + result.fields["restored"], result.skipped
+    untried = result.not_done + result.fields["restored"]
+    unknown = result.skipped.get(ALREADY_DELETED, 0)
     known = "Every deleted blob has its kept copy."
     returned_all = "Every deleted blob that is referred to was put back."
     return Frame.facts(
         "after",
-        (as_planned, Expectation.between("planned_still_there", 0, untried, as_they_were)),
-        (
-            len(missing) - copies,
-            Expectation.between("deleted_without_copy", 0, unknown.get(ALREADY_DELETED, 0), known),
-        ),
-        (still_lost, Expectation.between("referred_to_and_missing", 0, 0, returned_all)),
+        planned_still_there=(as_planned, 0, untried, as_they_were),
+        deleted_without_copy=(len(missing) - copies, 0, unknown, known),
+        referred_to_and_missing=(still_lost, 0, 0, returned_all),
     )
 
 

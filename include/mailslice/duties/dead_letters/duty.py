@@ -100,8 +100,7 @@ class DeadLetters(Duty[LetterPlan]):
         redriven = [letter for letter in letters if letter.action == LetterAction.REDRIVE]
         most = params.limit if params.redrive else 0
         sentence = f"At most {most} letters are redriven (limit; none without redrive)."
-        within_limit = Expectation.between("redriven", 0, most, sentence)
-        yield Frame.facts("totals", (len(redriven), within_limit))
+        yield Frame.facts("totals", redriven=(len(redriven), 0, most, sentence))
         yield _actions(letters)
         yield _redriven(redriven, params.most_redrives)
 
@@ -123,9 +122,11 @@ class DeadLetters(Duty[LetterPlan]):
         missing = sum(not is_exported(run.folder.artifacts, export) for export in exports)
         removed = "Of the planned letters none is in the queue but those that were skipped or left."
         complete = "Every exported letter is in its file, byte for byte."
-        allowed = Expectation.between("planned_still_there", 0, result.not_done, removed)
-        no_export_missing = Expectation.equal("exports_missing", 0, complete)
-        yield Frame.facts("after", (still_queued.total(), allowed), (missing, no_export_missing))
+        yield Frame.facts(
+            "after",
+            planned_still_there=(still_queued.total(), 0, result.not_done, removed),
+            exports_missing=(missing, 0, 0, complete),
+        )
 
     def describe(self, steps: Summaries) -> str:
         result, remaining = steps.result, _remaining(steps)

@@ -62,8 +62,8 @@ class QueueAudit(ReportDuty[AuditPlan]):
         )
         yield Frame.facts(
             "totals",
-            *Reads(reads.requested, reads.read, reads.twice).facts(),
-            (reads.judged, Expectation.equal("judged", reads.candidates, every)),
+            **Reads(reads.requested, reads.read, reads.twice).facts(),
+            judged=(reads.judged, reads.candidates, reads.candidates, every),
         )
         yield mails(run, plan)
 

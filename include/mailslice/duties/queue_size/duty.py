@@ -64,7 +64,7 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         del run
         reads = plan.measured["reads"]
         counts = Reads(reads["wanted"], reads["read"], reads["twice"])
-        yield Frame.facts("totals", *counts.facts("slices_read", "slice"))
+        yield Frame.facts("totals", **counts.facts("slices_read", "slice"))
         yield slices(plan.measured)
 
     def publish(self, run: Run, plan: MeasurementPlan) -> None:
@@ -95,12 +95,9 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         )
         yield Frame.facts(
             "published",
-            (size_in(text, run.queue), Expectation.equal("size_published", size, published)),
-            (int(_digest(picture) != drawn), Expectation.equal("picture_differs", 0, same)),
-            (
-                int(_sample_lost(run, plan.measured["passes"])),
-                Expectation.equal("sample_lost", 0, remembered),
-            ),
+            size_published=(size_in(text, run.queue), size, size, published),
+            picture_differs=(int(_digest(picture) != drawn), 0, 0, same),
+            sample_lost=(int(_sample_lost(run, plan.measured["passes"])), 0, 0, remembered),
         )
 
     def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:

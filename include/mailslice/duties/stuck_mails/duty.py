@@ -97,9 +97,7 @@ class StuckMails(Duty[StuckPlan]):
             return
         most = run.params(Params).most
         sentence = f"One run decides about {most} mails at most (most)."
-        yield Frame.facts(
-            "totals", (plan.planned, Expectation.between("planned", None, most, sentence))
-        )
+        yield Frame.facts("totals", planned=(plan.planned, None, most, sentence))
         records = run.stores.own.worker_records.list(run.queue)
         workers = {record.worker for record in records}
         yield _planned_mails(plan, run.read_rows(plan.mails, PlannedMail), workers)
