@@ -9,7 +9,7 @@ from typing import Any
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.queue_audit.evidence import Gathered, gather
+from mailslice.duties.queue_audit.evidence import gather
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duties.queue_audit.scans import AuditSpec, OldMails, classify_all, find_old_mails
 from mailslice.engine.partition_scan import instant
@@ -102,11 +102,11 @@ def _audit(run: Run) -> AuditPlan:
     # Where no mail is old enough, a census could prove nothing, and none is taken.
     census = params.census and not params.dry_run
     youngest = max((instant(old.youngest_ms) for old in candidates), default=None)
-    gathered = gather(run, census=census, youngest=youngest)
+    evidence, taken = gather(run, census=census, youngest=youngest)
     crash.point("plan:after-evidence")
     run.require_lock()
 
-    tasks = classify_all(run.spark(), spec, candidates, gathered.evidence) if candidates else []
+    tasks = classify_all(run.spark(), spec, candidates, evidence) if candidates else []
     files = sorted((task.file for task in tasks if task.file.rows), key=lambda file: file.file)
     deleted = sum(task.deleted for task in tasks)
     verdicts = {one.value: sum(task.verdicts.get(one, 0) for task in tasks) for one in Verdict}
@@ -116,9 +116,9 @@ def _audit(run: Run) -> AuditPlan:
         queue=run.queue,
         made_at=now,
         older_than=age,
-        shared=gathered.evidence.shared,
+        shared=evidence.shared,
         census=census,
-        unproved=gathered.evidence.unproved is not None,
+        unproved=evidence.unproved is not None,
         verdicts=verdicts,
         verdict_files=tuple(files),
         reads=_reads(requested, old_mails, deleted + sum(file.rows for file in files)),
@@ -126,8 +126,8 @@ def _audit(run: Run) -> AuditPlan:
     run.report(
         verdicts=verdicts,
         olderThan=format_duration(age),
-        census=_census(params, gathered),
-        broker=gathered.evidence.counts.as_json(),
+        census=_census(params, taken),
+        broker=evidence.counts.as_json(),
         mails=plan.planned,
         goneMeanwhile=deleted,
         message=_message(plan, params),
@@ -156,9 +156,9 @@ def _reads(requested: int, old_mails: Sequence[OldMails], classified: int) -> Au
     )
 
 
-def _census(params: Params, gathered: Gathered) -> dict[str, object]:
-    if gathered.census is not None:
-        return {"taken": True, **gathered.census}
+def _census(params: Params, taken: dict[str, Any] | None) -> dict[str, object]:
+    if taken is not None:
+        return {"taken": True, **taken}
     if not params.census:
         return {"taken": False, "why": "it was not asked for"}
     if params.dry_run:

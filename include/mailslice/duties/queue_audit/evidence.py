@@ -44,22 +44,17 @@ _PAUSE = 1.0
 _BYTES_A_MESSAGE = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """The evidence, and what reports say of the census: None when none was taken."""
-
-    evidence: Evidence
-    census: dict[str, Any] | None
-
-
 def gather(
     context: Run,
     *,
     census: bool,
     youngest: datetime | None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Gathered:
-    """All that is known now, of mails until `youngest`. Refused: a census that would do harm."""
+) -> tuple[Evidence, dict[str, Any] | None]:
+    """All that is known now, of mails until `youngest`, and what reports say of a census.
+
+    Raises Refused for a census that would do harm.
+    """
     if census and youngest is not None:
         return _with_census(context, youngest, sleep)
     stores, queue = context.stores, context.queue
@@ -74,7 +69,7 @@ def gather(
         quarantined=held(stores, queue),
         dead_letters=_dead_letters(context),
     )
-    return Gathered(evidence, None)
+    return evidence, None
 
 
 def counts_of(stores: Stores, queue: QueueName) -> BrokerCounts:
@@ -97,7 +92,9 @@ def counts_of(stores: Stores, queue: QueueName) -> BrokerCounts:
     )
 
 
-def _with_census(context: Run, youngest: datetime, sleep: Callable[[float], None]) -> Gathered:
+def _with_census(
+    context: Run, youngest: datetime, sleep: Callable[[float], None]
+) -> tuple[Evidence, dict[str, Any]]:
     stores, queue = context.stores, context.queue
     if (young := (youngest + SETTLED - context.clock()).total_seconds()) > 0:
         sleep(min(young, SETTLED.total_seconds()))
@@ -140,7 +137,7 @@ def _with_census(context: Run, youngest: datetime, sleep: Callable[[float], None
         "recorded": consumers.explained,
         "unproved": unproved,
     }
-    return Gathered(evidence, report)
+    return evidence, report
 
 
 def _announce(stores: Stores, queue: QueueName, counts: BrokerCounts, longest: timedelta) -> None:
