@@ -5,7 +5,7 @@ Concurrent writes of others are not checked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,8 @@ def deletes(context: Run, plan: GcPlan) -> Frame:
     import pyarrow as pa
 
     blob = context.settings.blob
-    derive = AddCollectable(blob.family, BlobIds(blob, lambda: plan.made_at).generation())
+    generation = BlobIds(blob, lambda: plan.made_at).generation()
+    derive = partial(_with_collectable, blob.family, generation)
     number = ("modified_s", "since_ms", "collectable")
     schema = pa.schema([("key", pa.string()), *((name, pa.int64()) for name in number)])
     files = dict.fromkeys(group.file for group in plan.deletes)
@@ -115,22 +116,15 @@ def deletes(context: Run, plan: GcPlan) -> Frame:
     return Frame("deletes", rows, expect, may_be_empty=not plan.planned)
 
 
-@dataclass(frozen=True, slots=True)
-class AddCollectable:
-    """Adds the column `collectable` to planned rows. Picklable: workers call it."""
+def _with_collectable(family: int, generation: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
 
-    family: int
-    generation: int
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        collectable = [
-            int(is_blob_id(key) and not is_active(parse(key), self.family, self.generation))
-            for key in batch.column("key").to_pylist()
-        ]
-        columns = [*batch.columns, pa.array(collectable, pa.int64())]
-        return pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "collectable"])
+    collectable = [
+        int(is_blob_id(key) and not is_active(parse(key), family, generation))
+        for key in batch.column("key").to_pylist()
+    ]
+    columns = [*batch.columns, pa.array(collectable, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "collectable"])
 
 
 _MOST, _GROUPS = 500, 10

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.reclaim.node_work import RECLAIMED, NodesPlan, NodeWork, Sleep
+from mailslice.duties.reclaim.node_work import RECLAIMED, NodeWork, Sleep
 from mailslice.duties.reclaim.nodetool import Nodetool
 from mailslice.duties.reclaim.params import Params
-from mailslice.duties.reclaim.survey import survey
+from mailslice.duties.reclaim.survey import NodesPlan, make_plan, total_mib
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plot import say_empty, svg_axes
 from mailslice.maintenance.progress import Progress
@@ -38,19 +38,7 @@ class Reclaim(Duty[NodesPlan]):
         self._sleep = sleep
 
     def plan(self, run: Run) -> NodesPlan:
-        """Without a command no node is planned, and the message says what a person can do."""
-        now = run.clock()
-        surveyed = survey(run, now)
-        run.report(
-            **surveyed.as_json(), before={"mib": _total(surveyed.sizes)}, message=surveyed.message()
-        )
-        return NodesPlan(
-            run=run.request.run,
-            made_at=now,
-            keyspace=surveyed.keyspace,
-            tables=surveyed.tables,
-            nodes=surveyed.due,
-        )
+        return make_plan(run)
 
     def check(self, run: Run, plan: NodesPlan) -> Iterable[Frame]:
         """A cluster that is not whole is not burdened."""
@@ -77,7 +65,7 @@ class Reclaim(Duty[NodesPlan]):
         nodes = Nodes(run.stores.cassandra)
         asked = [node.address for node in nodes.all() if node.asked]
         mib = {node: nodes.disk_mib(node, plan.keyspace, plan.tables) for node in asked}
-        run.report(after={"mib": _total(mib.values())}, mib=mib)
+        run.report(after={"mib": total_mib(mib.values())}, mib=mib)
         rows = [
             _reclaimed(nodes, plan, outcome)
             for outcome in result.fields.get("nodes", ())
@@ -175,10 +163,6 @@ def _reclaimed(nodes: Nodes, plan: NodesPlan, outcome: Mapping[str, Any]) -> dic
             mib > 0 and table not in rewritten for table, mib in outcome["before"].items()
         ),
     }
-
-
-def _total(sizes: Iterable[Mapping[str, int]]) -> int:
-    return sum(sum(tables.values()) for tables in sizes)
 
 
 def _rest(result: Result) -> str:

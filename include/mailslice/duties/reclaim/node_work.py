@@ -12,10 +12,9 @@ from typing import Any
 
 from mailslice.duties.reclaim.nodetool import CommandFailed, Nodetool, collect, flush
 from mailslice.duties.reclaim.params import Params
-from mailslice.duties.reclaim.survey import not_repaired
+from mailslice.duties.reclaim.survey import NodesPlan, not_repaired
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.json_model import JsonModel
-from mailslice.maintenance.plan import Plan
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -33,18 +32,6 @@ Reading ends when `_SAME` readings in a row agree, or after `_READINGS` readings
 """
 Sleep = Callable[[float], None]
 RECLAIMED, FAILED, REMAINING = "reclaimed", "failed", "left"
-
-
-class NodesPlan(Plan):
-    """Flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order."""
-
-    keyspace: str
-    tables: tuple[str, ...]
-    nodes: tuple[str, ...]
-
-    @property
-    def planned(self) -> int:
-        return len(self.nodes)
 
 
 class NodeOutcome(JsonModel):
