@@ -18,20 +18,20 @@ from mailslice.duties.queue_size.advice import QueueFacts, advice
 from mailslice.duties.queue_size.age_histogram import AgeHistogram
 from mailslice.duties.queue_size.params import Params
 from mailslice.engine.frames import Session, run_on_keys
-from mailslice.engine.partition_scan import READS_IN_FLIGHT
+from mailslice.engine.id_arrays import of_packed, pack
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.drained import sample_once, second_pass
 from mailslice.maintenance.run import Run
 from mailslice.model.batches import batches
 from mailslice.model.errors import MailsliceError
-from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
+from mailslice.model.mail import Partition, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live, slice_start, whole_seconds
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.deleted_mails import ALL
-from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
+from mailslice.stores.cassandra.ids import WIDTH, each_in_order, unpack
 from mailslice.stores.rabbitmq.traffic import delayed, traffic
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
@@ -119,6 +119,7 @@ class Measure:
         partitions = [Partition(start, bucket) for bucket in range(self.buckets)]
         rows_of = dict.fromkeys(partitions, 0)
         counted: set[bytes] = set()
+        marks = Marks(stores.tables.deleted, self.queue)
         for table in tables:
             for partition, page in table.packed_ids_of(self.queue, partitions, READS_IN_FLIGHT):
                 rows_of[partition] += len(page) // WIDTH
@@ -127,25 +128,14 @@ class Measure:
                     new = [encoded for encoded in each_in_order(page) if encoded not in counted]
                     counted.update(new)
                     fresh = b"".join(new)
-                live = self._unmarked(stores, fresh)
-                measured.dead += len(fresh) // WIDTH - len(live)
-                for ids in batches(live, _ROWS_AT_A_TIME):
-                    for row in table.by_ids(self.queue, [(partition, ids)], READS_IN_FLIGHT):
+                ids = of_packed(fresh)
+                live = unpack(pack(ids[~marks.of(ids)]))
+                measured.dead += len(ids) - len(live)
+                for some in batches(live, _ROWS_AT_A_TIME):
+                    for row in table.by_ids(self.queue, [(partition, some)], READS_IN_FLIGHT):
                         measured.add(row, self.now)
         measured.fullest = max(rows_of.values(), default=0)
         return measured
-
-    def _unmarked(self, stores: Stores, packed: bytes) -> list[EnqueueId]:
-        pages = ((None, page) for page in cut(packed))
-        looked_up = stores.tables.deleted.look_up(self.queue, pages, READS_IN_FLIGHT)
-        return [
-            enqueue_id
-            for _, page, marked in looked_up
-            if marked is not ALL
-            for enqueue_id in unpack(
-                b"".join(id_ for id_ in each_in_order(page) if id_ not in marked)
-            )
-        ]
 
 
 def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
