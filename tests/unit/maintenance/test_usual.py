@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.maintenance import usual
+from mailslice.maintenance import gates
 from mailslice.maintenance.gates import usual_frames
 
 
@@ -18,7 +18,7 @@ def context(monkeypatch):
         reports=[],
     )
     ledger = SimpleNamespace(list=lambda *_: found.reports)
-    monkeypatch.setattr(usual, "Ledger", lambda *_: ledger)
+    monkeypatch.setattr(gates, "Ledger", lambda *_: ledger)
     return found
 
 

@@ -44,7 +44,7 @@ LABELS = (
     *("< -1000", "-1000..", "-100..", "-10..", "-1"),
     *("0", "1", "..10", "..100", "..1000", "> 1000"),
 )
-_BEFORE, _AFTER = "#d9822b", "#2f9e6e"
+_WAS_COLOR, _NOW_COLOR = "#d9822b", "#2f9e6e"
 
 
 class CounterRepair(Duty[CounterPlan]):
@@ -247,8 +247,8 @@ def drifts_svg(before: Iterable[int], after: Iterable[int], measured: str) -> by
     at = range(len(LABELS))
     with svg_axes(12, 2.7) as (axes, picture):
         for shift, counts, color, name in (
-            (-0.2, was, _BEFORE, "before"),
-            (0.2, is_now, _AFTER, "after"),
+            (-0.2, was, _WAS_COLOR, "before"),
+            (0.2, is_now, _NOW_COLOR, "after"),
         ):
             label = f"{name} {sum(counts):,}"
             axes.bar([x + shift for x in at], counts, color=color, width=0.4, label=label)
