@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from mailslice.engine.errors import meaning
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
-from mailslice.model.errors import PlanRefused
+from mailslice.engine.row_files import refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +61,4 @@ def _batches(
                 derived = batch if derive is None else derive(batch)
                 yield derived.select(schema.names).cast(schema)
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise meaning(str(error)) or PlanRefused(
-            f"the file {name} of the plan was changed or removed "
-            f"({' '.join(str(error).split())[:200]}): plan again"
-        ) from error
+        raise refused(name, error) from error

@@ -47,10 +47,7 @@ def write_decision(
 def written_decisions(
     artifacts: Artifacts, since: datetime, until: datetime
 ) -> Iterator[tuple[datetime, Mapping[str, Any]]]:
-    """Each decision with its time, newest first. Raises StoreUnavailable.
-
-    A file that is none is left out, with a warning.
-    """
+    """With their times, newest first; what is none is left out. Raises StoreUnavailable."""
     first, last = (moment.astimezone(UTC).strftime(_DAY) for moment in (since, until))
     days = [day for day in artifacts.folders(DECISIONS_FOLDER) if first <= day <= last]
     for day in reversed(days):

@@ -37,17 +37,13 @@ class DutyParams(BaseModel):
         1.0,
         gt=0,
         le=1,
-        description=(
-            "share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that apply "
-            "may take"
-        ),
+        description="share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that "
+        "apply may take",
     )
     time_limit: Duration | None = Field(
         None,
-        description=(
-            "apply takes nothing new after this long; the next run goes on. Airflow gives it "
-            "from the time-out"
-        ),
+        description="apply takes nothing new after this long; the next run goes on. Airflow gives "
+        "it from the time-out",
     )
 
     @field_validator("*")
