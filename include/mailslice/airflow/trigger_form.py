@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from enum import Enum
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from airflow.sdk import Param
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from mailslice.airflow.dag_doc import GIVEN_BY_AIRFLOW, OF_THE_DAG
+from mailslice.airflow.dag_doc import OF_THE_DAG
 from mailslice.airflow.run_request import APPROVE, DRY_RUN, QUEUES
-from mailslice.maintenance.params import kinds
+from mailslice.maintenance.params import GIVEN_BY_AIRFLOW, ParamShape, param_shapes
 from mailslice.maintenance.registry import load
-from mailslice.model.durations import format_duration
 
 _DURATION = r"^(\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)|P[0-9DTHMSW.]+)?\s*$"
 _BOUNDS = {
@@ -33,12 +31,12 @@ def form_of(duty: str, *, dry: bool, approve: bool | None) -> dict[str, Param]:
     """
     entry = load(duty)
     params = {QUEUES: _queues()} if entry.needs_queue else {}
-    for name, info in entry.params.model_fields.items():
-        if name in GIVEN_BY_AIRFLOW:
+    for param in param_shapes(entry.params):
+        if param.name in GIVEN_BY_AIRFLOW:
             continue
-        params[name] = _param(name, info)
-        if name == DRY_RUN:
-            params[name].value = dry
+        params[param.name] = _param(param, entry.params.model_fields[param.name])
+        if param.name == DRY_RUN:
+            params[param.name].value = dry
             if approve is not None:
                 params[APPROVE] = _approve(approve)
     return params
@@ -61,49 +59,31 @@ def _queues() -> Param:
     )
 
 
-def _param(name: str, info: FieldInfo) -> Param:
-    types = kinds(info.annotation)
-    kind, more = _schema(types, info)
-    more |= {"title": name.replace("_", " ").capitalize(), "description": info.description}
-    default = info.get_default(call_default_factory=True)
-    if isinstance(default, timedelta):
-        default = format_duration(default)
-    elif isinstance(default, Enum):
-        default = default.value
-    elif isinstance(default, tuple | frozenset):
-        default = list(default)
-    nullable = type(None) in types or kind == "array"
-    return Param(default, type=["null", kind] if nullable else kind, **more)
+def _param(param: ParamShape, info: FieldInfo) -> Param:
+    nullable = type(None) in param.types or param.kind == "array"
+    return Param(
+        param.default,
+        type=["null", param.kind] if nullable else param.kind,
+        title=param.title,
+        description=param.text,
+        **_bounds(param, info),
+    )
 
 
-def _schema(types: tuple[Any, ...], info: FieldInfo) -> tuple[str, dict[str, Any]]:
-    """The JSON schema type of a param, and what else the form must hold it to."""
-    if bool in types:
-        return "boolean", {}
-    if timedelta in types:
-        return "string", {"pattern": _DURATION}
-    if int in types or float in types:
-        bounds = {
+def _bounds(param: ParamShape, info: FieldInfo) -> dict[str, Any]:
+    """What else the form must hold the param to, as JSON schema."""
+    if param.kind in {"integer", "number"}:
+        return {
             name: getattr(rule, attribute)
             for rule in info.metadata
             for kind, (attribute, name) in _BOUNDS.items()
             if isinstance(rule, kind)
         }
-        return ("integer" if int in types else "number"), bounds
-    if any(get_origin(kind) in (list, tuple, set, frozenset) for kind in types):
-        return "array", {"items": {"type": "string"}}
-    allowed = [value for kind in types for value in _values(kind)]
-    if not allowed:
-        return "string", {"maxLength": 500}
-    return "string", {"enum": [*allowed, *([None] if type(None) in types else [])]}
-
-
-def _values(kind: Any) -> list[Any]:
-    """The values of a type that names them all; none for every other type."""
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    return (
-        [member.value for member in kind]
-        if isinstance(kind, type) and issubclass(kind, Enum)
-        else []
-    )
+    if param.kind == "array":
+        return {"items": {"type": "string"}}
+    if param.kind == "boolean":
+        return {}
+    if timedelta in param.types:
+        return {"pattern": _DURATION}
+    nothing = [None] if type(None) in param.types else []
+    return {"enum": [*param.choices, *nothing]} if param.choices else {"maxLength": 500}

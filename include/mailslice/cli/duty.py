@@ -195,7 +195,7 @@ def _opened(
     from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 
     entry = load(duty)
-    refuse_empty(params, entry.params.model_fields)
+    refuse_empty(params, entry.params)
     entry.params.parse(params, f"duty {duty}")
     require_extra("duties")
     settings = _settings_for(duty, queue, entry.needs_queue)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
-from enum import Enum
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from mailslice.maintenance.params import kinds
+from mailslice.maintenance.params import GIVEN_BY_AIRFLOW, param_shapes
 from mailslice.maintenance.registry import DutyEntry
-from mailslice.model.durations import format_duration
 
 DRY_RUN = "dry_run"
 READ_ONLY = {"queue_size", "queue_audit"}
 """Duties whose plan changes nothing: nobody is asked before they go on."""
 _APPROVE = "ask a person before apply, who sees the plan; no answer is no"
-_GIVEN_BY_AIRFLOW = {"slices_from", "slices_before", "time_limit"}
+_KINDS = {"integer": "number", "number": "number", "array": "list", "string": "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,44 +34,15 @@ def fields(entry: DutyEntry) -> list[FormField]:
     if entry.needs_queue:
         text = "names, separated by commas; none: every queue"
         found.append(FormField("queues", "Queues", text, "list"))
-    for name, info in entry.params.model_fields.items():
-        if name in _GIVEN_BY_AIRFLOW:
+    for param in param_shapes(entry.params):
+        name, about = param.name, (param.name, param.title, param.text)
+        if name in GIVEN_BY_AIRFLOW:
             continue
-        types = kinds(info.annotation)
-        default = info.get_default(call_default_factory=True)
-        title = name.replace("_", " ").capitalize()
-        text, kind = info.description or "", _kind(types)
-        if kind == "boolean":
-            found.append(FormField(name, title, text, kind, name == DRY_RUN or default))
+        if param.kind == "boolean":
+            found.append(FormField(*about, param.kind, name == DRY_RUN or param.default))
             if name == DRY_RUN and entry.name not in READ_ONLY:
-                found.append(FormField("approve", "Approve", _APPROVE, kind, value=False))
+                found.append(FormField("approve", "Approve", _APPROVE, param.kind, value=False))
         else:
-            choices = tuple(value for each in types for value in _choices(each))
-            found.append(FormField(name, title, text, kind, "", _shown(default), choices))
+            default, choices = param.default_text or "", tuple(map(str, param.choices))
+            found.append(FormField(*about, _KINDS[param.kind], "", default, choices))
     return found
-
-
-def _kind(types: tuple[Any, ...]) -> str:
-    if bool in types:
-        return "boolean"
-    if int in types or float in types:
-        return "number"
-    if any(get_origin(one) in (list, tuple, set, frozenset) for one in types):
-        return "list"
-    return "text"
-
-
-def _choices(one: Any) -> tuple[str, ...]:
-    if get_origin(one) is Literal:
-        return tuple(map(str, get_args(one)))
-    if isinstance(one, type) and issubclass(one, Enum):
-        return tuple(str(member.value) for member in one)
-    return ()
-
-
-def _shown(default: Any) -> str:
-    if isinstance(default, timedelta):
-        return format_duration(default)
-    if isinstance(default, Enum):
-        return str(default.value)
-    return "" if default in (None, (), frozenset()) else str(default)
