@@ -213,13 +213,10 @@ def _looked_at(queue: MailQueue, mail_filter: MailFilter) -> Iterator[ViewRow]:
 
 def _those(stores: Stores, request: ActionRequest, rows: Sequence[ViewRow]) -> Sequence[ViewRow]:
     """The delayed ones, where the action is about these alone. Creates no table."""
-    from mailslice.stores.cassandra.own import DelayedMails
-
-    if request.action not in DELAYED_ONLY or not rows:
+    if request.action not in DELAYED_ONLY:
         return rows
-    table = DelayedMails.existing(stores.cassandra, stores.settings)
-    due = table.waiting(request.queue, [row.enqueue_id for row in rows]) if table else {}
-    return [row for row in rows if row.enqueue_id in due]
+    states = stores.delay_states(request.queue, [row.enqueue_id for row in rows])
+    return [row for row in rows if (state := states.get(row.enqueue_id)) and state.due]
 
 
 def _size(stores: Stores, rows: Sequence[ViewRow]) -> int:

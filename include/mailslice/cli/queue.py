@@ -23,6 +23,7 @@ from mailslice.cli.queue_session import (
     who,
 )
 from mailslice.cli.selection import MailOptions
+from mailslice.model.batches import batches
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
@@ -30,11 +31,8 @@ from mailslice.model.names import CONTENT_START, RabbitNames
 from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mailslice.admin.deletions import Deletion
     from mailslice.admin.filters import MailFilter
-    from mailslice.model.mail import ViewRow
     from mailslice.stores import Stores
 
 app = group("Queues: create, look, count, delete.")
@@ -157,7 +155,7 @@ def shape(
     from mailslice.cli.queue_shape import as_table, shape_rows
 
     with open_queue(queue) as opened:
-        lines = shape_rows(opened.stores, queue, _all(opened), system_clock(), limit)
+        lines = shape_rows(opened.stores, queue, opened.queue.browse(), system_clock(), limit)
         out.rows(lines if out.as_json else [as_table(line) for line in lines])
 
 
@@ -369,15 +367,9 @@ def _details(opened: OpenQueue) -> dict[str, object]:
 
 def _delayed(opened: OpenQueue) -> int:
     """Delayed mails of the queue. Delay levels keep copies of flushed and deleted ones."""
-    from mailslice.stores.cassandra.own import DelayedMails
-
-    table = DelayedMails.existing(opened.stores.cassandra, opened.settings)
-    if table is None:
-        return 0
-    ids = (row.enqueue_id for row in _all(opened))
-    batches = iter(lambda: list(islice(ids, _IDS_AT_ONCE)), [])
-    return sum(len(table.waiting(opened.queue.name, batch)) for batch in batches)
-
-
-def _all(opened: OpenQueue) -> "Iterator[ViewRow]":
-    return opened.queue.browse()
+    ids = (row.enqueue_id for row in opened.queue.browse())
+    return sum(
+        state.due is not None
+        for batch in batches(ids, _IDS_AT_ONCE)
+        for state in opened.stores.delay_states(opened.queue.name, batch).values()
+    )

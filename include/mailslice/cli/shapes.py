@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.shown import shown
+from mailslice.model.batches import batches
 from mailslice.model.mail import BlobId, Mail, RecipientHeader, ViewRow
 
 if TYPE_CHECKING:
@@ -131,9 +131,6 @@ def with_next_delivery(
     """The rows as JSON objects, with what is known of their delays and attempts, a hundred at a
     time; creates no table. Attempts that run now are those that a living worker has recorded.
     """
-    from mailslice.stores.cassandra.own import DelayedMails
-
-    delayed, stream = DelayedMails.existing(stores.cassandra, stores.settings), iter(rows)
     running = {
         mail.enqueue_id: mail.attempt
         for record in stores.worker_records(queue)
@@ -141,8 +138,8 @@ def with_next_delivery(
         for mail in record.in_flight
         if mail.begun and not mail.returned
     }
-    while chunk := list(islice(stream, _DUE_TIMES_AT_ONCE)):
-        states = {} if delayed is None else delayed.states(queue, [row.enqueue_id for row in chunk])
+    for chunk in batches(rows, _DUE_TIMES_AT_ONCE):
+        states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
         for row in chunk:
             yield view_row(row, states.get(row.enqueue_id), running.get(row.enqueue_id))
 

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.quarantine import Quarantine
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
 from mailslice.cockpit.mails import mail_lines, moment_of
 from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
-from mailslice.maintenance.artifacts import artifacts, iso, plain
+from mailslice.maintenance.artifacts import plain
+from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.health import Health
+from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
 from mailslice.maintenance.overview import QueueOverview, newest_reports
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import ContentMissing, TryAgain
 from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.slices import slice_start
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import QuarantineTable
 
 TABS = {
     "mails": "Mails",
@@ -40,14 +43,15 @@ NEWEST = 20
 """Runs of one list."""
 COUNTS = ("live", "dead", "survivors")
 """The rows of a slice that are drawn."""
+_OF_REPORT = (
+    *("run", "dagRun", "duty", "queue", "status", "message", "applied", "bytes", "who", "reason"),
+)
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
     """One live mail with `why` it waits, and `content`: present, lost, or why nobody knows; None
     where it is not live.
     """
-    from mailslice.admin.mail_queue import MailQueue
-
     queue = one.queue
     with facts.stores() as stores:
         rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=parse_enqueue_id(id_))
@@ -82,9 +86,13 @@ def _waiting(
 ) -> WaitingMail:
     holder = next(
         (
-            HoldingWorker(record.worker, record.age(mail), mail.stage, mail.attempt, record.silence)
-            if not record.is_alive
-            else HoldingWorker(record.worker, record.age(mail), mail.stage, mail.attempt)
+            HoldingWorker(
+                record.worker,
+                record.age(mail),
+                mail.stage,
+                mail.attempt,
+                None if record.is_alive else record.silence,
+            )
             for record in stores.worker_records(one.queue)
             for mail in record.in_flight
             if mail.enqueue_id == row.enqueue_id and not mail.returned
@@ -107,8 +115,6 @@ def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
     """What stores and logs keep of a mail, the oldest first. RabbitMQ is not asked: it has to give
     messages out to show them.
     """
-    from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
-
     wanted = Wanted(ids={parse_enqueue_id(id_)})
     with facts.stores() as stores:
         entries = Trace(stores, wanted, [queue], without={RABBITMQ}).run(
@@ -128,8 +134,6 @@ def _moment(time: object) -> datetime | None:
 
 def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
     """The bytes of a live mail in pieces; None where it is not live. Raises ContentMissing."""
-    from mailslice.admin.mail_queue import MailQueue
-
     with facts.stores() as stores:
         mail_queue = MailQueue(stores, queue, lambda: facts.now)
         rows = mail_queue.find(enqueue_id=parse_enqueue_id(id_))
@@ -241,10 +245,6 @@ def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
 
 def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
     """Mails in quarantine, and `letters`, the newest report of dead_letters. Creates no table."""
-    from mailslice.admin.quarantine import Quarantine
-    from mailslice.model.clock import system_clock
-    from mailslice.stores.cassandra.own import QuarantineTable
-
     letters = newest_reports(stores, queue, ["dead_letters"]).get("dead_letters")
     if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
         return {"letters": letters}
@@ -280,12 +280,7 @@ def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
     """A report as lists of runs show it. `lasted` is a timedelta, `docs` a path below docs/."""
     started, finished = moment_of(report.get("started")), moment_of(report.get("finished"))
     return {
-        **{
-            name: report.get(name)
-            for name in ("run", "dagRun", "duty", "queue", "status", "message", "applied", "bytes")
-        },
-        "who": report.get("who"),
-        "reason": report.get("reason"),
+        **{name: report.get(name) for name in _OF_REPORT},
         "started": started,
         "lasted": finished - started if started and finished else None,
         "docs": docs_path(report.get("dataDocs")),
@@ -348,8 +343,6 @@ def duties(
 
 def count(facts: Facts, queue: QueueName, most: int) -> int | None:
     """The exact size; None where more than `most` rows would have to be read."""
-    from mailslice.admin.mail_queue import MailQueue
-
     with facts.stores() as stores:
         glance = MailQueue(stores, queue, lambda: facts.now).live_summary(most)
     return None if glance is None else glance.size
@@ -365,7 +358,5 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
 
 def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
     """Keep who looked at the content of which mail, before it is shown."""
-    now = facts.now
-    about = {"time": iso(now), "who": who, "action": "mail content", "queue": queue, "mail": id_}
-    name = f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
-    artifacts(facts.settings).write(name, json.dumps(about).encode() + b"\n")
+    about = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
+    save_decision(facts.settings, facts.now, about)
