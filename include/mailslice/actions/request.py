@@ -18,6 +18,8 @@ from mailslice.model.holds import held_domain
 from mailslice.model.mail import QueueName, parse_enqueue_id
 from mailslice.model.names import queue_name
 
+MAIL_ACTIONS = "mail_actions"
+"""The DAG, and its folder of runs."""
 MOST_GIVEN = 10_000
 """Ids that one request may name."""
 _LONGEST = 1000
