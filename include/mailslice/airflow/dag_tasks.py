@@ -18,18 +18,13 @@ from mailslice.model.errors import BadInput, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.webadmin.answers import instant
 from mailslice.webadmin.queues import Queues
-from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
+from mailslice.webadmin.tasks import DUTIES, Status, Task, TaskRequest, TaskType, figures
 
 SUBMITTED_FROM = "airflow"
 CANCELED = "canceled by DELETE /tasks"
 MOST_TASKS = 1000
 _UUID = "________-____-____-____-____________"
 _TEXTS = ("sender", "name", "recipient")
-_DUTIES = {
-    TaskType.BROWSE_START: "queue_cleanup",
-    TaskType.BLOB_GC: "blob_gc",
-    TaskType.COUNTERS: "counter_repair",
-}
 _ACTIONS = {
     TaskType.CLEAR: MailAction.CLEAR,
     TaskType.DELETE: MailAction.DELETE,
@@ -50,7 +45,7 @@ class DagTasks:
 
     def __init__(self, runs: DagRuns, facts: Facts, dag_of: Callable[[str], str]) -> None:
         self._runs, self._facts, self._dag_of = runs, facts, dag_of
-        self._names = {dag_of(name): name for name in (MAIL_ACTIONS, *_DUTIES.values())}
+        self._names = {dag_of(name): name for name in (MAIL_ACTIONS, *DUTIES.values())}
 
     def submit(self, request: TaskRequest) -> None:
         """See `tasks.Tasks`. Raises Refused where the DAG is missing or paused."""
@@ -109,12 +104,8 @@ class DagTasks:
             about |= result.get("information") or {}
             error = result.get("failed")
         else:
-            run = run_of_dag(_DUTIES[type_], queue or NO_QUEUE, one.run)
-            report = self._report(run)
-            about |= {name: report.get(key, 0) for name, key in _FIGURES.get(type_, {}).items()}
-            if type_ is TaskType.COUNTERS:
-                about["failedMailboxes"] = sorted(report.get("failures") or ())
-            about |= {"run": run} if report else {}
+            report = self._report(run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run))
+            about |= figures(type_, report)
             error = report.get("message")
         if status is Status.FAILED:
             about["error"] = error or f"the run of {one.dag} failed: its log in Airflow has more"
@@ -168,21 +159,13 @@ def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
         conf["queues"] = [request.queue]
     if request.type is TaskType.COUNTERS:
         conf["trust_projection"] = params["trustMessageProjection"]
-    return _DUTIES[request.type], conf
-
-
-_FIGURES: Mapping[TaskType, Mapping[str, str]] = {
-    TaskType.BLOB_GC: {
-        name: name for name in ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount")
-    },
-    TaskType.COUNTERS: {"processedMailboxes": "processedMailboxes"},
-}
+    return DUTIES[request.type], conf
 
 
 def _type(name: str, conf: Mapping[str, Any]) -> TaskType | None:
     if name == MAIL_ACTIONS:
         return next((one for one, act in _ACTIONS.items() if act == conf.get("action")), None)
-    return next(one for one, duty in _DUTIES.items() if duty == name)
+    return next(one for one, duty in DUTIES.items() if duty == name)
 
 
 def _status(one: DagRunState) -> Status:

@@ -11,11 +11,10 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from mailslice.maintenance.artifacts import Artifacts, plain
@@ -30,26 +29,6 @@ MOST_TASKS, MOST_WAITING = 1000, 100
 Perform = Callable[[TaskRequest, Watch], None]
 
 
-@dataclass(slots=True)
-class _Entry:
-    """A task of this process, and its Watch."""
-
-    task: Task
-    lock: threading.Lock
-    canceled: threading.Event = field(default_factory=threading.Event)
-
-    def tell(self, information: Mapping[str, Any]) -> None:
-        self.change(information=information)
-
-    def check(self) -> None:
-        if self.canceled.is_set():
-            raise Canceled
-
-    def change(self, **values: Any) -> None:
-        with self.lock:
-            self.task = replace(self.task, **values)
-
-
 class InProcessTasks:
     """See `tasks.Tasks`. `host` is the name of this machine, in answers."""
 
@@ -62,12 +41,12 @@ class InProcessTasks:
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "webadmin-task")
         self._ended: OrderedDict[UUID, Task] = OrderedDict(_saved(location))
-        self._entries: dict[UUID, _Entry] = {}
+        self._entries: dict[UUID, Watch] = {}
 
     def submit(self, request: TaskRequest) -> None:
         """See `tasks.Tasks`."""
         task = Task(request.id, request.type, Status.WAITING, request.submitted, self._host)
-        entry = _Entry(task, threading.Lock())
+        entry = Watch(task)
         with self._lock:
             if len(self._entries) >= MOST_WAITING:
                 raise Refused(f"{len(self._entries)} tasks wait already; cancel some, or wait")
@@ -102,7 +81,7 @@ class InProcessTasks:
                 entry.canceled.set()
         self._thread.shutdown(wait=True)
 
-    def _do(self, request: TaskRequest, entry: _Entry) -> None:
+    def _do(self, request: TaskRequest, entry: Watch) -> None:
         if not entry.canceled.is_set():
             entry.change(status=Status.IN_PROGRESS, started=self._clock(), executed_on=self._host)
         try:
