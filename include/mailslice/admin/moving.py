@@ -299,13 +299,7 @@ class Moves:
 
     def _hands(self) -> _Hands:
         records = self._stores.own.worker_records.list(self._queue)
-        in_flight = (
-            mail.enqueue_id
-            for record in records
-            if record.is_alive
-            for mail in record.in_flight
-            if not mail.returned
-        )
+        in_flight = (mail.enqueue_id for record in records for mail in record.held)
         done = (enqueue_id for record in records for enqueue_id in record.done)
         return _Hands(frozenset(in_flight), frozenset(done))
 

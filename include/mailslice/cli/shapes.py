@@ -134,9 +134,8 @@ def with_next_delivery(
     running = {
         mail.enqueue_id: mail.attempt
         for record in stores.worker_records(queue)
-        if record.is_alive
-        for mail in record.in_flight
-        if mail.begun and not mail.returned
+        for mail in record.held
+        if mail.begun
     }
     for chunk in batches(rows, _DUE_TIMES_AT_ONCE):
         states = stores.delay_states(queue, [row.enqueue_id for row in chunk])

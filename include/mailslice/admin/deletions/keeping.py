@@ -182,13 +182,8 @@ class _Keeping:
 
     def _in_hands(self, mails: Sequence[KeptMail]) -> list[KeptMail]:
         """With a note on those that workers have, as far as these have said so."""
-        ids = {
-            mail.enqueue_id
-            for record in self._stores.worker_records(self._queue)
-            if record.is_alive
-            for mail in record.in_flight
-            if not mail.returned
-        }
+        records = self._stores.worker_records(self._queue)
+        ids = {mail.enqueue_id for record in records for mail in record.held}
         return [replace(one, in_handler=one.item.enqueue_id in ids) for one in mails]
 
     def _copied(self, place: str, mails: Sequence[KeptMail]) -> list[KeptMail]:
