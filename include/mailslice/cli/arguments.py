@@ -1,6 +1,5 @@
 """Shared arguments and options; parsers raise BadInput with option, value and what is allowed."""
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -17,13 +16,11 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import is_broken, queue_name
 
 N = TypeVar("N", int, float)
-_MAX_INT = 2**31 - 1
+MAX_INT = 2**31 - 1
 _LONGEST = timedelta(days=36500)
-_SIZE = re.compile(r"(\d+)\s*([kKmMgG]?)(?:i?[bB])?", re.ASCII)
-_SCALE = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
-def _bounded(
+def bounded(
     option: str, convert: Callable[[str], N], least: N, most: N, allowed: str
 ) -> Callable[[Any], N]:
     """A parser of numbers between two bounds. `convert` raises ValueError for other text."""
@@ -40,33 +37,14 @@ def _bounded(
     return parse
 
 
-def count(option: str, least: int = 1, most: int = _MAX_INT) -> Callable[[Any], int]:
+def count(option: str, least: int = 1, most: int = MAX_INT) -> Callable[[Any], int]:
     """A parser of whole numbers between `least` and `most`."""
-    return _bounded(option, int, least, most, f"a whole number from {least} to {most} is")
-
-
-def share(option: str) -> Callable[[Any], float]:
-    """A parser of shares from 0 to 1: 0.8, 80%."""
-
-    def convert(text: str) -> float:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-
-    return _bounded(option, convert, 0.0, 1.0, "a share from 0 to 1 is (0.8, 80%)")
+    return bounded(option, int, least, most, f"a whole number from {least} to {most} is")
 
 
 def factor(option: str) -> Callable[[Any], float]:
     """A parser of numbers from 1 to 100."""
-    return _bounded(option, float, 1.0, 100.0, "a number from 1 to 100 is")
-
-
-def size(option: str, most: int = _MAX_INT) -> Callable[[Any], int]:
-    """A parser of sizes in bytes: 4096, 4k, 25M."""
-
-    def convert(text: str) -> int:
-        match = _SIZE.fullmatch(text)
-        return int(match[1]) * _SCALE[match[2].lower()] if match else 0
-
-    return _bounded(option, convert, 1, most, f"a size from 1 to {most} bytes is (4096, 4k, 25M)")
+    return bounded(option, float, 1.0, 100.0, "a number from 1 to 100 is")
 
 
 def check_text(option: str, value: object) -> None:
@@ -74,18 +52,6 @@ def check_text(option: str, value: object) -> None:
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and is_broken(text):
             raise BadInput(f"{option}: {text[:60]!r} is not allowed; text in UTF-8 is")
-
-
-class CountList(tuple[int, ...]):
-    """Whole numbers, given as `1,2,4`."""
-
-    __slots__ = ()
-
-
-def counts(option: str, most: int = _MAX_INT) -> Callable[[Any], CountList]:
-    """A parser of whole numbers from 1 to `most` with commas between them."""
-    one = count(option, most=most)
-    return lambda text: CountList(one(word) for word in str(text).split(","))
 
 
 def duration(
