@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import MailAction
-from mailslice.actions.stuck import record_decision
+from mailslice.actions.stuck import decide
 from mailslice.admin import holds, queues
 from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undelete
 from mailslice.admin.mail_queue import MailQueue
@@ -218,25 +218,18 @@ def _stuck(
     name = "discarded" if discards else "released"
     try:
         for mail in mails:
+            about = {"why": deed.reason or "by hand", "who": deed.who}
             try:
-                new = None if discards else quarantine.release(mail)
-                if discards and not quarantine.discard(mail):
-                    continue  # somebody else was faster
+                new = decide(
+                    stores, request.queue, quarantine, mail, clock, discards=discards, **about
+                )
             except TryAgain:
                 raise
             except MailsliceError as error:
                 failures.append(f"{mail.enqueue_id}: {error}")
-                continue
-            done[str(mail.enqueue_id)] = new and str(new)
-            record_decision(
-                stores,
-                request.queue,
-                mail,
-                released_as=new,
-                why=deed.reason or "by hand",
-                who=deed.who,
-                now=clock(),
-            )
+            else:
+                if new is not False:  # else somebody else was faster
+                    done[str(mail.enqueue_id)] = None if discards else str(new)
     finally:
         outcome.ids = done
         outcome.counts = {name: len(done), "gone": len(ids) - len(done) - len(failures)}

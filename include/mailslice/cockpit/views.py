@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.admin.quarantine import Quarantine
+from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
@@ -28,7 +28,6 @@ from mailslice.model.errors import ContentMissing, TryAgain
 from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import QuarantineTable
 
 TABS = {
     "mails": "Mails",
@@ -246,11 +245,7 @@ def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
 def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
     """Mails in quarantine, and `letters`, the newest report of dead_letters. Creates no table."""
     letters = newest_reports(stores, queue, ["dead_letters"]).get("dead_letters")
-    if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
-        return {"letters": letters}
-    waiting = Quarantine(stores, queue, system_clock).waiting()
-    in_order = sorted(waiting, key=lambda mail: (mail.since, mail.enqueue_id))
-    return {"stuck": in_order, "letters": letters}
+    return {"stuck": in_quarantine(stores, queue, system_clock), "letters": letters}
 
 
 def history(stores: Stores, queue: QueueName) -> dict[str, Any]:

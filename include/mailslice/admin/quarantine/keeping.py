@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine.copies import Copies
@@ -22,14 +21,24 @@ from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
-from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import QuarantineTable
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own.quarantine import (
+    Content,
+    QuarantinedMail,
+    QuarantineTable,
+    State,
+)
 
 OVER = timedelta(minutes=10)
 """A setting aside that is this old and not finished was cut off."""
+
+
+def in_quarantine(stores: Stores, queue: QueueName, clock: Clock) -> list[QuarantinedMail]:
+    """`Quarantine.waiting`, by age. Creates no table."""
+    if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
+        return []
+    mails = Quarantine(stores, queue, clock).waiting()
+    return sorted(mails, key=lambda mail: (mail.since, mail.enqueue_id))
 
 
 @dataclass(frozen=True, slots=True)
