@@ -9,6 +9,7 @@ import typer
 
 from mailslice.cli.arguments import check_text
 from mailslice.cli.examples import ExampleCommand
+from mailslice.maintenance import registry
 from mailslice.maintenance.params import DutyParams, ParamShape, param_shapes
 from mailslice.model.errors import BadInput
 
@@ -26,8 +27,6 @@ class DutyCommand(ExampleCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the duty's options. An unknown duty is reported before its options."""
-        from mailslice.maintenance import registry
-
         name = duty_in(args, registry.names())
         own = [*self.params]
         try:
