@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import MailAction
@@ -21,10 +21,8 @@ from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.stores import Stores
 from mailslice.view.configuration import ConfigurationGuard
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 _MOST_COUNTED = 100_000
 _MOST_IDS = 100

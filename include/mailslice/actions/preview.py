@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from mailslice.actions.request import DELAYED_ONLY, WITHOUT_PREVIEW, ActionRequest, MailAction
@@ -23,9 +23,7 @@ from mailslice.model.clock import Clock
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, Refused
 from mailslice.model.mail import EnqueueId, ViewRow
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 PREVIEWS = "previews"
 """The folder of previews, in the artifacts."""

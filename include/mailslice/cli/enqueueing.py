@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.cli import shapes
-from mailslice.cli.output import NoRoomError
+from mailslice.cli.output import NoRoomError, Output
 from mailslice.cli.streams import StoppedError, stoppable
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.files import STDIN, FoundMail, read_mails, too_large
@@ -24,10 +23,7 @@ from mailslice.codec.mime import envelope
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError, TryAgain
 from mailslice.model.mail import Mail
-
-if TYPE_CHECKING:
-    from mailslice.cli.output import Output
-    from mailslice.worker import QueueWorker
+from mailslice.worker import QueueWorker
 
 IN_FLIGHT = 64
 BYTES_IN_FLIGHT = 64 * 1024 * 1024

@@ -6,16 +6,13 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.cli.output import Output
 from mailslice.cli.shapes import LOST
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, SomeFailed
 from mailslice.model.mail import ViewRow
-
-if TYPE_CHECKING:
-    from mailslice.admin.mail_queue import MailQueue
 
 
 def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder: Path) -> None:

@@ -6,13 +6,13 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import Clock
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import PostalMode
-from mailslice.stores import has_cassandra
+from mailslice.stores import Stores, has_cassandra
+from mailslice.stores.mariadb.client import MariaDb
 from mailslice.stores.mariadb.failures import NoRight
 from mailslice.stores.postal.rights import (
     PostalRight,
@@ -22,10 +22,6 @@ from mailslice.stores.postal.rights import (
 )
 from mailslice.stores.postal.rows import PostalQueue
 from mailslice.stores.postal.schema import check_main, check_messages
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-    from mailslice.stores.mariadb.client import MariaDb
 
 EVERY, CHANGING = "every mode", "close and retry"
 _MOST_SKEW = 10.0

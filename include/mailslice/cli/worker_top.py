@@ -6,25 +6,29 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from mailslice.cli.output import cell
+from rich.box import SIMPLE
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mailslice.admin.holds import active_holds
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.cli.output import Output, cell
+from mailslice.maintenance.health import HealthVerdict
+from mailslice.maintenance.overview import overview
 from mailslice.model.clock import system_clock
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import StoreUnavailable, TryAgain, UnknownQueue
+from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.processing_times import ProcessingTimes
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from mailslice.cli.output import Output
-    from mailslice.maintenance.health import HealthVerdict
-    from mailslice.model.mail import QueueName
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import WorkerRecord
-    from mailslice.stores.rabbitmq.traffic import Traffic
-    from mailslice.view.live_rows import LiveSummary
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
+from mailslice.view.live_rows import LiveSummary
 
 MOST_ROWS = 10_000
 """Rows, dead ones too, that one read of the view may cost, 0.1 s; beyond it `size` is null."""
@@ -70,8 +74,6 @@ class Top:
 
     def rows(self) -> list[dict[str, Any]]:
         """One object a queue, by name. Raises StoreUnavailable without RabbitMQ, UnknownQueue."""
-        from mailslice.stores.rabbitmq.traffic import traffic
-
         self.away = None
         moving = traffic(self._stores.management)
         known = self._stores.management.mail_queues()
@@ -89,9 +91,6 @@ class Top:
     def _row(
         self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]
     ) -> dict[str, Any]:
-        from mailslice.admin.holds import active_holds
-        from mailslice.stores.rabbitmq.traffic import delayed, parked
-
         names = RabbitNames(queue)
         work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
         depth, dead_depth = work.depth if work else None, dead.depth if dead else None
@@ -130,8 +129,6 @@ class Top:
 
     def _view_summary(self, queue: QueueName) -> LiveSummary | None:
         """Now and then: rates and depths are what changes."""
-        from mailslice.admin.mail_queue import MailQueue
-
         due, summary = self._summaries.get(queue, (0.0, None))
         if time.monotonic() >= due:
             summary = MailQueue(self._stores, queue, system_clock).live_summary(MOST_ROWS)
@@ -141,8 +138,6 @@ class Top:
 
     def _health(self, queues: Sequence[QueueName]) -> dict[QueueName, HealthVerdict]:
         """By the table that `queue list` uses. Now and then, and for queues that are new."""
-        from mailslice.maintenance.overview import overview
-
         due, verdicts = self._verdicts
         if time.monotonic() >= due or not verdicts.keys() >= set(queues):
             verdicts = {
@@ -245,8 +240,6 @@ def print_once(out: Output, top: Top) -> None:
 
 def watch(top: Top, interval: float) -> None:
     """A table that fills the terminal, anew every `interval` seconds, until Ctrl-C."""
-    from rich.live import Live
-
     rows: list[dict[str, Any]] = []
     with (
         suppress(KeyboardInterrupt),
@@ -264,11 +257,6 @@ def watch(top: Top, interval: float) -> None:
 
 def table(rows: Sequence[Mapping[str, Any]], trouble: str = "") -> RenderableType:
     """The rows for a terminal, and below them what is wrong."""
-    from rich.box import SIMPLE
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     shown = Table(box=SIMPLE, pad_edge=False)
     for title, key in _COLUMNS:
         if key == "queue":

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from secrets import token_hex
-from typing import TYPE_CHECKING
 
 from mailslice.admin.deletions.packs import (
     KeptContent,
@@ -34,14 +33,12 @@ from mailslice.model.errors import (
     Undecodable,
 )
 from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow
+from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.small import SMALL
 from mailslice.stores.blobs.store import MISSING
 from mailslice.stores.cassandra.own import DeletedBatch
 from mailslice.stores.loop_thread import LoopThread
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 log = logging.getLogger(__name__)
 _MAILS = 500

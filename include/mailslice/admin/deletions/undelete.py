@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from mailslice.admin.deletions.entries import DeletedMail
@@ -29,13 +29,11 @@ from mailslice.model.errors import ContentMissing, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
+from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.own import UndeletedMail, UndeleteStep
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import view_shape
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 T = TypeVar("T")
 CHUNK_MAILS = 250

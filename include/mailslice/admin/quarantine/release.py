@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.admin.enqueue import enter
@@ -23,10 +22,8 @@ from mailslice.model.clock import Clock, elapsed_seconds
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import QuarantineTable, WorkerRecord
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
-
-if TYPE_CHECKING:
-    from mailslice.stores.cassandra.own import QuarantineTable, WorkerRecord
 
 _TICK = 1.0
 _OUT = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
