@@ -179,7 +179,6 @@ def _status(one: DagRunState) -> Status:
 
 
 def _about(one: DagRunState, type_: TaskType) -> dict[str, Any]:
-    """What the request said."""
     at = one.ended or one.started or one.queued
     about: dict[str, Any] = {"type": type_.value, "timestamp": instant(at)}
     if "queue" in one.conf:

@@ -71,7 +71,6 @@ def _param(param: ParamShape, info: FieldInfo) -> Param:
 
 
 def _bounds(param: ParamShape, info: FieldInfo) -> dict[str, Any]:
-    """What else the form must hold the param to, as JSON schema."""
     if param.kind in {"integer", "number"}:
         return {
             name: getattr(rule, attribute)

@@ -113,7 +113,6 @@ def command(
 
 
 def _expanded(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
-    """One of a dataclass becomes those of its fields."""
     for parameter in parameters:
         if is_dataclass(parameter.annotation):
             for field in fields(parameter.annotation):

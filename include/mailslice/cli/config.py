@@ -102,7 +102,6 @@ def shared(
 
 
 def _postal(stores: Stores) -> dict[str, Any]:
-    """The checks of Postal as the field `postal`; no field without one."""
     if stores.settings.postal.url is None:
         return {}
     from mailslice.cli.postal_check import postal_checks

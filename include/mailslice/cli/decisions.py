@@ -97,7 +97,6 @@ def _line_of(at: datetime, decision: Mapping[str, Any]) -> dict[str, object]:
 def _of_duties(
     stores: Stores, queue: QueueName | None, since: datetime, until: datetime
 ) -> Iterator[Line]:
-    """Rows of the table of decisions: one mail each; none where there is no table."""
     from mailslice.stores.cassandra.own import Decisions
 
     table = Decisions.existing(stores.cassandra, stores.settings)

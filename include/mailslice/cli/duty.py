@@ -34,7 +34,6 @@ app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify
 
 
 def _duties() -> list[str]:
-    """Names for the completion of a shell."""
     return list(registry.names())
 
 

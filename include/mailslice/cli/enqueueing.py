@@ -165,7 +165,6 @@ def _mails(paths: Sequence[str], max_bytes: int, stop: threading.Event) -> Itera
 
 
 def _next(mails: Iterator[FoundMail]) -> FoundMail | None:
-    """None at the end, and when the reading was stopped."""
     try:
         return next(mails, None)
     except StoppedError:

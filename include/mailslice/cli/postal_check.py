@@ -153,7 +153,6 @@ def _own(stores: Stores) -> PostalCheck:
 
 
 def _artifacts(stores: Stores) -> PostalCheck:
-    """A file is written and removed again."""
     folder, name = artifacts(stores.settings), f"config-check-{secrets.token_hex(4)}"
     try:
         folder.write(name, b"")

@@ -131,7 +131,6 @@ def _move(
     *,
     due: datetime | None = None,
 ) -> None:
-    """A move, and with `due` a delay, counted or done."""
     from mailslice.admin import queues
     from mailslice.admin.moving import MoveOutcome, Moves
 

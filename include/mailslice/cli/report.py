@@ -57,7 +57,6 @@ def show(
 
 
 def _known(duty: str | None) -> None:
-    """BadInput when there is no such duty."""
     if duty is not None:
         load(duty)
 

@@ -128,7 +128,6 @@ class Top:
         }
 
     def _view_summary(self, queue: QueueName) -> LiveSummary | None:
-        """Now and then: rates and depths are what changes."""
         due, summary = self._summaries.get(queue, (0.0, None))
         if time.monotonic() >= due:
             summary = MailQueue(self._stores, queue, system_clock).live_summary(MOST_ROWS)

@@ -117,7 +117,6 @@ class Actions:
 
 
 def _conf(request: ActionRequest) -> dict[str, Any]:
-    """The params of the DAG that say the request."""
     about = request.as_json()
     texts = about.pop("filter")
     return {**{name: value for name, value in about.items() if value is not None}, **texts}

@@ -340,7 +340,6 @@ class Pages:
         return self.render("report.html", view="report", ours=duty is not None, runs=runs)
 
     def _others(self, queue: str) -> list[str]:
-        """The queues that mails of this one can go to."""
         return [one.queue for one in self._facts.snapshot().queues if one.queue != queue]
 
     def explain(self, request: Request, error: Exception) -> Response:

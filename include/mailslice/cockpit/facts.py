@@ -230,7 +230,6 @@ class Facts:
         return Snapshot(self._clock(), queues, "; ".join(said) or None, postal)
 
     def _reported(self, error: TryAgain) -> Snapshot:
-        """What the ledger says while RabbitMQ does not answer and nothing is known of it."""
         try:
             with self.stores() as stores:
                 queues = tuple(last_reported(stores, str(error)))

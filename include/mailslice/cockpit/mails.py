@@ -193,8 +193,6 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Passing:
-    """A filter with what must be known to judge by it."""
-
     now: datetime
     filter: MailFilter
     state: Wildcard | None

@@ -348,7 +348,6 @@ async def _body(request: Request) -> bytes:
 
 
 def _only(request: Request, *names: str) -> None:
-    """Refuses unknown and repeated parameters."""
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in names:

@@ -116,7 +116,6 @@ class InProcessTasks:
 
 
 def _file(task: Task) -> str:
-    """Files sort by time."""
     return f"{TASKS_FOLDER}/{task.submitted:%Y%m%dT%H%M%S.%f}-{task.id}.json"
 
 

@@ -146,7 +146,6 @@ def _with_state(
 def _live(
     stores: Stores, queue: QueueName, now: datetime, ids: Sequence[EnqueueId]
 ) -> set[EnqueueId]:
-    """Those of `ids` that are in the queue."""
     live, wanted = LiveRows(stores.tables, queue, view_shape(stores)), sorted(ids)
     only = replace(live, survivors={one.slice_start: wanted for one in live.partitions(now)})
     return {candidate[0] for candidate in only.present(only.ids(now))}

@@ -76,8 +76,6 @@ class Deletion:
 
 @dataclass(slots=True)
 class _Fetched:
-    """Mails with the contents of the small ones."""
-
     mails: list[KeptMail] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     size: int = 0

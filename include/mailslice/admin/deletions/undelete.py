@@ -118,8 +118,6 @@ def undelete(
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A mail with its content, and the row that claims it."""
-
     mail: DeletedMail
     parts: tuple[bytes, bytes]
     claim: UndeletedMail
@@ -203,7 +201,6 @@ class _Way:
         crash.point("undelete:recorded")
 
     def _claimed(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_New]:
-        """Those that are to be entered now."""
         ready: dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]] = {}
         for mail in mails:
             if mail.is_back:
@@ -261,7 +258,6 @@ class _Way:
         return list(entered.values()), rows
 
     def _record(self, claims: Sequence[UndeletedMail], ttl: timedelta) -> None:
-        """They are back."""
         self._change({one: replace(one, step=UndeleteStep.DONE) for one in claims}, ttl)
         self._outcome.undeleted += len(claims)
         named = claims[: _NAMED - len(self._outcome.ids)]
@@ -343,7 +339,6 @@ def _chunks(mails: Sequence[DeletedMail]) -> Iterator[list[DeletedMail]]:
 
 
 def _size(mails: Sequence[DeletedMail]) -> int:
-    """Bytes of content."""
     return sum(mail.kept.size for mail in mails)
 
 

@@ -125,7 +125,6 @@ class Copies:
         return len(going) - len(self._own.delete_many(going))
 
     def _owners(self) -> set[str]:
-        """Which deployments of an earlier version have kept mail of this queue in the bucket."""
         prefix = f"deployments/{self._queue}/"
         return {blob.key.removeprefix(prefix) for blob in self._own.list(prefix)}
 
