@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from mailslice.admin.deletions.entries import DeletedMail
 from mailslice.admin.deletions.packs import Contents
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import already_out
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
@@ -45,7 +45,6 @@ _BYTES = 16 * 1024 * 1024
 _SLACK = timedelta(days=1)
 """So long a row outlives the mail that it is about."""
 _NAMED = 100
-_TICK = 1.0
 
 
 @dataclass(slots=True)
@@ -223,7 +222,9 @@ class _Way:
                 self._outcome.already += 1
             elif claim.new_id != wanted[one]:
                 half.append(claim)
-        out = self._out(half)
+        tried = {one.new_id: one.step is UndeleteStep.ENTERED for one in half}
+        ids = already_out(self._stores, self._queue, tried, self._sleep)
+        out = [one for one in half if one.new_id in ids]
         self._record(out, ttl)
         anew = {
             one: UndeletedMail(
@@ -300,29 +301,6 @@ class _Way:
             )
             for row in rows
         )
-
-    def _out(self, half: Sequence[UndeletedMail]) -> list[UndeletedMail]:
-        """Of attempts that were cut off, those whose entry was handled, or is in a worker's hands.
-
-        A worker that was handed it a moment ago says so in its next record.
-        """
-        if not half:
-            return []
-        alive = [one for one in self._stores.worker_records(self._queue) if one.is_alive]
-        if alive:
-            self._sleep(max(one.every for one in alive).total_seconds() + _TICK)
-        taken: set[EnqueueId] = set()
-        for record in self._stores.worker_records(self._queue):
-            taken.update(record.done)
-            if record.is_alive:
-                taken.update(mail.enqueue_id for mail in record.in_flight)
-        return [one for one in half if one.new_id in taken or self._is_through(one)]
-
-    def _is_through(self, claim: UndeletedMail) -> bool:
-        """Whether the new entry is done. Without a row that was written, only a mark says so."""
-        if claim.step is UndeleteStep.ENTERED:
-            return is_over(self._stores.tables, self._queue, claim.new_id)
-        return self._stores.tables.deleted.is_marked(self._queue, claim.new_id)
 
 
 def _chunks(mails: Sequence[DeletedMail]) -> Iterator[list[DeletedMail]]:

@@ -14,7 +14,7 @@ from functools import partial
 from uuid import uuid4
 
 from mailslice.admin.enqueue import enter
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import already_out, is_through
 from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec import message as codec
 from mailslice.model import crash
@@ -22,10 +22,9 @@ from mailslice.model.clock import Clock, elapsed_seconds
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import QuarantineTable, WorkerRecord
+from mailslice.stores.cassandra.own import QuarantineTable
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 
-_TICK = 1.0
 _OUT = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
@@ -69,8 +68,13 @@ class Releases:
 
     def finish(self, mail: QuarantinedMail) -> bool:
         """Forget a cut-off release whose new entry was handled; whether that was so."""
-        lock = self._lock(mail)
-        if not self._is_through(mail) or not lock.take():
+        lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
+        entered = mail.entered == new_id
+        if (
+            new_id is None
+            or not is_through(self._stores.tables, queue, new_id, entered=entered)
+            or not lock.take()
+        ):
             return False
         try:
             done = self._table.move(self._queue, mail, state=State.RELEASED)
@@ -86,7 +90,8 @@ class Releases:
             return mail.released_as
         content, queue = self._content(mail), self._into(mail)
         half = mail.released_as if mail.state is State.RELEASING else None
-        if half is not None and self._is_out(mail, half):
+        tried = {} if half is None else {half: mail.entered == half}
+        if half is not None and already_out(self._stores, queue, tried, self._sleep):
             new_id = half
         else:
             mail, new_id = self._claimed(mail)
@@ -127,42 +132,10 @@ class Releases:
             )
         return moved
 
-    def _is_through(self, mail: QuarantinedMail) -> bool:
-        """Whether the new entry is done or deleted.
-
-        Without a row that was written, only a mark says so.
-        """
-        if mail.released_as is None:
-            return False
-        if mail.entered == mail.released_as:
-            return is_over(self._stores.tables, self._into(mail), mail.released_as)
-        return self._stores.tables.deleted.is_marked(self._into(mail), mail.released_as)
-
     def _into(self, mail: QuarantinedMail) -> QueueName:
         return QueueName(mail.moved_to) if mail.moved_to else self._queue
-
-    def _is_out(self, mail: QuarantinedMail, new_id: EnqueueId) -> bool:
-        """Whether the mail of a release that was cut off was handled, or is in a worker's hands."""
-        if self._is_through(mail):
-            return True
-        workers, queue = self._stores.own.worker_records, self._into(mail)
-        alive = [record for record in workers.list(queue) if record.is_alive]
-        if any(_has(record, new_id) for record in alive):
-            return True
-        if not alive:
-            return False
-        # A worker that was handed it a moment ago says so in its next record.
-        self._sleep(max(record.every for record in alive).total_seconds() + _TICK)
-        in_flight = any(_has(record, new_id) for record in workers.list(queue))
-        return in_flight or self._is_through(mail)
 
     def _lock(self, mail: QuarantinedMail) -> LeasedLock:
         name = f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
         doing = f"releases {mail.enqueue_id} of {self._queue}"
         return LeasedLock(self._stores, name, doing, self._sleep)
-
-
-def _has(record: WorkerRecord, enqueue_id: EnqueueId) -> bool:
-    return enqueue_id in record.done or any(
-        enqueue_id == mail.enqueue_id for mail in record.in_flight
-    )
