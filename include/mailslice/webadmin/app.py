@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from mailslice.cockpit.rights import Guards, Right
-from mailslice.model.clock import Clock, system_clock
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain, UnknownQueue
 from mailslice.webadmin import parsing
 from mailslice.webadmin.answers import (
@@ -55,14 +55,13 @@ def webadmin(
     guards: Guards,
     *,
     reason_required: Callable[[], bool] = bool,
-    clock: Clock = system_clock,
 ) -> FastAPI:
     """The app. Who acts is `request.state.who`, by the guards; `webadmin` where they set none.
 
     `reason_required`: whether what changes something needs `reason`, which James has not.
     """
     app = FastAPI(title="mailslice webadmin", docs_url=None, redoc_url=None, openapi_url=None)
-    routes = Routes(queues, tasks, reason_required, clock)
+    routes = Routes(queues, tasks, reason_required)
     for method, path, right, name, status in ROUTES:
         app.add_api_route(
             path,
@@ -116,11 +115,8 @@ _MODELS: dict[str, Any] = {
 class Routes:
     """What each route answers."""
 
-    def __init__(
-        self, queues: Queues, tasks: Tasks, reason_required: Callable[[], bool], clock: Clock
-    ) -> None:
-        self._queues, self._tasks, self._clock = queues, tasks, clock
-        self._reason_required = reason_required
+    def __init__(self, queues: Queues, tasks: Tasks, reason_required: Callable[[], bool]) -> None:
+        self._queues, self._tasks, self._reason_required = queues, tasks, reason_required
 
     def names(self) -> JSONResponse:
         """The names of all queues."""
@@ -197,7 +193,7 @@ class Routes:
         age = parsing.older_than(olderThan)
         params = {
             "olderThan": f"{age.total_seconds():.0f}s",
-            "before": instant(self._clock() - age),
+            "before": instant(system_clock() - age),
             "acceptDuplicates": parsing.strict_boolean(acceptDuplicates, "acceptDuplicates"),
         }
         return await self._start(request, TaskType.REPUBLISH, queue, params, reason)
@@ -315,7 +311,7 @@ class Routes:
         self._check_reason(reason)
         if queue is not None:
             await run_in_threadpool(self._queues.require, queue)
-        asked = TaskRequest(uuid4(), type_, queue, _who(request), self._clock(), params, reason)
+        asked = TaskRequest(uuid4(), type_, queue, _who(request), system_clock(), params, reason)
         await run_in_threadpool(self._tasks.submit, asked)
         path = f"{request.scope.get('root_path', '')}/tasks/{asked.id}"
         return JSONResponse({"taskId": str(asked.id)}, 201, headers={"Location": path})

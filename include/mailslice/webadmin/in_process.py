@@ -18,7 +18,7 @@ from datetime import datetime
 from uuid import UUID
 
 from mailslice.maintenance.artifacts import Artifacts, plain
-from mailslice.model.clock import Clock, system_clock
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
 from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
 from mailslice.webadmin.work import Canceled, Watch, failed
@@ -34,10 +34,8 @@ class InProcessTasks:
 
     poll_seconds = 0.05
 
-    def __init__(
-        self, perform: Perform, location: Artifacts, host: str, clock: Clock = system_clock
-    ) -> None:
-        self._perform, self._location, self._host, self._clock = perform, location, host, clock
+    def __init__(self, perform: Perform, location: Artifacts, host: str) -> None:
+        self._perform, self._location, self._host = perform, location, host
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "webadmin-task")
         self._ended: OrderedDict[UUID, Task] = OrderedDict(_saved(location))
@@ -83,7 +81,7 @@ class InProcessTasks:
 
     def _do(self, request: TaskRequest, entry: Watch) -> None:
         if not entry.canceled.is_set():
-            entry.change(status=Status.IN_PROGRESS, started=self._clock(), executed_on=self._host)
+            entry.change(status=Status.IN_PROGRESS, started=system_clock(), executed_on=self._host)
         try:
             self._perform(request, entry)
             status = Status.COMPLETED
@@ -98,7 +96,7 @@ class InProcessTasks:
             else:
                 log.exception("task %s failed", request.id)
         with self._lock:  # who cancels sees it at work, or ended
-            entry.change(status=status, ended=self._clock())
+            entry.change(status=status, ended=system_clock())
             self._ended[request.id] = entry.task
             del self._entries[request.id]
             forgotten = [

@@ -48,9 +48,8 @@ class MailListing:
 class Queues:
     """Safe to share between threads. Raises Halt 404 for a queue that RabbitMQ has not."""
 
-    def __init__(self, facts: Facts, most_counted: int = MOST_COUNTED) -> None:
+    def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._most = most_counted
 
     def names(self) -> list[str]:
         """The names of all mail queues, sorted."""
@@ -69,13 +68,13 @@ class Queues:
         """
         with self._facts.stores() as stores:
             queue = _known(stores, name)
-            glance = MailQueue(stores, queue, lambda: self._facts.now).live_summary(self._most)
+            glance = MailQueue(stores, queue, lambda: self._facts.now).live_summary(MOST_COUNTED)
             if glance is not None:
                 return Size(glance.size, self._facts.now)
             report = newest_reports(stores, queue, ["queue_size"]).get("queue_size") or {}
             if report.get("size") is None:
                 raise StoreUnavailable(
-                    f"{queue} has more than {self._most} rows and was never measured: "
+                    f"{queue} has more than {MOST_COUNTED} rows and was never measured: "
                     f"`mailslice duty run queue_size --queue {queue}` measures it"
                 )
             return Size(report["size"], datetime.fromisoformat(report["measuredAt"]), measured=True)
