@@ -10,7 +10,6 @@ from typing import Any
 
 from mailslice.actions.preview import Selection
 from mailslice.actions.request import MailAction
-from mailslice.actions.stuck import decide
 from mailslice.admin import holds, queues
 from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undelete
 from mailslice.admin.mail_queue import MailQueue
@@ -21,7 +20,10 @@ from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
+from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.view.configuration import ConfigurationGuard
 
 _MOST_COUNTED = 100_000
@@ -202,6 +204,41 @@ def _move(
         outcome.counts = moved.counts
         outcome.ids = moved.shown_ids(_MOST_IDS)
     outcome.failed = moved.problem("accept_duplicates")
+
+
+def decide(
+    stores: Stores,
+    queue: QueueName,
+    quarantine: Quarantine,
+    mail: QuarantinedMail,
+    clock: Clock,
+    *,
+    discards: bool,
+    why: str,
+    who: str,
+) -> EnqueueId | bool:
+    """Release or discard the mail, and keep that. Its new id; of a discard, whether it was there.
+
+    Raises as `Quarantine.release` and `Quarantine.discard`.
+    """
+    released_as = None if discards else quarantine.release(mail)
+    if discards and not quarantine.discard(mail):
+        return False
+    row = DecisionRow(
+        mail.enqueue_id,
+        mail.name,
+        mail.stage,
+        mail.worker,
+        mail.age,
+        verdict=BY_A_PERSON,
+        action="released" if released_as else "discarded",
+        why=why + (f"; it is {released_as} now" if released_as else ""),
+        decided=clock(),
+        who=who,
+        attempt=mail.attempt,
+    )
+    stores.own.decisions.save(queue, row, stores.settings.duty.retention)
+    return released_as or True
 
 
 def _stuck(

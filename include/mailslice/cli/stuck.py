@@ -77,7 +77,7 @@ def _decide(
     asks: bool = False,
 ) -> None:
     """One mail after the other; SomeFailed at the end. An unavailable store ends it at once."""
-    from mailslice.actions.stuck import decide
+    from mailslice.actions.perform import decide
     from mailslice.admin.quarantine import Quarantine
 
     if (name is None) == (not every):

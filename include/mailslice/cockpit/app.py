@@ -22,9 +22,8 @@ from mailslice.cockpit.data_docs import data_docs
 from mailslice.cockpit.facts import FRESH, Facts
 from mailslice.cockpit.mails import MailsFilter, export, mails
 from mailslice.cockpit.rendering import Renderer
-from mailslice.cockpit.rights import Guards, Right, Rights, every_right
+from mailslice.cockpit.rights import Guards, Right, Rights, every_right, refusal
 from mailslice.cockpit.views import TABS
-from mailslice.cockpit.writes import refusal
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, TryAgain

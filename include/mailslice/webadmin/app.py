@@ -27,12 +27,16 @@ from mailslice.webadmin.answers import (
     NOT_FOUND,
     SERVER_ERROR,
     UNEXPECTED,
+    ErrorJson,
     Halt,
+    MailJson,
+    QueueJson,
+    TaskIdJson,
+    TaskJson,
     instant,
     invalid,
 )
 from mailslice.webadmin.queues import Queues
-from mailslice.webadmin.schemas import ErrorJson, MailJson, QueueJson, TaskIdJson, TaskJson
 from mailslice.webadmin.tasks import Status, Task, TaskRequest, Tasks, TaskType
 
 log = logging.getLogger(__name__)
