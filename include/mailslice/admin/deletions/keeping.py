@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from secrets import token_hex
+from typing import TypeVar
 
 from mailslice.admin.deletions.packs import (
     KeptContent,
@@ -40,6 +41,7 @@ from mailslice.stores.blobs.store import MISSING
 from mailslice.stores.cassandra.own import DeletedBatch
 from mailslice.stores.loop_thread import LoopThread
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 _MAILS = 500
 _PACK_BYTES = 16 * 1024 * 1024
@@ -241,11 +243,17 @@ async def _fetched(blobs: AsyncBlobStore, rows: Sequence[ViewRow]) -> _Fetched:
         async with at_once:
             await _fetch(blobs, row, fetched)
 
-    errors = await asyncio.gather(*map(one, rows), return_exceptions=True)
-    for error in errors:
-        if error is not None:
-            raise error
+    await all_ended(map(one, rows))
     return fetched
+
+
+async def all_ended(work: Iterable[Awaitable[T]]) -> list[T]:
+    """The results in order. All of them end before the first error is raised."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None:

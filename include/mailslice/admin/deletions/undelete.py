@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -17,6 +17,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from mailslice.admin.deletions.entries import DeletedMail
+from mailslice.admin.deletions.keeping import all_ended
 from mailslice.admin.deletions.packs import Contents
 from mailslice.admin.evidence import already_out
 from mailslice.admin.leased_lock import LEASE, LeasedLock
@@ -162,7 +163,7 @@ class _Way:
                         await self._room_for(chunk)
                         task = asyncio.create_task(self._bring(contents, chunk))
                         self._under_way[task] = chunk
-            await _all(self._under_way)
+            await all_ended(self._under_way)
         finally:
             await asyncio.gather(*self._under_way, return_exceptions=True)
             self._thread.shutdown()
@@ -190,7 +191,7 @@ class _Way:
         chunk = await self._in_thread(self._claimed, contents, mails)
         if not chunk:
             return
-        items = await _all(map(self._put, chunk))
+        items = await all_ended(map(self._put, chunk))
         crash.point("undelete:blobs")
         entered, rows = await self._in_thread(self._entered, chunk, items)
         self._right.require()
@@ -295,7 +296,7 @@ class _Way:
 
     async def _publish_all(self, rows: Sequence[ViewRow]) -> None:
         exchange = RabbitNames(self._queue).exchange
-        await _all(
+        await all_ended(
             self._publisher.publish(
                 exchange, message.encode(row.item), headers_of(row.partition), row.enqueued_time
             )
@@ -318,12 +319,3 @@ def _chunks(mails: Sequence[DeletedMail]) -> Iterator[list[DeletedMail]]:
 
 def _size(mails: Sequence[DeletedMail]) -> int:
     return sum(mail.kept.size for mail in mails)
-
-
-async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results in order. All of them end before the first error is raised."""
-    results = await asyncio.gather(*work, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]
