@@ -83,8 +83,8 @@ def webadmin(
         dependencies=[Depends(guards[Right.LOOK])],
         include_in_schema=False,
     )
-    for kind, answer in _HANDLERS.items():
-        app.add_exception_handler(kind, answer)
+    for kind in (Halt, HTTPException, RequestValidationError, MailsliceError, Exception):
+        app.add_exception_handler(kind, _answer)
     return app
 
 
@@ -404,49 +404,28 @@ def _in_time(request: Request) -> Callable[[Task], bool]:
     return passes
 
 
-def _halted(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Halt)  # noqa: S101 - registered for it alone
-    return JSONResponse(error.as_json(), error.status)
-
-
-def _http(request: Request, error: Exception) -> JSONResponse:
-    """What Starlette and the guards refuse: no such path, no such method, no right."""
-    assert isinstance(error, HTTPException)  # noqa: S101
-    unknown = error.status_code in {404, 405}
-    text = f"{request.method} {request.url.path} can not be found" if unknown else error.detail
-    kind = NOT_FOUND if unknown else INVALID
-    halt = Halt(404 if unknown else error.status_code, kind, str(text))
-    return JSONResponse(halt.as_json(), halt.status, headers=error.headers)
-
-
-def _malformed(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)  # noqa: S101
-    problems = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
-    return JSONResponse(invalid(ARGUMENTS, problems).as_json(), 400)
-
-
-def _ours(_request: Request, error: Exception) -> JSONResponse:
+def _answer(request: Request, error: Exception) -> JSONResponse:
+    """The error as James has it; Starlette and the guards raise HTTPException."""
+    where, headers = f"{request.method} {request.url.path}", getattr(error, "headers", None)
     match error:
+        case Halt():
+            halt = error
+        case HTTPException(status_code=404 | 405):
+            halt = Halt(404, NOT_FOUND, f"{where} can not be found")
+        case HTTPException():
+            halt = Halt(error.status_code, INVALID, str(error.detail))
+        case RequestValidationError():
+            problems = (f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+            halt = invalid(ARGUMENTS, "; ".join(problems))
         case UnknownQueue():
             halt = Halt(404, NOT_FOUND, str(error))
         case BadInput():
             halt = invalid(ARGUMENTS, str(error))
         case TryAgain() | Refused():
             halt = Halt(503, SERVER_ERROR, str(error))
-        case _:
+        case MailsliceError():
             halt = Halt(500, SERVER_ERROR, UNEXPECTED, str(error))
-    return JSONResponse(halt.as_json(), halt.status)
-
-
-def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s", request.method, request.url.path, exc_info=error)
-    return JSONResponse(Halt(500, SERVER_ERROR, UNEXPECTED).as_json(), 500)
-
-
-_HANDLERS: dict[type[Exception], Callable[[Request, Exception], JSONResponse]] = {
-    Halt: _halted,
-    HTTPException: _http,
-    RequestValidationError: _malformed,
-    MailsliceError: _ours,
-    Exception: _unexpected,
-}
+        case _:
+            log.error("%s", where, exc_info=error)
+            halt = Halt(500, SERVER_ERROR, UNEXPECTED)
+    return JSONResponse(halt.as_json(), halt.status, headers=headers)

@@ -7,26 +7,26 @@ finishes it.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from datetime import datetime
 from uuid import UUID
 
-from mailslice.maintenance.artifacts import Artifacts, plain
+from pydantic import TypeAdapter
+
+from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
-from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
+from mailslice.webadmin.tasks import Status, Task, TaskRequest
 from mailslice.webadmin.work import Canceled, Watch, failed
 
 log = logging.getLogger(__name__)
 TASKS_FOLDER = "webadmin"
 MOST_TASKS, MOST_WAITING = 1000, 100
 Perform = Callable[[TaskRequest, Watch], None]
+_TASK = TypeAdapter(Task)
 
 
 class InProcessTasks:
@@ -42,7 +42,6 @@ class InProcessTasks:
         self._entries: dict[UUID, Watch] = {}
 
     def submit(self, request: TaskRequest) -> None:
-        """See `tasks.Tasks`."""
         task = Task(request.id, request.type, Status.WAITING, request.submitted, self._host)
         entry = Watch(task)
         with self._lock:
@@ -52,19 +51,16 @@ class InProcessTasks:
             self._thread.submit(self._do, request, entry)
 
     def get(self, task: UUID) -> Task | None:
-        """See `tasks.Tasks`."""
         with self._lock:
             entry = self._entries.get(task)
             return entry.task if entry else self._ended.get(task)
 
     def newest(self) -> Sequence[Task]:
-        """See `tasks.Tasks`."""
         with self._lock:
             known = [*self._ended.values(), *(entry.task for entry in self._entries.values())]
         return sorted(known, key=lambda task: task.submitted, reverse=True)[:MOST_TASKS]
 
     def cancel(self, task: UUID) -> None:
-        """See `tasks.Tasks`."""
         with self._lock:
             entry = self._entries.get(task)
             if entry is None:
@@ -104,9 +100,7 @@ class InProcessTasks:
                 for _ in range(max(0, len(self._ended) - MOST_TASKS))
             ]
         try:
-            self._location.write(
-                _file(entry.task), json.dumps(asdict(entry.task), default=plain).encode()
-            )
+            self._location.write(_file(entry.task), _TASK.dump_json(entry.task))
             for task in forgotten:
                 self._location.remove(_file(task))
         except MailsliceError as error:
@@ -122,16 +116,8 @@ def _saved(location: Artifacts) -> list[tuple[UUID, Task]]:
     tasks = []
     for name in location.files(TASKS_FOLDER)[-MOST_TASKS:]:
         try:
-            values = json.loads(location.read(name) or b"")
-            for date in ("submitted", "started", "ended"):
-                values[date] = datetime.fromisoformat(values[date]) if values[date] else None
-            values |= {
-                "id": UUID(values["id"]),
-                "type": TaskType(values["type"]),
-                "status": Status(values["status"]),
-            }
-            task = Task(**values)
-        except (ValueError, TypeError, KeyError, RecursionError):
+            task = _TASK.validate_json(location.read(name) or b"")
+        except ValueError:
             log.warning("%s is no task and is left out", location.uri(name))
             continue
         tasks.append((task.id, task))
