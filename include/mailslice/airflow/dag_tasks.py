@@ -53,7 +53,6 @@ class DagTasks:
         self._runs.start(self._dag_of(name), conf, request.who, str(request.id))
 
     def get(self, task: UUID) -> Task | None:
-        """See `tasks.Tasks`."""
         found = self._runs.find(list(self._names), str(task))
         return None if found is None else self._task(found, whole=True)
 

@@ -11,12 +11,7 @@ import typer
 
 from mailslice.cli.arguments import DryRun, Reason, option, queue_option
 from mailslice.cli.command import command, group
-from mailslice.cli.duty_options import (
-    DutyCommand,
-    params_of_options,
-    refuse_duplicates,
-    refuse_empty,
-)
+from mailslice.cli.duty_options import DutyCommand, refuse_empty, with_options
 from mailslice.cli.extras import require_extra
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, who
@@ -217,15 +212,13 @@ def _params(
     ctx: typer.Context, texts: list[str] | None, reason: str | None, *, dry_run: bool
 ) -> dict[str, object]:
     """The params as JSON values; only what was given, so that defaults stay the duty's own."""
-    options = params_of_options(ctx)
     params: dict[str, object] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadInput(f"--param {text[:80]!r}: allowed is NAME=VALUE")
         params[name.strip()] = _value(value)
-    refuse_duplicates(options, params)
-    params |= options
+    params = with_options(ctx, params)
     if reason is not None:
         params["reason"] = reason
     if dry_run:

@@ -104,18 +104,18 @@ def _store_param(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> 
     return value
 
 
-def params_of_options(ctx: Any) -> dict[str, object]:
-    """The params that this command line gave as options, as text, switches and lists of text."""
-    return dict(ctx.meta.get(_PARAMS_KEY, {}))
+def with_options(ctx: Any, params: dict[str, object]) -> dict[str, object]:
+    """The params with those that this command line gave as options: text, switches, lists of text.
 
-
-def refuse_duplicates(options: dict[str, object], params: dict[str, object]) -> None:
-    """BadInput when the same param was given as option and by --param."""
+    BadInput when the same param was given as option and by --param.
+    """
+    options: dict[str, object] = ctx.meta.get(_PARAMS_KEY, {})
     for name in options.keys() & params.keys():
         raise BadInput(
             f"--param {name}: it was given as --{name.replace('_', '-')}, too; allowed is "
             "one of them"
         )
+    return params | options
 
 
 def refuse_empty(params: dict[str, object], of_duty: type[DutyParams]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.shown import shown
 from mailslice.model.batches import batches
-from mailslice.model.mail import BlobId, Mail, RecipientHeader, ViewRow
+from mailslice.model.mail import BlobId, Mail, ViewRow
 
 if TYPE_CHECKING:
     from mailslice.admin.dead_letters import ClassifiedLetter
@@ -41,14 +42,6 @@ def from_to(mail: Mail) -> str:
     """Sender and the first recipients in one line, safe to show."""
     more = f" and {len(mail.recipients) - 3} more" if len(mail.recipients) > 3 else ""
     return shown(f"{mail.sender or NULL_SENDER} -> {', '.join(mail.recipients[:3])}{more}")
-
-
-def recipient_headers(headers: tuple[RecipientHeader, ...]) -> list[dict[str, str]]:
-    """Headers that only one recipient gets."""
-    return [
-        {"recipient": header.recipient, "name": header.name, "value": header.value}
-        for header in headers
-    ]
 
 
 def envelope(enqueue_id: EnqueueId, mail: Mail) -> dict[str, object]:
@@ -81,7 +74,7 @@ def view_row(
         "remoteAddr": mail.remote_addr,
         "remoteHost": mail.remote_host,
         "attributes": attributes(mail),
-        "perRecipientHeaders": recipient_headers(mail.per_recipient_headers),
+        "perRecipientHeaders": [asdict(header) for header in mail.per_recipient_headers],
     }
 
 
