@@ -118,7 +118,7 @@ def _decide(
                     outcome = {"error": str(error)}
                     failures.append(str(error))
                 else:
-                    done += 1
+                    done += bool(decided)  # else somebody else was faster
                     outcome = {"discarded" if discards else "newEnqueueId": decided}
             about = {"enqueueId": mail.enqueue_id, "name": mail.name}
             out.line(about | outcome, _sentence(mail, doing, outcome))
