@@ -213,33 +213,12 @@ def _cleaned(
 
 
 def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
-    """Workers of the last day, those with the most mails first, and what they hold."""
-    found = []
-    for record in stores.worker_records(queue):
-        held = [
-            {
-                "id": mail.enqueue_id,
-                "name": mail.name,
-                "stage": mail.stage or "waits for a handler",
-                "held": record.age(mail),
-                "attempt": mail.attempt,
-            }
-            for mail in sorted(record.in_flight, key=record.age, reverse=True)
-        ]
-        found.append(
-            {
-                "worker": record.worker,
-                "host": record.host,
-                "pid": record.pid,
-                "alive": record.is_alive,
-                "silence": record.silence,
-                "mails": held,
-                "longest": held[0]["held"] if held else None,
-                "completed": record.completed,
-                "settled": record.settled,
-            }
-        )
-    return {"workers": sorted(found, key=lambda one: (-len(one["mails"]), one["worker"]))}
+    """Records of the last day with the mails of each, the oldest first; the fullest comes first."""
+    found = [
+        (record, sorted(record.in_flight, key=record.age, reverse=True))
+        for record in stores.worker_records(queue)
+    ]
+    return {"workers": sorted(found, key=lambda one: (-len(one[1]), one[0].worker))}
 
 
 def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
