@@ -13,7 +13,7 @@ from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.fields import fields
-from mailslice.cockpit.mails import mail_lines, moment_of
+from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
 from mailslice.maintenance.artifacts import plain
 from mailslice.maintenance.decision_files import save_decision
@@ -28,6 +28,7 @@ from mailslice.model.errors import ContentMissing, TryAgain
 from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DelayState
 
 TABS = {
     "mails": "Mails",
@@ -56,19 +57,15 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
         rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=parse_enqueue_id(id_))
         if not rows:
             return None
-        item, (line,) = rows[0].item, mail_lines(stores, queue, rows)
-        blobs = (item.header_blob_id, item.body_blob_id)
-        attributes = item.mail.attributes.items()
+        row, states = rows[0], stores.delay_states(queue, [rows[0].enqueue_id])
+        state = states.get(row.enqueue_id, DelayState())
+        attributes = row.item.mail.attributes.items()
         return {
-            **line,
-            "why": why_it_waits(_waiting(stores, one, rows[0], line, facts.now)),
-            "content": _content(stores, blobs),
-            "blobs": blobs,
-            "slice": rows[0].partition.slice_start,
-            "bucket": rows[0].partition.bucket,
-            "error": item.mail.error_message,
-            "remoteHost": item.mail.remote_host,
-            "remoteAddr": item.mail.remote_addr,
+            "row": row,
+            "envelope": row.item.mail,
+            "due": state.due,
+            "why": why_it_waits(_waiting(stores, one, row, state, facts.now)),
+            "content": _content(stores, (row.item.header_blob_id, row.item.body_blob_id)),
             "attributes": {name: value.decode("utf-8", "replace") for name, value in attributes},
         }
 
@@ -81,7 +78,7 @@ def _content(stores: Stores, blobs: Iterable[BlobId]) -> str:
 
 
 def _waiting(
-    stores: Stores, one: QueueOverview, row: ViewRow, line: Mapping[str, Any], now: datetime
+    stores: Stores, one: QueueOverview, row: ViewRow, state: DelayState, now: datetime
 ) -> WaitingMail:
     holder = next(
         (
@@ -100,9 +97,9 @@ def _waiting(
     )
     return WaitingMail(
         now=now,
-        due=line["due"],
-        attempts=line["attempts"],
-        answer=line["answer"],
+        due=state.due,
+        attempts=state.failures,
+        answer=state.answer,
         holder=holder,
         consumers=one.consumers,
         dead_letters=one.dead_letters,
