@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from textwrap import fill
 
-from mailslice.airflow.run_request import APPROVE, DRY_RUN, QUEUES
-from mailslice.maintenance.params import GIVEN_BY_AIRFLOW, param_shapes
+from mailslice.maintenance.params import DRY_RUN, QUEUES, form_shapes
 from mailslice.maintenance.registry import load
-
-OF_THE_DAG = {
-    QUEUES: "one name a line; none = every queue that RabbitMQ knows",
-    APPROVE: "ask a person before apply, who sees the plan; no answer is no",
-}
-"""Params that no duty has."""
 
 
 def dag_doc(duty: str, text: str, *, reads_only: bool) -> str:
@@ -38,14 +31,11 @@ def with_params(
 
 def _params(duty: str, reads_only: bool) -> Iterator[tuple[str, str, str]]:
     entry = load(duty)
-    if entry.needs_queue:
-        yield QUEUES, "all", OF_THE_DAG[QUEUES]
-    for param in param_shapes(entry.params):
+    for param in form_shapes(entry.params, queues=entry.needs_queue, approve=not reads_only):
+        default = param.default_text or ("all" if param.name == QUEUES else "unset")
         if param.name == DRY_RUN and not reads_only:
             yield param.name, "true", f"{param.text}; scheduled runs are not dry"
-            yield APPROVE, "false", OF_THE_DAG[APPROVE]
-        elif param.name not in GIVEN_BY_AIRFLOW:
-            default = param.default_text or "unset"
+        else:
             yield param.name, default.lower() if param.kind == "boolean" else default, param.text
 
 

@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from mailslice.airflow.dag_settings import OneDag
-from mailslice.airflow.run_request import APPROVE, is_dry
+from mailslice.airflow.run_request import is_dry
 from mailslice.airflow.versions import AirflowFailException, ApprovalOperator, conf
 from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.params import APPROVE
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError, TryAgain
 from mailslice.model.settings import Settings, load_settings
 

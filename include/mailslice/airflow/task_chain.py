@@ -19,7 +19,7 @@ from mailslice.airflow.approval import ApproveStep, require_approval
 from mailslice.airflow.assets import duty_asset, queue_asset, queues_alias, run_asset
 from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.notifier import notify_alerts
-from mailslice.airflow.run_request import QUEUES, is_dry, request_of
+from mailslice.airflow.run_request import is_dry, request_of
 from mailslice.airflow.spark_operator import DRY_RUN, SparkStep, about
 from mailslice.airflow.versions import (
     AirflowFailException,
@@ -27,6 +27,7 @@ from mailslice.airflow.versions import (
     ApprovalOperator,
     TriggerRule,
 )
+from mailslice.maintenance.params import QUEUES
 from mailslice.maintenance.registry import load
 from mailslice.maintenance.report import DRY_RUN as WAS_DRY
 from mailslice.maintenance.report import FAILED, REFUSED

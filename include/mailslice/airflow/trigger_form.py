@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,9 +10,7 @@ from airflow.sdk import Param
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from mailslice.airflow.dag_doc import OF_THE_DAG
-from mailslice.airflow.run_request import APPROVE, DRY_RUN, QUEUES
-from mailslice.maintenance.params import GIVEN_BY_AIRFLOW, ParamShape, param_shapes
+from mailslice.maintenance.params import APPROVE, DRY_RUN, ParamShape, form_shapes
 from mailslice.maintenance.registry import load
 
 _DURATION = r"^(\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)|P[0-9DTHMSW.]+)?\s*$"
@@ -30,36 +29,19 @@ def form_of(duty: str, *, dry: bool, approve: bool | None) -> dict[str, Param]:
     of the param that asks a person before apply; None: there is no such param.
     """
     entry = load(duty)
-    params = {QUEUES: _queues()} if entry.needs_queue else {}
-    for param in param_shapes(entry.params):
-        if param.name in GIVEN_BY_AIRFLOW:
-            continue
-        params[param.name] = _param(param, entry.params.model_fields[param.name])
+    fields, params = entry.params.model_fields, {}
+    for param in form_shapes(entry.params, queues=entry.needs_queue, approve=approve is not None):
+        asked = param
         if param.name == DRY_RUN:
-            params[param.name].value = dry
-            if approve is not None:
-                params[APPROVE] = _approve(approve)
+            asked = replace(param, default=dry)
+        elif param.name == APPROVE and approve:
+            text = f"{param.text}; the settings of this deployment ask in any case"
+            asked = replace(param, default=True, text=text)
+        params[param.name] = _param(asked, fields.get(param.name))
     return params
 
 
-def _approve(default: bool) -> Param:
-    text = OF_THE_DAG[APPROVE]
-    if default:
-        text += "; the settings of this deployment ask in any case"
-    return Param(default, type="boolean", title="Approve", description=text)
-
-
-def _queues() -> Param:
-    return Param(
-        [],
-        type=["null", "array"],
-        items={"type": "string"},
-        title="Queues",
-        description=OF_THE_DAG[QUEUES],
-    )
-
-
-def _param(param: ParamShape, info: FieldInfo) -> Param:
+def _param(param: ParamShape, info: FieldInfo | None) -> Param:
     nullable = type(None) in param.types or param.kind == "array"
     return Param(
         param.default,
@@ -70,8 +52,8 @@ def _param(param: ParamShape, info: FieldInfo) -> Param:
     )
 
 
-def _bounds(param: ParamShape, info: FieldInfo) -> dict[str, Any]:
-    if param.kind in {"integer", "number"}:
+def _bounds(param: ParamShape, info: FieldInfo | None) -> dict[str, Any]:
+    if info is not None and param.kind in {"integer", "number"}:
         return {
             name: getattr(rule, attribute)
             for rule in info.metadata

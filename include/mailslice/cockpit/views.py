@@ -12,7 +12,6 @@ from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
-from mailslice.cockpit.fields import fields
 from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
 from mailslice.maintenance.artifacts import plain
@@ -21,6 +20,7 @@ from mailslice.maintenance.health import Health
 from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
 from mailslice.maintenance.overview import QueueOverview, newest_reports
 from mailslice.maintenance.overview import as_json as overview_json
+from mailslice.maintenance.params import form_shapes
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
 from mailslice.model.clock import system_clock
@@ -39,6 +39,8 @@ TABS = {
     "history": "History",
 }
 PRESENT, LOST = "present", "content lost"
+READ_ONLY = {"queue_size", "queue_audit"}
+"""Duties whose plan changes nothing: nobody is asked before they go on."""
 NEWEST = 20
 """Runs of one list."""
 COUNTS = ("live", "dead", "survivors")
@@ -287,8 +289,14 @@ def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
 
 
 def form(entry: DutyEntry) -> dict[str, Any]:
-    """The params of a duty, as the form asks for them."""
-    return {"duty": entry.name, "summary": entry.summary, "fields": fields(entry)}
+    """What the form of a duty asks. A run by hand begins as a dry run."""
+    fields = form_shapes(
+        entry.params,
+        queues=entry.needs_queue,
+        approve=entry.name not in READ_ONLY,
+        queues_text="names, separated by commas; none: every queue",
+    )
+    return {"duty": entry.name, "summary": entry.summary, "fields": fields}
 
 
 def duties(

@@ -111,6 +111,9 @@ class DutyParams(BaseModel):
         }
 
 
+QUEUES, APPROVE, DRY_RUN = "queues", "approve", "dry_run"
+_QUEUES = "one name a line; none = every queue that RabbitMQ knows"
+_APPROVE = "ask a person before apply, who sees the plan; no answer is no"
 GIVEN_BY_AIRFLOW = frozenset({"slices_from", "slices_before", "time_limit"})
 """What Airflow itself tells a duty: the data interval of a backfill, and the time-out."""
 
@@ -154,6 +157,19 @@ def param_shapes(params: type[DutyParams]) -> Iterator[ParamShape]:
             default = list(default)
         choices = tuple(value for kind in types for value in _values(kind))
         yield ParamShape(name, info.description or "", types, _json_type(types), default, choices)
+
+
+def form_shapes(
+    params: type[DutyParams], *, queues: bool, approve: bool, queues_text: str = _QUEUES
+) -> Iterator[ParamShape]:
+    """What the form of a run asks: which queues, the params, and whether a person approves."""
+    if queues:
+        yield ParamShape(QUEUES, queues_text, (), "array", [], ())
+    for param in param_shapes(params):
+        if param.name not in GIVEN_BY_AIRFLOW:
+            yield param
+        if param.name == DRY_RUN and approve:
+            yield ParamShape(APPROVE, _APPROVE, (), "boolean", False, ())
 
 
 def _json_type(types: tuple[Any, ...]) -> str:
