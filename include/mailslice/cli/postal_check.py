@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from mailslice.maintenance.artifacts import artifacts
@@ -56,10 +56,7 @@ def postal_checks(stores: Stores, clock: Clock) -> dict[str, object]:
         "server": stores.postal.main.address,
         "mode": mode.value,
         "ok": not any(one.ok is False and one.needed in needed for one in found),
-        "checks": [
-            {"check": one.check, "ok": one.ok, "needed": one.needed, "detail": one.detail}
-            for one in found
-        ],
+        "checks": [asdict(one) for one in found],
     }
 
 

@@ -6,7 +6,7 @@ Addresses are relative and one level deep, so that the pages work below any path
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,20 +76,9 @@ Text = Annotated[str, Query(max_length=320)]
 Asked = Annotated[dict[str, Any], Body()]
 
 
-def wanted_mails(  # noqa: PLR0917 - the fields of the form
-    sender: Text = "",
-    recipient: Text = "",
-    domain: Text = "",
-    mail: Text = "",
-    older_than: Text = "",
-    state: Text = "",
-    due: Text = "",
-    verdict: Text = "",
-    slice: Text = "",  # noqa: A002 - the name in the address
-) -> MailsFilter:
-    """What the form above the mails says."""
-    texts = (sender, recipient, domain, mail, older_than, state, due, verdict, slice)
-    return MailsFilter(*(text or None for text in texts))
+def wanted_mails(asked: Annotated[MailsFilter, Query()]) -> MailsFilter:
+    """What the form above the mails says: FastAPI reads a model's fields where it stands alone."""
+    return asked
 
 
 Wanted = Annotated[MailsFilter, Depends(wanted_mails)]
@@ -201,7 +190,7 @@ class Pages:
             tabs=TABS,
             problem=self._facts.snapshot().problem,
             refresh=0 if tab in {"mails", "stuck"} else 10,
-            fields=asdict(wanted),
+            fields=wanted.model_dump(),
             verdicts=list(Verdict),
             about={"queue": one.queue, **about},
             whom=whom,

@@ -8,10 +8,12 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from mailslice.actions.request import MailTexts
 from mailslice.admin.filters import MailFilter
@@ -47,33 +49,37 @@ ALL = "all"
 """In the place of a slice's start: slices that were counted empty are read, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class MailsFilter:
+Text = Annotated[str | None, Field(max_length=320), AfterValidator(lambda text: text or None)]
+
+
+class MailsFilter(BaseModel):
     """What the form of the mails' list says."""
 
-    sender: str | None = None
-    recipient: str | None = None
-    domain: str | None = None
-    mail: str | None = None
-    older_than: str | None = None
-    state: str | None = None
+    model_config = ConfigDict(frozen=True)
+
+    sender: Text = None
+    recipient: Text = None
+    domain: Text = None
+    mail: Text = None
+    older_than: Text = None
+    state: Text = None
     """As James names it; `*` and `?` are wildcards."""
-    due: str | None = None
+    due: Text = None
     """Delayed mails alone whose time comes within so long."""
-    verdict: str | None = None
+    verdict: Text = None
     """What the newest audit says of the mails that alone are shown."""
-    slice: str | None = None
+    slice: Text = None
     """Start of the slice whose mails alone are shown; `all`: no slice is left out."""
 
     @property
     def any(self) -> bool:
         """Whether anything is asked for."""
-        return replace(self, slice=None if self.slice == ALL else self.slice) != MailsFilter()
+        return self not in {MailsFilter(), MailsFilter(slice=ALL)}
 
     @property
     def of_actions(self) -> dict[str, Any] | None:
         """What is given, by the names that actions have; None where they do not know all of it."""
-        given = {name: text for name, text in asdict(self).items() if text}
+        given = {name: text for name, text in self if text}
         if given.get("slice") == ALL:
             del given["slice"]
         if given.keys() & {"state", "due", "verdict", "slice"}:
