@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from mailslice.admin.evidence import is_over
@@ -43,7 +43,7 @@ def in_quarantine(stores: Stores, queue: QueueName, clock: Clock) -> list[Quaran
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who had the mail, since when and how far: `age` is how long by now."""
+    """Who had the mail, since when and how far: `age` is how long by now. Fields of its row."""
 
     worker: str
     stage: str
@@ -309,22 +309,13 @@ class Quarantine:
             enqueue_id=item.enqueue_id,
             name=item.mail.name,
             state=State.NOTED,
-            action=decided.action,
-            stage=holder.stage,
-            worker=holder.worker,
-            since=holder.since,
-            age=holder.age,
-            why=decided.why,
             decided=self._clock(),
             message=codec.encode(item),
             header_blob_id=item.header_blob_id,
             body_blob_id=item.body_blob_id,
             content=Content.NOT_COPIED,
-            attempt=holder.attempt,
-            run=decided.run,
-            who=decided.who,
-            moved_to=decided.moved_to,
-            due=decided.due,
+            **asdict(holder),
+            **asdict(decided),
         )
 
     def _later(self, mail: QuarantinedMail) -> datetime:
