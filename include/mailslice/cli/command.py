@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -115,9 +115,10 @@ def command(
 def _expanded(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
     for parameter in parameters:
         if is_dataclass(parameter.annotation):
+            types = get_type_hints(parameter.annotation, include_extras=True)
             for field in fields(parameter.annotation):
                 yield inspect.Parameter(
-                    field.name, parameter.kind, default=field.default, annotation=field.type
+                    field.name, parameter.kind, default=field.default, annotation=types[field.name]
                 )
         else:
             yield parameter
