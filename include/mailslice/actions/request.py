@@ -73,14 +73,12 @@ class MailTexts:
         """The filter; `*` and `?` are wildcards. Raises BadInput naming the field."""
         if len(self.ids) > MOST_GIVEN:
             raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MOST_GIVEN} are")
-        return MailFilter.of_texts(
-            sender=self.sender or None,
-            recipient=self.recipient or None,
-            domain=self.domain or None,
-            name=self.name or None,
-            older_than=parse_duration(self.older_than, "older_than") if self.older_than else None,
-            ids=[parse_enqueue_id(one, "ids") for one in self.ids] if self.ids else None,
-        )
+        values = self.given
+        if self.older_than:
+            values["older_than"] = parse_duration(self.older_than, "older_than")
+        if self.ids:
+            values["ids"] = [parse_enqueue_id(one, "ids") for one in self.ids]
+        return MailFilter.of_texts(**values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated
 
 import typer
@@ -53,15 +53,8 @@ class MailOptions:
 
     def parsed(self, stdin: Iterable[str] | None = None) -> MailFilter:
         """The filter; `-` reads ids from stdin. Raises BadInput naming the option."""
-        return MailFilter.of_texts(
-            sender=self.sender,
-            recipient=self.recipient,
-            domain=self.domain,
-            name=self.name,
-            older_than=self.older_than,
-            ids=None if self.ids is None else _all_ids(self.ids, stdin),
-            prefix="--",
-        )
+        ids = None if self.ids is None else _all_ids(self.ids, stdin)
+        return MailFilter.of_texts(**{**asdict(self), "ids": ids}, prefix="--")
 
 
 def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:
