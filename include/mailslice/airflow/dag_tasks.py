@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from mailslice.actions.request import MailAction, literal, of_literal
-from mailslice.actions.run import ANY, MAIL_ACTIONS, result_of
+from mailslice.actions.request import MAIL_ACTIONS, MailAction, literal, of_literal
+from mailslice.actions.run import ANY, result_of
 from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag

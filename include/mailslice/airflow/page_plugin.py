@@ -15,7 +15,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
-from mailslice.actions.run import MAIL_ACTIONS
+from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.airflow import runs
 from mailslice.airflow.dag_settings import load_dag_settings
 from mailslice.airflow.dag_tasks import DagQueues, DagTasks

@@ -97,10 +97,10 @@ def command(
             if "reason" in values and not values.get("dry_run"):
                 _check_reason(ctx.command_path, values["reason"])
             for one in own.values():
-                if is_dataclass(kind := one.annotation):
-                    values[one.name] = kind(
-                        **{each.name: values.pop(each.name) for each in fields(kind)}
-                    )
+                kind = one.annotation
+                if isinstance(kind, type) and is_dataclass(kind):
+                    options = {each.name: values.pop(each.name) for each in fields(kind)}
+                    values[one.name] = kind(**options)
             context = {"ctx": ctx} if takes_context else {}
             function(Output(ctx.meta[_JSON]), **context, **values)
 

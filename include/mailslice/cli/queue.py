@@ -289,7 +289,7 @@ def _delete(
     action = "queue clear" if mails is None else "queue delete"
     if not options.dry_run:
         need_yes(options.yes, action)
-    mail_filter = mails and mails.parsed()
+    mail_filter = None if mails is None else mails.parsed()
     deletion = Deletion(who(), options.reason or "", undo=not options.no_undo)
     with open_queue(queue) as opened:
         if options.dry_run or not options.yes:

@@ -15,7 +15,7 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
-from mailslice.actions.run import MAIL_ACTIONS
+from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.cockpit import views
 from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import data_docs
