@@ -16,7 +16,8 @@ from typing import Any, get_args
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from mailslice.airflow.action_dag import MAIL_ACTIONS, action_doc
+from mailslice.actions.request import MAIL_ACTIONS
+from mailslice.airflow.action_dag import action_doc
 from mailslice.airflow.dag_doc import dag_doc
 from mailslice.bench.scale import read_measured, scale_page
 from mailslice.model.durations import format_duration

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from mailslice.actions.request import MailAction, literal, of_literal
-from mailslice.actions.run import ANY, MAIL_ACTIONS, result_of
+from mailslice.actions.request import MAIL_ACTIONS, MailAction, literal, of_literal
+from mailslice.actions.run import ANY, result_of
 from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
@@ -18,18 +18,13 @@ from mailslice.model.errors import BadInput, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.webadmin.answers import instant
 from mailslice.webadmin.queues import Queues
-from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
+from mailslice.webadmin.tasks import DUTIES, Status, Task, TaskRequest, TaskType, figures
 
 SUBMITTED_FROM = "airflow"
 CANCELED = "canceled by DELETE /tasks"
 MOST_TASKS, MOST_WHOLE = 1000, 100
 _UUID = "________-____-____-____-____________"
 _TEXTS = ("sender", "name", "recipient")
-_DUTIES = {
-    TaskType.BROWSE_START: "queue_cleanup",
-    TaskType.BLOB_GC: "blob_gc",
-    TaskType.COUNTERS: "counter_repair",
-}
 _ACTIONS = {
     TaskType.CLEAR: MailAction.CLEAR,
     TaskType.DELETE: MailAction.DELETE,
@@ -50,7 +45,7 @@ class DagTasks:
 
     def __init__(self, runs: DagRuns, facts: Facts, dag_of: Callable[[str], str]) -> None:
         self._runs, self._facts, self._dag_of = runs, facts, dag_of
-        self._names = {dag_of(name): name for name in (MAIL_ACTIONS, *_DUTIES.values())}
+        self._names = {dag_of(name): name for name in (MAIL_ACTIONS, *DUTIES.values())}
 
     def submit(self, request: TaskRequest) -> None:
         """See `tasks.Tasks`. Raises Refused where the DAG is missing or paused."""
@@ -58,7 +53,6 @@ class DagTasks:
         self._runs.start(self._dag_of(name), conf, request.who, str(request.id))
 
     def get(self, task: UUID) -> Task | None:
-        """See `tasks.Tasks`."""
         found = self._runs.find(list(self._names), str(task))
         if found is None:
             return None
@@ -119,24 +113,21 @@ class DagTasks:
         """James' figures of the work. Those of a run that is done and whose report is gone are not
         known, and left out. Raises TryAgain.
         """
-        before = _FIGURES.get(type_, {})
+        before = figures(type_, {})
         if not status.is_final:
-            return dict(before)
+            return before
         queue = QueueName(
             str(one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), ""))
         )
         if type_ in _ACTIONS:
             result = result_of(self._facts.settings, queue, one.run) or {}
-            figures, error = dict(result.get("information") or {}), result.get("failed")
+            known, error = dict(result.get("information") or {}), result.get("failed")
         else:
-            run = run_of_dag(_DUTIES[type_], queue or NO_QUEUE, one.run)
-            report = self._report(run)
-            known = {**report, "failedMailboxes": sorted(report.get("failures") or ())}
-            figures = {name: known.get(name) or before[name] for name in before} | {"run": run}
-            figures, error = figures if report else {}, report.get("message")
+            report = self._report(run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run))
+            known, error = figures(type_, report) if report else {}, report.get("message")
         if status is not Status.COMPLETED:
-            figures = {**before, **figures}
-        return figures | ({"error": error} if error and status is Status.FAILED else {})
+            known = {**before, **known}
+        return known | ({"error": error} if error and status is Status.FAILED else {})
 
     def _report(self, run: str) -> Mapping[str, Any]:
         with self._facts.stores() as stores:
@@ -183,23 +174,13 @@ def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
         conf["queues"] = [request.queue]
     if request.type is TaskType.COUNTERS:
         conf["trust_projection"] = params["trustMessageProjection"]
-    return _DUTIES[request.type], conf
-
-
-_FIGURES: Mapping[TaskType, Mapping[str, Any]] = {
-    TaskType.REPUBLISH: {"nbRequeuedMails": 0},
-    TaskType.BLOB_GC: dict.fromkeys(
-        ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount"), 0
-    ),
-    TaskType.COUNTERS: {"processedMailboxes": 0, "failedMailboxes": []},
-}
-"""As they are before the work."""
+    return DUTIES[request.type], conf
 
 
 def _type(name: str, conf: Mapping[str, Any]) -> TaskType | None:
     if name == MAIL_ACTIONS:
         return next((one for one, act in _ACTIONS.items() if act == conf.get("action")), None)
-    return next(one for one, duty in _DUTIES.items() if duty == name)
+    return next(one for one, duty in DUTIES.items() if duty == name)
 
 
 def _status(one: DagRunState) -> Status:
@@ -213,7 +194,6 @@ def _status(one: DagRunState) -> Status:
 
 
 def _about(one: DagRunState, type_: TaskType) -> dict[str, Any]:
-    """What the request said."""
     at = one.ended or one.started or one.queued
     about: dict[str, Any] = {"type": type_.value, "timestamp": instant(at)}
     if "queue" in one.conf:

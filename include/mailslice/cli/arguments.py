@@ -155,9 +155,6 @@ Queue = Annotated[
 Reason = Annotated[str | None, option("--reason TEXT", "Why; kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
-NoUndo = Annotated[
-    bool, typer.Option("--no-undo", help="Keep no copy: what is deleted cannot be brought back.")
-]
 Sender = Annotated[
     str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]

@@ -131,14 +131,12 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _in_an_extra(error: BaseException, argv: Sequence[str]) -> BaseException:
-    """MissingExtra in place of the error of a module that an extra brings."""
     if not isinstance(error, ModuleNotFoundError) or (extra := extra_of(error.name)) is None:
         return error
     return MissingExtra(_command_of(argv), extra, str(error.name))
 
 
 def _command_of(argv: Sequence[str]) -> str:
-    """The command that these words name, without its options and arguments."""
     words: list[str] = []
     command: Any = typer.main.get_command(app)
     for word in argv:
@@ -149,7 +147,6 @@ def _command_of(argv: Sequence[str]) -> str:
 
 
 def _failed(error: BaseException, debug: bool) -> int:
-    """Print an error on stderr; its exit code."""
     if isinstance(error, StdoutClosedError | NoRoomError) or (
         isinstance(error, OSError) and error.errno in FULL
     ):

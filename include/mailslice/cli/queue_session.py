@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mailslice.cli.output import plain
 from mailslice.codec.shown import shown
+from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import system_clock
+from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.errors import BadInput, Refused
-from mailslice.model.settings import load_settings
+from mailslice.model.settings import Settings, load_settings
+from mailslice.stores import Stores
 
 if TYPE_CHECKING:
     from mailslice.admin.mail_queue import MailQueue
-    from mailslice.model.configuration import ViewConfiguration
-    from mailslice.model.settings import Settings
-    from mailslice.stores import Stores
 
 T = TypeVar("T")
 
@@ -39,9 +39,7 @@ class OpenQueue:
 @contextmanager
 def open_stores() -> Iterator[Stores]:
     """The stores of the settings; closed at the end."""
-    from mailslice.stores import open_stores as connect
-
-    with connect(load_settings()) as stores:
+    with Stores(load_settings()) as stores:
         yield stores
 
 
@@ -104,8 +102,6 @@ def record(
     settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object
 ) -> None:
     """Keep who did what and why as a JSON file in `decisions/` of the artifacts; else warn."""
-    from mailslice.maintenance.decision_files import write_decision
-
     write_decision(
         settings,
         system_clock(),

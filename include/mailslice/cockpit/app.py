@@ -6,7 +6,7 @@ Addresses are relative and one level deep, so that the pages work below any path
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,16 +15,15 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
-from mailslice.actions.run import MAIL_ACTIONS
+from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.cockpit import views
 from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import data_docs
 from mailslice.cockpit.facts import FRESH, Facts
 from mailslice.cockpit.mails import MailsFilter, export, mails
 from mailslice.cockpit.rendering import Renderer
-from mailslice.cockpit.rights import Guards, Right, Rights, every_right
+from mailslice.cockpit.rights import Guards, Right, Rights, every_right, refusal
 from mailslice.cockpit.views import TABS
-from mailslice.cockpit.writes import refusal
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, TryAgain
@@ -79,20 +78,9 @@ Text = Annotated[str, Query(max_length=320)]
 Asked = Annotated[dict[str, Any], Body()]
 
 
-def wanted_mails(  # noqa: PLR0917 - the fields of the form
-    sender: Text = "",
-    recipient: Text = "",
-    domain: Text = "",
-    mail: Text = "",
-    older_than: Text = "",
-    state: Text = "",
-    due: Text = "",
-    verdict: Text = "",
-    slice: Text = "",  # noqa: A002 - the name in the address
-) -> MailsFilter:
-    """What the form above the mails says."""
-    texts = (sender, recipient, domain, mail, older_than, state, due, verdict, slice)
-    return MailsFilter(*(text or None for text in texts))
+def wanted_mails(asked: Annotated[MailsFilter, Query()]) -> MailsFilter:
+    """What the form above the mails says: FastAPI reads a model's fields where it stands alone."""
+    return asked
 
 
 Wanted = Annotated[MailsFilter, Depends(wanted_mails)]
@@ -210,7 +198,7 @@ class Pages:
             tabs=TABS,
             problem=self._facts.snapshot().problem,
             refresh=0 if tab in {"mails", "stuck"} else 10,
-            fields=asdict(wanted),
+            fields=wanted.model_dump(),
             verdicts=list(Verdict),
             about={"queue": one.queue, **about},
             whom=whom,
@@ -349,7 +337,6 @@ class Pages:
         return self.render("report.html", view="report", ours=duty is not None, runs=runs)
 
     def _others(self, queue: str) -> list[str]:
-        """The queues that mails of this one can go to."""
         return [one.queue for one in self._facts.snapshot().queues if one.queue != queue]
 
     def explain(self, request: Request, error: Exception) -> Response:

@@ -59,7 +59,7 @@ class Runs:
 class Reports(Stores):
     """Has one report, of every run."""
 
-    report = '{"processedMailboxes": 3, "failures": {"m2": "away", "m1": "away"}}'
+    report = '{"run": "r", "processedMailboxes": 3, "failures": {"m2": "away", "m1": "away"}}'
 
     def existing_runs(self):
         return self
