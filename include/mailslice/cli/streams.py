@@ -9,7 +9,7 @@ import select
 import sys
 import threading
 from contextlib import suppress
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -54,7 +54,7 @@ class _Stoppable(io.RawIOBase):
 class _Stderr(io.FileIO):
     """What finds no room there, or no reader, is dropped: it changes no exit code."""
 
-    def write(self, data: memoryview) -> int:  # type: ignore[override]
+    def write(self, data: Any, /) -> int:
         with suppress(OSError):
             return super().write(data)
         return len(data)
