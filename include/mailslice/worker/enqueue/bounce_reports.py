@@ -58,7 +58,7 @@ class Reporter:
         except (TryAgain, TakenOver, BadSetting):
             raise
         except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
-            extra = {"action": "report_failed", "enqueue_id": str(item.enqueue_id)}
+            extra = about("report_failed", item.enqueue_id)
             text = "no report of %d recipients of %s can be made: %s"
             log.warning(text, len(failures), item.enqueue_id, type(error).__name__, extra=extra)
             log.debug("no report can be made", exc_info=error)  # it may name addresses
