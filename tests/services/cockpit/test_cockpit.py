@@ -28,7 +28,6 @@ from mailslice.model.slices import slice_start
 from mailslice.model.verdicts import Verdict
 from mailslice.stores import open_stores
 from mailslice.stores.own.runs import RunRow
-from mailslice.view import live_rows
 from mailslice.worker.outcome import Retry
 from mailslice.worker.sync_queue import open_queue
 from tests.acceptance.command import Cli
@@ -111,7 +110,7 @@ def test_a_page_that_may_read_no_more_says_so_and_goes_on_where_it_was(cli, clie
         add(cli, f"m{number}")
     for name in ("m0", "m1", "m2", "m3"):
         cli("queue", "delete", "spool", "--name", name, "--yes")
-    monkeypatch.setattr(live_rows, "PageReading", partial(live_rows.PageReading, marks=1))
+    monkeypatch.setattr(mails, "PageReading", partial(mails.PageReading, marks=1))
     address, pages = "/queue?name=spool", []
     while address:
         answer = client.get(address)
@@ -127,7 +126,7 @@ def test_a_page_that_may_read_no_more_says_so_and_goes_on_where_it_was(cli, clie
 def test_a_list_that_finds_nothing_stops_by_itself_and_goes_on_at_a_click(cli, client, monkeypatch):
     for number in range(5):
         add(cli, f"m{number}")
-    monkeypatch.setattr(live_rows, "PageReading", partial(live_rows.PageReading, marks=1))
+    monkeypatch.setattr(mails, "PageReading", partial(mails.PageReading, marks=1))
     answer = client.get(f"/queue?name=spool&sender=nobody@x&rounds={MOST_ROUNDS - 1}").text
     assert "so far; the page looks further" in answer
     further = re.search(r' hx-get="(queue\?name=spool&amp;tab[^"]+)"', answer)[1]
