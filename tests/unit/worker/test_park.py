@@ -191,9 +191,10 @@ async def test_a_full_window_that_is_held_makes_room_though_nothing_gets_through
     monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
     monkeypatch.setattr(preparer, "SECONDS_IN_THE_WAY", 0.5)
     made.error = StoreUnavailable("S3 at x")
+    bad = message("bad")
+    bad.arrived = asyncio.get_running_loop().time()
     tasks = [
-        asyncio.create_task(made.preparer.prepare(made.slots.arrived(message("bad"))))
-        for _ in range(arrived)
+        asyncio.create_task(made.preparer.prepare(made.slots.arrived(bad))) for _ in range(arrived)
     ]
     await asyncio.sleep(0.3)
     assert made.parked == []

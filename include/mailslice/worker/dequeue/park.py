@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
 """Seconds of retries before a message is parked, and between two attempts to park it."""
 SECONDS_IN_THE_WAY = 10.0
-"""Seconds of retries of a message that keeps others out of a full window, if nothing succeeds."""
+"""Seconds for which a message may keep others out of a full window where nothing succeeds."""
 LONGEST_UNACKNOWLEDGED = 240.0
 """Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
 FAULT_ROUNDS = 5
@@ -45,16 +45,12 @@ class RetryPauses:
 
     def __init__(self) -> None:
         self._next = FIRST_PAUSE
-        self._began = asyncio.get_running_loop().time()
+        self._until = asyncio.get_running_loop().time() + RETRY_SECONDS
 
     @property
     def is_over(self) -> bool:
         """Whether it has been tried in place for long enough."""
-        return self.lasted(RETRY_SECONDS)
-
-    def lasted(self, seconds: float) -> bool:
-        """Whether it has been tried in place for so long."""
-        return asyncio.get_running_loop().time() >= self._began + seconds
+        return asyncio.get_running_loop().time() >= self._until
 
     def pause(self) -> float:
         longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)

@@ -92,7 +92,7 @@ class Preparer:
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
                 over = pauses.is_over or is_counted(slot.message)
-                over = over or self._is_in_the_way(pauses, through)
+                over = over or self._is_in_the_way(slot, through)
                 if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
                     return
                 await asyncio.sleep(pauses.pause())
@@ -104,13 +104,14 @@ class Preparer:
         self._waiting += more
         self._context.statistics.waiting += more
 
-    def _is_in_the_way(self, pauses: RetryPauses, through: int) -> bool:
+    def _is_in_the_way(self, slot: Slot, through: int) -> bool:
         """Whether half of the window waits while later messages were prepared, or none can come."""
         if 2 * self._waiting < self._prefetch:
             return False
         in_handlers = sum(one.handed is not None for one in self._state.in_hand.values())
         is_full = len(self._slots) + in_handlers >= self._prefetch
-        return self._rounds.through > through or (is_full and pauses.lasted(SECONDS_IN_THE_WAY))
+        seconds = asyncio.get_running_loop().time() - slot.message.arrived
+        return self._rounds.through > through or (is_full and seconds >= SECONDS_IN_THE_WAY)
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
         """Why it has to wait; None when it is ready or gone."""
