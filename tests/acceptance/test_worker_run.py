@@ -533,6 +533,7 @@ def test_smtp_in_shows_the_failed_enqueues_that_it_still_takes_back(world: World
     assert undoing() == 0
     proxy.cut()
     with smtplib.SMTP("127.0.0.1", port, local_hostname="client.example", timeout=60) as client:
+        client.ehlo()
         client.mail("s@x.example")
         client.rcpt("r@x.example")
         assert client.data(b"Subject: x\r\n\r\nbody\r\n")[0] == 451
