@@ -47,10 +47,7 @@ def instant(value: datetime | int) -> datetime:
 
 
 def to_row(row: ViewRow) -> dict[str, object]:
-    """Column -> driver value, in the order of COLUMNS.
-
-    Timestamps go as integers, which the driver writes unchanged.
-    """
+    """Column -> driver value, in the order of COLUMNS; timestamps as integers."""
     item, mail = row.item, row.item.mail
     return {
         "queuename": row.queue,

@@ -29,10 +29,7 @@ def _itself(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wildcard:
-    """A pattern, compared with the whole of a text. Raises BadInput for one that is too long.
-
-    `ignore_case`: as addresses are compared, letter for letter.
-    """
+    """A pattern for whole texts; `ignore_case` as of addresses. BadInput: it is too long."""
 
     text: str
     ignore_case: bool = False

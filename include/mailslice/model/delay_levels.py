@@ -12,9 +12,7 @@ from datetime import timedelta
 
 _DAY, _HOUR, _QUARTER = 24 * 3600, 3600, 900
 _SHORT = (1, 5, 30, 60, 120, 240, 480, 600, 6 * _HOUR)
-"""With a quarter of an hour and its multiples: the default back-off, and what earlier
-versions had.
-"""
+"""With multiples of a quarter of an hour: the default back-off, and earlier versions' levels."""
 DELAY_LEVELS: tuple[int, ...] = tuple(
     sorted(
         {
@@ -25,8 +23,7 @@ DELAY_LEVELS: tuple[int, ...] = tuple(
         }
     )
 )
-"""Seconds that the delay levels hold a message. A queue's TTL cannot change once it is declared:
-levels may be added, and none may go."""
+"""Seconds. A declared queue's TTL cannot change: levels may be added, and none may go."""
 LONGEST_DELAY = timedelta(days=30)
 LONGEST_WAIT = timedelta(seconds=_QUARTER)
 """A worker holds a copy that is due within this time: half of RabbitMQ's `consumer_timeout`."""
@@ -38,9 +35,7 @@ _SNAP = 0.125
 
 
 def level_for(remaining: timedelta) -> int:
-    """Seconds of the longest level that `remaining` fills, but for `SLACK`; the shortest level for
-    less than that.
-    """
+    """Seconds of the longest level that `remaining` fills, but for SLACK; else of the shortest."""
     seconds = remaining.total_seconds() + SLACK
     return DELAY_LEVELS[max(bisect(DELAY_LEVELS, seconds) - 1, 0)]
 

@@ -18,10 +18,7 @@ _ISO = re.compile(
 
 
 def parse_duration(text: str, option: str = "duration") -> timedelta:
-    """The duration that `text` names; `option` is where it was given and goes into the error.
-
-    Never negative.
-    """
+    """The duration that `text` names, never negative; `option`: where it was given, for errors."""
     stripped = text.strip()
     short = _SHORT.fullmatch(stripped)
     try:

@@ -1,6 +1,4 @@
-"""How long mails take to be handled, as counts in buckets that grow by a fifth: cheap to add to, to
-keep and to sum up. Pure.
-"""
+"""How long mails take, as counts in buckets that grow by a fifth: cheap to sum up. Pure."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ class ProcessingTimes:
         self._total += other.total
 
     def quantile(self, share: float) -> float | None:
-        """Seconds within which that share of the mails was handled, at most a fifth too long; None
-        when nothing was counted.
-        """
+        """Seconds within which that share was handled, a fifth too long at most; None: no count."""
         rank = math.ceil(share * self._total)
         cumulative = 0
         for bucket in sorted(self._counts):

@@ -105,17 +105,12 @@ class Settings(Group):
 
 
 def clone_root() -> Path:
-    """The folder above include/: of an installed package without a clone, one that has no state
-    file.
-    """
+    """The folder above include/; without a clone, one that has no state file."""
     return Path(__file__).resolve().parents[3]
 
 
 def artifacts_of(settings: Settings) -> str:
-    """The artifacts location: the setting, else a state folder, the clone's or the user's.
-
-    Nothing is ever written beside an installed package.
-    """
+    """The artifacts location: the setting, else a state folder; never beside the package."""
     if settings.duty.artifacts:
         return settings.duty.artifacts
     in_clone = Path(__file__).resolve().is_relative_to(clone_root() / "include")
@@ -167,9 +162,8 @@ def groups() -> Mapping[str, type[Group]]:
 def load_settings(
     environ: Mapping[str, str] | None = None, state_file: Path | None = None
 ) -> Settings:
-    """Settings of the environment, or of the state file where it names no store, too.
-
-    `NAME_FILE` names a file that holds the value of NAME, as containers get secrets.
+    """Settings of the environment (NAME, or NAME_FILE: a file with the value), or of the state file
+    where it names no store.
     """
     environ = os.environ if environ is None else environ
     variables_set = _with_files(_own(environ))
@@ -243,9 +237,7 @@ def _with_files(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """NAME=value lines; blank lines and those that start with # are left out, quotes around a value
-    too.
-    """
+    """NAME=value lines, without quotes; blank lines and those that start with # are left out."""
     pairs = (
         line.strip().removeprefix("export ").partition("=")
         for line in path.read_text(encoding="utf-8").splitlines()
@@ -269,9 +261,7 @@ def _sentence(problem: Any, source: str) -> str:
 
 
 def _without_user(value: object) -> object:
-    """What is before an @ may be a user and a password, given to a variable that has no place for
-    them.
-    """
+    """A user and a password may be before an @, in a variable that has no place for them."""
     return "***@" + value.rpartition("@")[2] if isinstance(value, str) and "@" in value else value
 
 

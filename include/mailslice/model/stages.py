@@ -34,14 +34,9 @@ class DeliveryVerdict(StrEnum):
     HANDLE = "handle"
     """Some recipients were not begun, and nobody is in doubt: to them."""
     FAIL = "fail"
-    """Some were being sent to by one who is gone: tell, write `after`, and only then handle those
-    that were not begun, if any.
-    """
+    """Some were being sent to by one who is gone: tell, write `after`, handle the others."""
     COMPLETE = "complete"
-    """Each recipient was served or has failed.
-
-    A mail that never had one is the handler's business.
-    """
+    """Each recipient was served or has failed. (Without any, the handler decides.)"""
     WAIT = "wait"
     """The one who is sending may be alive: look again later."""
 
@@ -134,10 +129,7 @@ def decide(
 def next_attempt(
     record: MailStage, left: Iterable[str], failed: Iterable[str] = (), *, by: str, now: datetime
 ) -> MailStage:
-    """The record with which a retry begins: one attempt more, for those who are `left`.
-
-    Who is neither left nor failed was served.
-    """
+    """The record of a retry: one attempt more, for those `left`. Others were served or failed."""
     left = tuple(dict.fromkeys(left))
     states = {
         recipient: Stage.FAILED if at is Stage.FAILED else Stage.SENT

@@ -35,9 +35,7 @@ Rules = tuple[tuple[str, int], ...]
 
 
 def destination(domain: str) -> str:
-    """The one form under which a domain has its limit and its book: lower case, no dot at the end,
-    A-labels where IDNA has them.
-    """
+    """A domain's one form for limit and book: lower case, no dot at the end, A-labels."""
     plain = domain.lower().removesuffix(".") or domain
     if plain.isascii():
         return plain
@@ -49,10 +47,7 @@ def destination(domain: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What holds for one domain: messages a minute, connections at once (None: no limit).
-
-    `rule` is the pattern that says so, for figures.
-    """
+    """Of one domain: messages a minute, connections at once (None: no limit), by which `rule`."""
 
     rule: str
     per_minute: int | None = None
@@ -79,10 +74,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is known of a destination; times in microseconds since the epoch.
-
-    `turn` counts its changes, 0: nobody wrote one yet.
-    """
+    """What is known of a destination; microseconds since the epoch. `turn` counts its changes."""
 
     turn: int = 0
     next_us: int = 0
@@ -95,11 +87,7 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One mail for the destination.
-
-    `connection` names the connection that it would use; `waited`: it was put off before, and comes
-    back in its turn.
-    """
+    """One mail for the destination, by `connection`. `waited`: put off before, now in its turn."""
 
     connection: str
     waited: bool = False

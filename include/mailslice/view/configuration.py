@@ -66,9 +66,7 @@ class ConfigurationGuard:
         return [events.decode(text) for _, text in self.events()]
 
     def requested(self) -> ViewConfiguration:
-        """The stored configuration with the settings that were given in its place; before the first
-        start, the settings with their defaults.
-        """
+        """The stored configuration with the settings that were given; before it, the settings."""
         return self._over(self.stored())
 
     def recorded_strategy(self) -> BlobStrategy | None:
@@ -102,10 +100,8 @@ class ConfigurationGuard:
         return self._agreed()
 
     def agreed(self) -> ViewConfiguration:
-        """As `ensure`, for those who only look: creates and stores nothing.
-
-        Before the first start it is the settings' configuration. Raises BadSetting for missing
-        tables, ConfigurationDiffers.
+        """As `ensure`, for those who only look: creates nothing, and takes the settings' before the
+        first start. Raises BadSetting for missing tables, ConfigurationDiffers.
         """
         _ = self._tables.existing  # names a keyspace or tables that are missing
         self._refuse_shared_blobs()

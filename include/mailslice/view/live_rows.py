@@ -36,9 +36,7 @@ _ROWS_AT_A_TIME = 1000
 _MILLISECOND = timedelta(milliseconds=1)
 _SETTLED = timedelta(hours=1)
 _WORTH = 1000
-"""Dead rows of a slice from which on remembering pays; below it the slice is read, which sees even
-the latest of late inserts.
-"""
+"""Dead rows of a slice from which remembering pays; below, reading sees late inserts."""
 
 Candidate = tuple[EnqueueId, EnqueuedMails, Partition, datetime]
 """Enqueue id, where its row is, and its enqueued time."""
@@ -48,9 +46,7 @@ Position = tuple[datetime, datetime, EnqueueId]
 
 @dataclass(frozen=True, slots=True)
 class _IdChunk:
-    """Some rows of one partition, from number `first` of `times` on; without `times`, the slice
-    start stands for the enqueued time.
-    """
+    """Rows of a partition, from number `first` of `times` on. Without times: the slice's start."""
 
     table: EnqueuedMails
     partition: Partition
@@ -70,9 +66,7 @@ class _IdChunk:
 _TimedId = tuple[int, bytes, EnqueuedMails, Partition]
 """Enqueued time, milliseconds since the epoch, packed id, and where the row is."""
 _Read = tuple[_IdChunk, bytes]
-"""Rows, and their packed ids, at most IDS_A_REQUEST: most rows are dead, and of those nothing else
-is ever made.
-"""
+"""Rows, and their packed ids, at most IDS_A_REQUEST: most are dead, and need no more."""
 
 
 @dataclass(slots=True)
@@ -115,9 +109,7 @@ class LiveRows:
     queue: QueueName
     shape: Shape
     survivors: Mapping[datetime, Sequence[EnqueueId]] = field(default_factory=dict)
-    """Closed slices of which only these rows are still of interest: the others are known to be
-    dead.
-    """
+    """Closed slices of which only these rows are of interest: the others are dead."""
 
     def partitions(self, now: datetime, buckets: Iterable[int] | None = None) -> list[Partition]:
         """The partitions from browseStart to now and one window on, in order.
@@ -144,10 +136,7 @@ class LiveRows:
         )
 
     def count(self, now: datetime) -> int:
-        """How many rows are live.
-
-        Only ids are read; where both tables exist, V3's live ids are held.
-        """
+        """How many rows are live, by ids alone; where both tables exist, V3's are held."""
         partitions = self.partitions(now)
         *earlier, last = self.tables.existing
         earlier_ids = {
@@ -162,9 +151,7 @@ class LiveRows:
         )
 
     def live_summary(self, now: datetime, most: int) -> LiveSummary | None:
-        """Size and oldest mail, when at most `most` rows, dead ones too, need reading for it; else
-        None, which costs no more.
-        """
+        """Size and oldest mail, when at most `most` rows need reading for it; else None."""
         partitions = self.partitions(now)
         streams = (
             stream
@@ -204,10 +191,7 @@ class LiveRows:
         return LiveSummary(len(live), min(live.values(), default=None))
 
     def slices(self, now: datetime) -> Iterator[SliceCounts]:
-        """Counts of each slice that holds a row, oldest first.
-
-        A row that is cleaned meanwhile may be left out.
-        """
+        """Counts of each slice that holds a row, oldest first. Cleaned meanwhile: maybe not."""
         several = len(self.tables.existing) > 1
         checked = self._checked(self._ordered(self.partitions(now)))
         for start, chunks in groupby(checked, key=lambda read: read[0].partition.slice_start):
@@ -235,9 +219,7 @@ class LiveRows:
         latest: datetime | None = None,
         after: Position | None = None,
     ) -> Iterator[Candidate]:
-        """Unmarked rows behind `after` and up to `latest`, by slice, then enqueued time. See
-        `present`.
-        """
+        """Unmarked rows behind `after`, up to `latest`, by slice, then enqueued time."""
         partitions = self.partitions(now, buckets)
         if after is not None:
             partitions = [one for one in partitions if one.slice_start >= after[0]]
@@ -261,9 +243,7 @@ class LiveRows:
         latest: datetime | None = None,
         after: Position | None = None,
     ) -> Iterator[Candidate]:
-        """As `ids`, but marks are looked up in that order while candidates are drawn, and no more
-        is read than `reading` allows.
-        """
+        """As `ids`, but reads no more than `reading` allows, marks while candidates are drawn."""
         until = math.inf if latest is None else epoch_ms(latest)
         wanted = [
             one

@@ -36,9 +36,8 @@ def partitions_to_read(
     buckets: Collection[int] | None = None,
     scan_from: int = SCAN_FROM,
 ) -> list[Partition]:
-    """Partitions from the slice of `first` (None: the oldest) to that of `last`, in order.
-
-    `buckets`: only these; None: all that the view has, and of scanned keys any.
+    """Partitions from the slice of `first` (None: the oldest) to that of `last`, in order; in
+    `buckets` (None: any).
     """
     last = slice_start(last, shape.window)
     if first is not None:

@@ -23,9 +23,7 @@ NAME = "queue shared"
 """The row of the table `locks` that keeps the answer."""
 VARIABLE = "MAILSLICE_QUEUE_SHARED"
 _RUNNING = timedelta(seconds=150)
-"""A worker that said something so lately may still run: an idle one writes its record once a
-minute.
-"""
+"""A worker that wrote a record so lately may run: an idle one does once a minute."""
 _SHOWN = 3
 
 

@@ -46,10 +46,7 @@ _NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
 
 
 class AsyncBlobStore:
-    """One bucket, for one event loop. Raises StoreUnavailable, or BadSetting for a refused key.
-
-    `open_bucket` gives tests another store of obstore.
-    """
+    """One bucket, for one event loop. Raises StoreUnavailable; BadSetting for a refused key."""
 
     def __init__(
         self, settings: S3Settings, bucket: str, *, open_bucket: OpenBucket | None = None
@@ -232,10 +229,7 @@ class AsyncBlobStore:
 
 
 class OpenBlob:
-    """An object whose size and first bytes, up to 64 KiB, are here.
-
-    The rest is asked for when it is read.
-    """
+    """An object: its size, and its first 64 KiB. The rest is asked for when it is read."""
 
     def __init__(
         self, blobs: AsyncBlobStore, blob_id: BlobId, path: str, first: Buffer, size: int

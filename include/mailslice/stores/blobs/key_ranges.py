@@ -30,9 +30,7 @@ def behind(prefix: str) -> str:
 
 
 def before(key: str) -> str:
-    """A text less than `key` with no key of use between them: what `StartAfter` must be for a page
-    that begins with `key`. `key` is not empty.
-    """
+    """What `StartAfter` is for a page that begins with `key` (not empty): the text before it."""
     head, last = key[:-1], key[-1]
     if last == "\0":
         return head
@@ -58,9 +56,7 @@ def inside(key: str, low: str, high: str) -> bool:
 
 
 def uncovered(ranges: Sequence[KeyRange]) -> int:
-    """How many neighbours do not meet, or ends are missing: 0 when every key is in exactly one
-    range.
-    """
+    """How many neighbours do not meet, or ends are missing. 0: each key is in exactly one range."""
     ordered = sorted(ranges)
     ends = ["", *(high for _, high in ordered)]
     starts = [*(low for low, _ in ordered), ""]

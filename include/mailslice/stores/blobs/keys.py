@@ -45,10 +45,7 @@ def is_impossible(key: str) -> bool:
 
 
 def escape_key(key: str) -> str:
-    """The path of a key in Azure or GCS: segments that obstore cannot express are escaped by `%`.
-
-    No two keys have the same path.
-    """
+    """The path of a key in Azure or GCS, its own: what obstore cannot express is escaped by `%`."""
     if "%" not in key and not needs_boto3(key):
         return key
     return "/".join(

@@ -41,10 +41,7 @@ _BUSY_PAUSE = 0.1
 
 
 def speaks_to(settings: S3Settings) -> bool:
-    """Whether it is S3, the keys are in the settings, and no proxy stands between.
-
-    Keys of the machine are none of this client's.
-    """
+    """Whether it is S3, the keys are in the settings (not the machine's), and no proxy between."""
     if settings.provider is not BlobProvider.S3:
         return False
     endpoint = urlsplit(settings.endpoint)

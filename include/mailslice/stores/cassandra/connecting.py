@@ -46,10 +46,7 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
-    """(host, port) of each contact point; `host:port` and `[v6]:port` override the port setting.
-
-    Raises BadSetting.
-    """
+    """(host, port) of each contact point: `host:port` and `[v6]:port` name theirs. BadSetting."""
     if not settings.contact_points:
         raise BadSetting("MAILSLICE_CASSANDRA_CONTACT_POINTS is empty: at least one host")
     return [_point(text, settings.port) for text in settings.contact_points]

@@ -95,10 +95,7 @@ def replication_of(session: CassandraSession, keyspace: str) -> str | None:
 
 
 def tables_of(session: CassandraSession, keyspace: str) -> set[str]:
-    """The tables of a keyspace, as they are now.
-
-    One that is being made is among them a moment before it can be read (`again`).
-    """
+    """The tables of a keyspace now. One that is being made is there before it can be read."""
     return set(_changed(session, keyspace))
 
 
@@ -109,11 +106,7 @@ def gc_grace_of(session: CassandraSession, keyspace: str) -> dict[str, int]:
 
 
 def create_keyspace(session: CassandraSession, keyspace: str, replication: str) -> None:
-    """Create `keyspace` when missing.
-
-    `replication` empty: one copy on a one-node cluster, BadSetting on a larger one, where nobody
-    should guess.
-    """
+    """Creates `keyspace` when missing. No `replication`: one copy on one node, else BadSetting."""
     if replication_of(session, keyspace) is not None:
         return
     if not replication:
@@ -158,18 +151,14 @@ def create_tables(
 def create_queue_tables(
     session: CassandraSession, table: QueueTable, replication: str = ""
 ) -> tuple[str, ...]:
-    """Create James' keyspace (of the session's settings) and its tables of the queue view, those
-    that are missing; the names of the created tables.
-    """
+    """Creates James' keyspace and its tables of the queue view where missing; the new tables."""
     keyspace = session.settings.keyspace
     create_keyspace(session, keyspace, replication)
     return create_tables(session, keyspace, {name: _TABLES[name] for name in queue_tables(table)})
 
 
 def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
-    """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's own
-    clock.
-    """
+    """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's clock."""
     query = (
         "SELECT table_name, WRITETIME(id), toUnixTimestamp(now()) "
         "FROM system_schema.tables WHERE keyspace_name = ?"
@@ -181,9 +170,7 @@ def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
 
 
 def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[str]) -> None:
-    """Read one token of each, which costs nothing where a table is large: the session waits for a
-    table that the schema shows.
-    """
+    """Reads one token of each, which is cheap: the session waits for a table in the schema."""
     columns = columns_of(session, keyspace.lower()) if names else {}
     for name in names:
         if key := partition_key(columns.get(name, ())):  # another node may not have heard of it

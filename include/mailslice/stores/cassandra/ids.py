@@ -63,9 +63,7 @@ def each_of(packed: bytes) -> frozenset[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class TimedIds:
-    """Rows of (enqueueid, enqueuedtime) of one page: `packed` ids, and the bytes that `time_of`
-    decodes for those rows that matter.
-    """
+    """Rows of (enqueueid, enqueuedtime): `packed` ids, and bytes that `time_of` decodes."""
 
     packed: bytes
     _rows: bytes

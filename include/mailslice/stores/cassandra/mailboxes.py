@@ -100,9 +100,7 @@ class MailboxTables(Table):
         super().__init__(session, session.settings.keyspace, MESSAGE_ID_TABLE)
 
     def require(self, *, truth: bool = True) -> None:
-        """Raises Refused naming the tables or columns that are missing; without `truth`,
-        imapUidTable need not be there.
-        """
+        """Raises Refused naming tables (imapUidTable: with `truth`) or columns that are missing."""
         required = [
             MAILBOX,
             MESSAGE_ID_TABLE,
@@ -141,9 +139,7 @@ class MailboxTables(Table):
 
     @cached_property
     def message_columns(self) -> tuple[str, ...]:
-        """What scans give of a message: message id, mailbox id, uid, modSeq, the flags, and the
-        user flags, where there are any, last.
-        """
+        """What scans give: message id, mailbox id, uid, modSeq, flags; last user flags, if any."""
         user_flags = [USER_FLAGS] if self.has_user_flags else []
         return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *user_flags)
 
@@ -175,9 +171,7 @@ class MailboxTables(Table):
         )
 
     def of_users(self, users: Iterable[str]) -> set[UUID]:
-        """The mailboxes of these users, in any case (James keeps them in lower case): a scan of the
-        table of mailboxes.
-        """
+        """The mailboxes of these users, in any case: a scan of the table of mailboxes."""
         names = {user.lower() for user in users}
         statement = self.prepare_statement(f"SELECT id, mailboxbase FROM {{keyspace}}.{MAILBOX}")
         return {
@@ -192,9 +186,7 @@ class MailboxTables(Table):
         return MODSEQ in tables_of(self._session, self._keyspace)
 
     def given_modseq(self, mailbox: UUID) -> int:
-        """The highest modSeq that James gave out in the mailbox, whether a message has it or not; 0
-        where it is not written, or has no table.
-        """
+        """The highest modSeq that James gave out in the mailbox; 0 where none is written."""
         rows = self._session.execute(self._modseq, [mailbox]) if self.has_modseqs else []
         return int(rows[0][0] or 0) if rows else 0
 
@@ -207,10 +199,7 @@ class MailboxTables(Table):
         return _counters(self._session.execute(self._counters, [mailbox]))
 
     def counters_of_all_replicas(self, mailbox: UUID) -> Counters:
-        """The stored counters as all replicas together know them.
-
-        Raises StoreUnavailable when one is away: only then nothing can come up later.
-        """
+        """The counters as all replicas know them. StoreUnavailable: one is away, and may differ."""
         bound = self._counters.bind([mailbox])
         bound.consistency_level = ConsistencyLevel.ALL
         bound.is_idempotent = False  # no other node could answer for the one that is away
@@ -265,9 +254,7 @@ class MailboxTables(Table):
         return columns_of(self._session, self._keyspace.lower()).get(table, ())
 
     def _written(self, table: str) -> list[str]:
-        """A row with the write times of all its cells that have one: a change may have written any
-        of them alone.
-        """
+        """A row with the write times of all its cells that have one: each may be written alone."""
         timed = [
             f"WRITETIME({column.name})"
             for column in self._schema(table)

@@ -1,7 +1,4 @@
-"""The nodes of the cluster, one by one: what each keeps on disk, and what it compacts now.
-
-Virtual tables speak only of the node that answers.
-"""
+"""The nodes one by one: what each keeps and compacts. Virtual tables speak of who answers."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ _MAX_CLOCK_SKEW = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node, by the address that clients know.
-
-    `asked` False: of another data centre, or away: nobody here can ask it.
-    """
+    """A node, by the address that clients know. `asked` False: away, or of another data centre."""
 
     address: str
     datacenter: str
@@ -37,9 +31,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """What a node has to compact: tasks that run or wait, and whether a garbagecollect is among
-    those that run.
-    """
+    """Tasks that run or wait on a node, and whether a running one is a garbagecollect."""
 
     pending: int
     collecting: bool
@@ -52,11 +44,7 @@ class Nodes:
         self._session = session
 
     def all(self) -> tuple[Node, ...]:
-        """Every node of the cluster, by address.
-
-        A session that has just been opened may not have reached every node yet: a node that is not
-        known to be down is given the time of one request.
-        """
+        """Every node, by address. One that a new session may not have reached yet is waited for."""
         until = time.monotonic() + self._session.settings.timeout.total_seconds()
         while True:
             connected = self._session.connected()
@@ -74,9 +62,7 @@ class Nodes:
         return tuple(sorted(nodes, key=lambda node: node.address))
 
     def disk_mib(self, address: str, keyspace: str, tables: Iterable[str]) -> dict[str, int]:
-        """MiB of each table on the node's disk, rounded up by Cassandra; what is still in memory
-        counts as nothing.
-        """
+        """MiB of each table on the node's disk, rounded up; nothing for what is in memory."""
         rows = self._session.ask(
             self._host(address),
             "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage",

@@ -23,9 +23,7 @@ Asked = TypeVar("Asked", bound=Sequence[object])
 
 @dataclass(frozen=True, slots=True)
 class PackedPage:
-    """So many rows, one after the other; a value is its length (4 bytes, -1 = null) and its bytes,
-    as the native protocol has them.
-    """
+    """So many rows; a value is its length (4 bytes, -1 = null) and its bytes, as on the wire."""
 
     rows: int
     data: bytes

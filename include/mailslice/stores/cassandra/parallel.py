@@ -54,10 +54,7 @@ class Job:
         return True
 
     def takes(self, turn: int) -> bool:
-        """Whether this is the answer that is waited for.
-
-        The driver can give two to one request: a time-out, and late what came after all.
-        """
+        """Whether it is awaited: the driver can give a time-out, and late what came after all."""
         awaited, self._awaited = (
             self._awaited == turn,
             0 if self._awaited == turn else self._awaited,
@@ -65,9 +62,7 @@ class Job:
         return awaited
 
     def retry(self, error: BaseException) -> Any:
-        """The rows of the page that ended with `error`, and of no other: those before it were
-        given. Waits for them; raises when they do not come.
-        """
+        """Waits for the rows of the page that ended with `error`. Raises when they do not come."""
         result = self._retry_page(
             error, self._future, partial(self._send, paging_state=self._state)
         )
@@ -113,9 +108,7 @@ def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterat
 
 
 def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:
-    """Pages in the order of the jobs: the first page of each waits until its turn, further pages
-    are asked for only then.
-    """
+    """Pages in the order of the jobs; beyond its first, a job's are asked for in its turn."""
     waiting = iter(jobs)
     started: deque[tuple[Job, queue.SimpleQueue[Answer]]] = deque()
 

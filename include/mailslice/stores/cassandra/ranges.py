@@ -16,10 +16,8 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 
 def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
-    """At least `least` ranges that tile the ring; none crosses a boundary between nodes, so that
-    each is read from its own replicas.
-
-    Raises Refused for another partitioner than Murmur3Partitioner.
+    """At least `least` ranges that tile the ring, each within one node's. Raises Refused for
+    another partitioner than Murmur3Partitioner.
     """
     metadata = session.cluster.metadata
     if metadata.partitioner and not metadata.partitioner.endswith("Murmur3Partitioner"):
@@ -38,9 +36,7 @@ def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
 
 
 def holes(ranges: Iterable[TokenRange]) -> int:
-    """How often neighbours of these ranges do not meet, or the ring's ends are missing: 0 when they
-    tile it, each token once.
-    """
+    """How often neighbours do not meet, or the ring's ends are missing. 0: they tile it."""
     ordered = sorted(ranges)
     ends = [LOWEST, *(high for _, high in ordered)]
     starts = [*(low for low, _ in ordered), HIGHEST]

@@ -61,9 +61,8 @@ class Repair:
 def table_repairs(
     session: CassandraSession, keyspace: str, tables: Sequence[str]
 ) -> tuple[TableRepair, ...]:
-    """Each of these tables; none where a row has one replica: it has nothing to differ from.
-
-    Raises StoreUnavailable, and BadSetting where the role may not read system_distributed.
+    """Each of these tables; none where a row has one replica. Raises StoreUnavailable, and
+    BadSetting where the role may not read system_distributed.
     """
     nodes = len(session.cluster.metadata.all_hosts())
     if min(copies(replication_of(session, keyspace)), nodes) < 2:

@@ -75,9 +75,7 @@ class CassandraSession:
 
     @property
     def longest_statement(self) -> timedelta:
-        """How long a statement that may be sent twice can be on its way: until it is done, or has
-        failed.
-        """
+        """How long a statement that may be sent twice can take until it is done or has failed."""
         once, several = self.settings.timeout, has_several_nodes(self._cluster)
         return once + timedelta(seconds=PATIENCE_SECONDS) + once if several else once
 
@@ -124,11 +122,7 @@ class CassandraSession:
                 )
 
     def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
-        """All rows; for small answers.
-
-        What may be sent twice is sent again to another coordinator (`coordinator_retry`). Raises
-        StoreUnavailable and others of `error`.
-        """
+        """All rows, of a small answer; asked again of other coordinators. Raises as `error`."""
         return self.begin(statement, params).result()
 
     def begin(self, statement: Statement | str, params: Params = ()) -> Pending:
@@ -139,9 +133,7 @@ class CassandraSession:
             )
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
-        """As `execute`, of this node (one of `cluster.metadata.all_hosts()`) and no other: virtual
-        tables speak of the node that answers.
-        """
+        """As `execute`, of this node alone: virtual tables speak of the node that answers."""
         with self.translating():
             return list(self._session.execute(cql, params or None, host=host))
 
@@ -155,10 +147,7 @@ class CassandraSession:
             yield from rows
 
     def submit(self, statement: Statement, params: Params = ()) -> ResponseFuture:
-        """Send without waiting: for the hot path.
-
-        What its future raises is the driver's; `error` turns it into mailslice's.
-        """
+        """Sends without waiting, for the hot path. The future raises the driver's; see `error`."""
         with self.translating():
             return self._session.execute_async(statement, params or None)
 
@@ -207,9 +196,7 @@ class CassandraSession:
             return self._cluster.connect()
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
-        """Run a writing statement for each of `params`, at most `in_flight` at a time; how many
-        were done. The first error is raised.
-        """
+        """Runs a writing statement for each of `params`; how many. The first error is raised."""
         return sum(1 for _ in self.map(statement, params, in_flight))
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
@@ -246,9 +233,7 @@ class CassandraSession:
         return server_time - (before + (after - before) / 2)
 
     def error(self, error: BaseException) -> BaseException:
-        """The error of mailslice for one of the driver's; the same object when it is none of the
-        driver's.
-        """
+        """The error of mailslice for one of the driver's; the same object for others."""
         return translated(error, self.address)
 
     @contextmanager

@@ -21,10 +21,7 @@ from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts
 
 
 class QueueTables:
-    """The classes of James' tables over one session.
-
-    `written` is the table that new rows go to, by MAILSLICE_QUEUE_TABLE.
-    """
+    """James' tables over one session. `written`: where new rows go (MAILSLICE_QUEUE_TABLE)."""
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
         self._session = session

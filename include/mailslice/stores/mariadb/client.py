@@ -1,7 +1,4 @@
-"""One connection to MariaDB by PyMySQL. For one thread.
-
-Times are UTC, whatever the server's time zone: datetimes come back naive, with microseconds.
-"""
+"""One connection to MariaDB by PyMySQL, for one thread. Times are naive UTC, with microseconds."""
 
 from __future__ import annotations
 
@@ -54,10 +51,7 @@ class MariaDb:
         self._opened = 0.0
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
-        """The rows of one statement that only reads.
-
-        It is asked once more, on a new connection, when the connection was lost.
-        """
+        """The rows of a statement that only reads: asked again when the connection was lost."""
         was_open = self._is_open()
         try:
             return list(self._do(sql, params)[1])
@@ -73,9 +67,8 @@ class MariaDb:
 
     @contextmanager
     def transaction(self) -> Iterator[MariaDbTransaction]:
-        """READ COMMITTED; a commit at the end, a rollback when anything raises.
-
-        StoreUnavailable may come from the commit itself: then nobody knows whether it was done.
+        """READ COMMITTED; a commit at the end, a rollback when anything raises. A commit that
+        raises StoreUnavailable may be done.
         """
         self._begin()
         try:

@@ -43,10 +43,7 @@ _KINDS: tuple[tuple[set[int], type[MailsliceError], str], ...] = (
 
 
 def translated(error: BaseException, server: str, setting: str) -> BaseException:
-    """The error of mailslice for one of PyMySQL or a socket; another error as it is.
-
-    `server` is user@host:port, `setting` the variable that names it.
-    """
+    """Our error for PyMySQL's or a socket's, of `server` (user@host:port) named by `setting`."""
     words = f"MariaDB {server} ({setting}): {_text(error)}"
     if isinstance(error, ssl.SSLError) or "[SSL" in str(error):
         return BadSetting(f"{words}: TLS failed, see MAILSLICE_POSTAL_TLS_*")

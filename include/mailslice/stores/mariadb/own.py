@@ -78,10 +78,7 @@ class OwnDatabase:
         return OwnRecords(lambda shape: MariaDbRecords(self, shape))
 
     def prune(self) -> int:
-        """Delete rows whose end is over, 20,000 of a table at most; how many.
-
-        Rows without an end, such as those of the quarantine, stay.
-        """
+        """Deletes rows whose end is over, 20,000 of a table at most; how many. Others stay."""
         return sum(_pruned(MariaDbRecords(self, shape)) for shape in SHAPES)
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
@@ -257,10 +254,7 @@ class MariaDbRecords:
 
 
 def own_url(settings: Settings) -> tuple[MariaDbUrl, str]:
-    """The database of the own tables, and the variable that names its server.
-
-    Raises BadSetting where no variable does.
-    """
+    """The own tables' database, and the variable that names its server. BadSetting: none does."""
     if settings.own.url is not None:
         return MariaDbUrl.parse(settings.own.url.get_secret_value()), "MAILSLICE_OWN_URL"
     if settings.postal.url is None:

@@ -6,10 +6,7 @@ from mailslice.stores.mariadb.client import MariaDb
 
 
 def missing_on_database(db: MariaDb, database: str) -> list[str] | None:
-    """Rights that mailslice's own tables need in a database and the user lacks; it need not exist.
-
-    None where a role may give them.
-    """
+    """Rights that the own tables need and the user lacks; None where a role may give them."""
     own = "REPLACE(grantee, '''', '') = CURRENT_USER()"
     held = {
         str(privilege)

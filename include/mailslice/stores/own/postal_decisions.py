@@ -12,9 +12,7 @@ from mailslice.stores.own.records import Records, TableShape
 
 @dataclass(frozen=True, slots=True)
 class PostalDecision:
-    """One decision. `age`: how long the row was locked; `verdict`: its state; `action`: what was
-    done; `log_id`: its name in Postal's deliveries.
-    """
+    """A decision on a row locked for `age`: state `verdict`; `log_id`: its name in deliveries."""
 
     server: int
     message: int

@@ -1,7 +1,4 @@
-"""postal_quarantine: messages of a Postal that were closed, or are being closed or released.
-
-A row a message, with a new version at each write: of two who act on it one is refused.
-"""
+"""postal_quarantine: closed messages of a Postal. A write's version refuses another's."""
 
 from __future__ import annotations
 

@@ -28,10 +28,7 @@ RUNS = TableShape(
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as the ledger has it.
-
-    `report` is the whole report as JSON, `dag_run` Airflow's run id.
-    """
+    """A run in the ledger. `report`: the whole report as JSON; `dag_run`: Airflow's run id."""
 
     run: str
     duty: str
@@ -79,9 +76,7 @@ class Runs:
     def newest(
         self, each: int, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
     ) -> Iterable[Sequence[RunRow]]:
-        """The newest rows of each of these duties and queues that has any, at most so many of
-        each, newest first; without duties of all that there are.
-        """
+        """The newest rows, at most so many `each`, of these duties and queues, or of all."""
         partitions: Iterable[Values] = (
             self._records.partitions()
             if duties is None

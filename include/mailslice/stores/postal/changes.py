@@ -55,9 +55,7 @@ class MessageChanged(MailsliceError):
 
 
 class RecordRefused(MailsliceError):
-    """The server's database takes no record: a right or a table is missing, or its MariaDB is away.
-    Nothing was changed.
-    """
+    """The server's database takes no record (right, table, or it is away). Nothing was changed."""
 
 
 class RecordMissing(TryAgain):
@@ -95,9 +93,8 @@ class PostalRecord:
 
 
 class PostalChanges:
-    """The writing transactions. `newest` is the id of the newest delivery record that was read.
-
-    A record that came later ends a change by MessageChanged: whoever decided knew less than Postal.
+    """The writing transactions. `newest`: id of the newest delivery record that was read. A later
+    one ends a change by MessageChanged.
     """
 
     def __init__(
@@ -112,16 +109,11 @@ class PostalChanges:
         self._answered(lambda: self._both(self._delete, row, record, newest, row_first=True))
 
     def fail(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
-        """The same for a message without content, of which nothing is kept.
-
-        On two servers the record commits first: with it the row is answered, and only deleted then.
-        """
+        """As `close`, of a message without content. On two servers the record commits first."""
         self._answered(lambda: self._both(self._delete, row, record, newest, row_first=False))
 
     def retry(self, row: QueuedMessage, record: PostalRecord | None, newest: int) -> None:
-        """Give the lock back as retry_later does. On two servers the record commits first: with it
-        the row is deferred, and needs no second one.
-        """
+        """Gives the lock back as retry_later; on two servers the record commits first: deferred."""
         self._answered(lambda: self._both(self._unlock, row, record, newest, row_first=False))
 
     def remove(self, row: QueuedMessage) -> None:
@@ -137,9 +129,7 @@ class PostalChanges:
         crash.point("postal:committed")
 
     def record(self, server: int, message: int, record: PostalRecord) -> None:
-        """The record alone, of a row that was taken already. Raises MessageChanged when the message
-        is gone.
-        """
+        """The record alone, of a row that was taken. MessageChanged: the message is gone."""
 
         def alone() -> None:
             with self._postal.messages.transaction() as transaction:
@@ -152,15 +142,11 @@ class PostalChanges:
         return self._answered(lambda: self._requeue(row))
 
     def cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
-        """End a hold as Postal's Cancel does. False: the message is not held any more, or has a
-        record that is newer than `newest`.
-        """
+        """Ends a hold as Postal's Cancel. False: not held, or a record is newer than `newest`."""
         return self._answered(lambda: self._cancel_hold(server, message, record, newest))
 
     def is_there(self, row: QueuedMessage) -> bool:
-        """Whether the row is as it was read. It waits for a transaction of ours that a server may
-        still be about to commit.
-        """
+        """Whether the row is as it was read; waits for a transaction that may yet commit."""
         where, values = _as_read(row)
         with self._postal.main.transaction() as transaction:
             sql = f"SELECT id FROM {self._queue}{where} FOR UPDATE"
@@ -303,9 +289,7 @@ class PostalChanges:
         return quoted(self._postal.database_of(server), name)
 
     def _answered(self, change: Callable[[], T]) -> T:
-        """Waits for the queue row are 3 s each; who has it waits for nobody. The pauses keep two of
-        us from meeting again.
-        """
+        """Waits for the queue row are 3 s each; pauses keep two of us from meeting again."""
         for _ in range(TRIES - 1):
             try:
                 return change()

@@ -22,9 +22,8 @@ _HAS_HEADER = " OR ".join(
     "COLLATE latin1_bin) > 0"
     for _ in range(3)
 )
-"""Whether a header block has a line of Postal's own, in any letters.
-
-A blank before the colon counts, too: who is in doubt says that it is there. latin1 takes any bytes.
+"""Whether a header block has a line of Postal's own, in any case, in any bytes (latin1). A blank
+before the colon counts, too: in doubt it is there.
 """
 _LINES = tuple(f"{_HEADER}{end}" for end in (":", " ", "\t"))
 
@@ -87,10 +86,7 @@ class ServerMessages:
         return dict(records)
 
     def has_own_header(self, rows: Iterable[PostalMessage]) -> dict[int, bool]:
-        """Whether the raw headers have a line X-Postal-MsgID, by message.
-
-        Messages whose content is gone are absent: no raw table, or not all of their rows in it.
-        """
+        """Whether raw headers have X-Postal-MsgID, by message; absent where content is gone."""
         by_table: defaultdict[str, list[PostalMessage]] = defaultdict(list)
         for row in rows:
             if row.raw_table is not None and row.raw_headers_id is not None:
@@ -113,10 +109,7 @@ class ServerMessages:
         return bytes(parts[row.raw_headers_id] + b"\r\n\r\n" + body)
 
     def sending_times(self, newest: int) -> Counter[Decimal]:
-        """How long sendings took, in seconds, of the newest `newest` delivery records by id.
-
-        Records without a time measured nothing.
-        """
+        """Seconds that sendings took, of the `newest` delivery records by id that measured it."""
         times: Counter[Decimal] = Counter()
         last, left = 2**63 - 1, newest
         while left > 0:

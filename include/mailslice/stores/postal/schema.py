@@ -81,10 +81,7 @@ def check_main(db: MariaDb) -> None:
 
 
 def check_messages(db: MariaDb, database: str) -> None:
-    """As `check_main`, of one message database.
-
-    A missing table is NoSuchObject: somebody may be restoring it. A missing column is not.
-    """
+    """As `check_main`, of a message database. NoSuchObject: a table is missing, as in a restore."""
     if _is_complete(db, MESSAGES, database):
         return
     missing = [*_missing(db, MESSAGES, database)]

@@ -182,10 +182,7 @@ class Checkout:
         return max(least, min(largest, content * self._received // max(1, self._bytes)))
 
     def _next_window(self) -> None:
-        """Replace the consumer, which has all that it may be given; nothing is on its way.
-
-        The channel keeps what is checked out.
-        """
+        """Replaces the consumer, which was given its window. The channel keeps the messages."""
         self._channel.basic_cancel(self._consumer)
         self._first_tag, self._unsettled = self._received + 1, 0
         try:

@@ -1,6 +1,4 @@
-"""Deliveries of one RabbitMQ queue, on a connection of their own that is opened anew, with back-off
-and jitter, whenever it is lost.
-"""
+"""Deliveries of a RabbitMQ queue, on a connection of their own, reopened when it is lost."""
 
 from __future__ import annotations
 
@@ -25,17 +23,12 @@ log = logging.getLogger(__name__)
 _COPIES = frozenset({HEADER_PARKED, HEADER_RENEWED})
 """Headers of copies that took the place of a message: one may be under way beside them."""
 LONGEST_PAUSE = 5.0
-"""Seconds between two attempts to connect: a broker that is back is not to be without its consumers
-for longer.
-"""
+"""Seconds between two attempts to connect: a broker that is back soon has its consumers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """One delivery.
-
-    It keeps the link it came by: a tag means nothing, or a stranger, on another channel.
-    """
+    """One delivery, and the link it came by: its tag means nothing, or another, elsewhere."""
 
     link: Link
     tag: int
@@ -47,9 +40,7 @@ class Message:
     """By the loop's clock, seconds."""
 
     def ack(self) -> bool:
-        """Acknowledges; False when the link is gone, and the broker will hand the message out
-        again.
-        """
+        """Acknowledges. False: the link is gone, and the broker hands the message out again."""
         return self._settle(lambda: self.link.channel.basic_ack(self.tag))
 
     def give_back(self) -> bool:

@@ -60,10 +60,7 @@ class QueueLimit:
 
 
 def queue_limits(management: Management) -> list[QueueLimit]:
-    """The limits of all queues of James' mail queues and of mailslice, by name.
-
-    Raises StoreUnavailable.
-    """
+    """The limits of all queues of James and mailslice, by name. Raises StoreUnavailable."""
     return _Vhost(management).limits()
 
 

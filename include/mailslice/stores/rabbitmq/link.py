@@ -26,10 +26,8 @@ _LAST_WAIT = 2.0
 
 
 class Link:
-    """An open connection and its channel.
-
-    `lost` is done, with the reason, when either is gone; `blocked` says why the broker takes no
-    publishes now.
+    """An open connection and its channel. `lost`: done, with the reason, when either is gone;
+    `blocked`: why the broker takes no publishes.
     """
 
     def __init__(
@@ -73,10 +71,7 @@ class Link:
         return bool(self.channel.is_open and not self.lost.done())
 
     async def call(self, method: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
-        """A method of the channel that answers by `callback=`, awaited.
-
-        Raises StoreUnavailable when the link is lost meanwhile, or time is up.
-        """
+        """A channel's method that answers by `callback=`, awaited. Raises StoreUnavailable."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             method(*args, callback=lambda frame: _set_result(answered, frame), **kwargs)
@@ -110,9 +105,7 @@ class Link:
         _abandon(self.connection)
 
     def fail(self, why: MailsliceError) -> None:
-        """The other side is gone, though nothing says so: the link is lost now, and no goodbye is
-        waited for.
-        """
+        """The other side is gone unsaid: the link is lost now, and no goodbye is waited for."""
         _set_result(self.lost, why)
         self._abort()
 
@@ -126,9 +119,8 @@ class Link:
             await asyncio.sleep(0 if spin < _SPINS else 0.001)
 
     async def close(self) -> None:
-        """Closes the connection; what was not acknowledged goes back to the broker.
-
-        A broker that does not answer is not waited for. May be called twice.
+        """Closes, without waiting for a silent broker; it gets back what was not acknowledged. May
+        be called twice.
         """
         _abandon(self.connection)
         if not self.lost.done():

@@ -24,9 +24,7 @@ from mailslice.stores.tls import client_tls
 
 _URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
 NO_LIMIT = 1_000_000_000
-"""A delivery limit that no message comes to, for every version: before RabbitMQ 4 -1 means that
-the first return drops a message.
-"""
+"""A delivery limit that no message reaches. (-1, before RabbitMQ 4: the first return drops it.)"""
 _DEFAULT_LIMIT = 20
 
 
@@ -46,10 +44,7 @@ class Depth:
 
 
 class Management:
-    """A client of the management API, for the vhost of the AMQP URL.
-
-    Safe to share between threads. `pool` makes the requests in place of the client's own.
-    """
+    """A client of the management API, for the vhost of the AMQP URL and any thread."""
 
     def __init__(self, settings: RabbitSettings, pool: urllib3.PoolManager | None = None) -> None:
         self._address = broker_address(settings)
@@ -151,9 +146,7 @@ class Management:
         )
 
     def dead_letter_queues(self) -> list[QueueName]:
-        """The mail queues that have a dead letter queue, sorted: it may have outlived its work
-        queue.
-        """
+        """Mail queues with a dead letter queue, sorted; some may have no work queue any more."""
         prefix = RabbitNames(QueueName("")).dead_letter_queue
         return sorted(map(QueueName, self._names("queues", prefix)))
 

@@ -29,9 +29,7 @@ from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, me
 from mailslice.stores.rabbitmq.link import Link
 
 LONGEST_PAUSE = 3.0
-"""Seconds between two attempts to connect: shorter than a publish waits, so that it fails with the
-reason.
-"""
+"""Seconds between two attempts to connect: less than a publish waits, so that it says why."""
 _RECHECK_SECONDS = 1.0
 """Seconds for confirms that have come and were not read, because this process stood still."""
 
@@ -115,10 +113,7 @@ class Publisher:
         crash.point("publish:confirmed")
 
     def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
-        """Why a publish was not confirmed in time.
-
-        `confirms`: how many there had been when it began, on the link that there was `before`.
-        """
+        """Why it was not confirmed in time; the confirms and the link when it began."""
         link = self._open_link
         if link is None:
             unknown = f"{self._broker} does not answer within {self._seconds:g} s"
@@ -225,9 +220,7 @@ class Publisher:
                 pending.confirmed.set_result(None)
 
     def _returned(self, _channel: object, method: Any, _properties: object, body: bytes) -> None:
-        """A return names no delivery tag, and comes before the confirm: it is matched by exchange
-        and body, which holds the enqueue id.
-        """
+        """A return names no delivery tag: it is matched by exchange and body (enqueue id)."""
         for pending in self._pending.values():
             if pending.exchange == method.exchange and pending.body == body:
                 pending.returned = f"{method.reply_code} {method.reply_text}"

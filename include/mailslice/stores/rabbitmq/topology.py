@@ -123,9 +123,7 @@ class Topology:
         made.queue(names.dead_letter_queue, arguments, names.dead_letter_exchange)
 
     def declare_delays(self, queue: QueueName, levels: Iterable[int]) -> None:
-        """What is mailslice's own: the hop exchange and queue, those delay levels, and the park
-        queue.
-        """
+        """What is mailslice's: hop exchange and queue, those delay levels, the park queue."""
         names = RabbitNames(queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
@@ -153,9 +151,7 @@ class Topology:
         return self.management.mail_queues()
 
     def check(self, queue: QueueName) -> None:
-        """Raises TopologyDiffers, naming both, when the work queue has other arguments than the
-        settings ask for.
-        """
+        """Raises TopologyDiffers where the work queue has other arguments than the settings."""
         names = RabbitNames(queue)
         stored = self.management.arguments(names.work_queue)
         expected = work_queue_arguments(names, self._settings.queue)
@@ -170,17 +166,11 @@ class Topology:
             )
 
     def delivery_limits(self) -> list[QueueLimit]:
-        """How often a message of each queue of James and mailslice may return, and what then.
-
-        Raises StoreUnavailable.
-        """
+        """How often messages of each queue may return, and what then. Raises StoreUnavailable."""
         return queue_limits(self.management)
 
     def unsafe_queues(self) -> list[str]:
-        """The queues of the vhost in which RabbitMQ may lose a mail, a sentence each.
-
-        Raises StoreUnavailable.
-        """
+        """Queues in which RabbitMQ may lose a mail, a sentence each. Raises StoreUnavailable."""
         dropping = [
             limit.sentence for limit in self.delivery_limits() if limit.at_limit is AtLimit.DROPPED
         ]
@@ -217,9 +207,7 @@ def _unsafe(queue: Mapping[str, Any], expected: str) -> str | None:
 
 
 def _comparable(arguments: Arguments) -> dict[str, Any]:
-    """Explicit `x-queue-type: classic` equals absent. How a classic queue keeps its messages
-    changes nothing for who uses it: James 3.9 declares version 2, earlier ones none.
-    """
+    """Without what changes nothing for users: an explicit type `classic`, and the queue version."""
     return {
         name: value
         for name, value in arguments.items()
@@ -232,10 +220,7 @@ def _shown(arguments: Arguments) -> str:
 
 
 class _Missing:
-    """Declares what a passive declare does not find.
-
-    RabbitMQ closes the channel on a miss, so each try has its own.
-    """
+    """Declares what a passive declare misses, each on a channel of its own: a miss closes it."""
 
     def __init__(self, connection: BlockingConnection) -> None:
         self._connection = connection
@@ -253,10 +238,7 @@ class _Missing:
             )
 
     def queue(self, name: str, arguments: dict[str, Any], exchange: str | None) -> None:
-        """The queue, bound to `exchange` with James' routing key.
-
-        Bound also when the queue was there: a declaration may have died half way.
-        """
+        """The queue, bound to `exchange` also when it was there: a declaration may have died."""
         if not self.has_queue(name):
             self._do(lambda channel: channel.queue_declare(name, durable=True, arguments=arguments))
         if exchange is not None:

@@ -13,10 +13,7 @@ from mailslice.stores.own.codec import RowCodec
 
 @dataclass(frozen=True, slots=True)
 class CounterClaim:
-    """The one update that a run may send to a mailbox's counters: what was stored, what is added.
-
-    `outcome` None: nobody wrote how it ended.
-    """
+    """The one update that a run may send to a mailbox's counters. `outcome` None: not known."""
 
     run: str
     claimed_at: datetime

@@ -60,10 +60,7 @@ class DelayedMail:
 
 @dataclass(frozen=True, slots=True)
 class DelayState:
-    """What is known of the attempts at a mail that was delayed once.
-
-    `due` is None when it waits for no time any more.
-    """
+    """Attempts at a mail that was delayed once. `due` None: it waits for no time any more."""
 
     due: datetime | None
     failures: int
@@ -80,10 +77,7 @@ _KEY = f"{_PARTITION} AND enqueueid = ?"
 
 
 class DelayedMails(OwnTable):
-    """The table of delayed mails.
-
-    Futures are the driver's: `row` reads what `read_future` gives.
-    """
+    """The table. Futures are the driver's: `row` reads what `read_future` gives."""
 
     TABLE = "delayed_mails"
     ON_EVENT_LOOP = ("_read", "_write", "_close")

@@ -1,7 +1,4 @@
-"""deletions: what people deleted from queues and may take back, a row a batch of mails.
-
-The mails of a batch, and their content, are in mailslice's own bucket (`admin.deletions`).
-"""
+"""deletions: batches of mails that people deleted and may take back (`admin.deletions`)."""
 
 from __future__ import annotations
 

@@ -139,10 +139,7 @@ class QuarantineTable(OwnTable):
         return _as_stored(mail)
 
     def list(self, queue: QueueName, *, serial: bool = False) -> Iterator[QuarantinedMail]:
-        """All rows of the queue, by enqueue id, a page at a time.
-
-        `serial` before something is decided: a write that was not answered shows.
-        """
+        """The queue's rows, by enqueue id. `serial`, to decide by them: unanswered writes show."""
         statement = self._list_serial if serial else self._list
         return map(_record, self._session.stream(statement, [queue]))
 
@@ -176,9 +173,7 @@ class QuarantineTable(OwnTable):
 
 
 class MovingMails(QuarantineTable):
-    """moving_mails: as quarantine, for mails on their way to another queue. They may be many, and
-    their rows go when they are there: so a queue has many partitions.
-    """
+    """moving_mails: as quarantine, in many partitions, for the many mails between two queues."""
 
     TABLE = "moving_mails"
     PARTITIONS = 64

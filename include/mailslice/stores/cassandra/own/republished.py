@@ -31,10 +31,7 @@ class PublishState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Republished:
-    """The newest decision on a mail.
-
-    `decision` names this very attempt, `run` the run it belongs to.
-    """
+    """The newest decision on a mail. `decision` names this very attempt, `run` its run."""
 
     enqueue_id: EnqueueId
     decision: str
@@ -69,10 +66,7 @@ class RepublishedMails(OwnTable):
     def claim(
         self, queue: QueueName, requested: Republished, instead_of: str, ttl: timedelta
     ) -> Republished:
-        """Take the mail for `requested`, in place of the decision `instead_of` (empty: of none).
-
-        The decision that stands now: `requested` when it was taken.
-        """
+        """Takes the mail for `requested` instead of a decision (empty: none); what stands now."""
         if instead_of:
             taken = self._put(queue, requested, instead_of, ttl)
         else:

@@ -62,10 +62,7 @@ class OwnTable(Table):
 
     @classmethod
     def existing(cls, session: CassandraSession, settings: Settings) -> Self | None:
-        """One table alone, or None where it was never needed: who only reads creates nothing.
-
-        The schema is asked until the table is there, and then no more by this session.
-        """
+        """One table alone, or None where it was never needed. Asked until it is there."""
         keyspace = settings.own.keyspace
         key = (keyspace, cls.TABLE)
         known: Self | None = session.own_tables.get(key)

@@ -94,9 +94,7 @@ class UndeletedMails(OwnTable):
         changes: Sequence[tuple[UndeletedMail, UndeletedMail]],
         ttl: timedelta,
     ) -> bool:
-        """Write each second one in the place of its first; False: another was faster with one of
-        them, and not all are written.
-        """
+        """Writes each second one in place of its first. False: not all, as another was faster."""
         before = {one.enqueue_id: (one, after) for one, after in changes}
         params: dict[int, list[list[object]]] = {}
         for part, ids in _by_part(before).items():
