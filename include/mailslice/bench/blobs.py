@@ -131,8 +131,8 @@ def _remove(stores: Stores, keys: list[BlobId]) -> None:
     """By name: to list it all costs more than the runs, on a server that keeps files."""
     with KeptBlobs(stores.settings) as trash:
         for folder in list(trash.folders()):
-            trash.own.delete([BlobId(f"{folder}{key}") for key in keys[::_ORPHAN_ONE_IN]])
-        trash.james.delete([key for number, key in enumerate(keys) if number % _ORPHAN_ONE_IN])
+            trash.own.delete_many([BlobId(f"{folder}{key}") for key in keys[::_ORPHAN_ONE_IN]])
+        trash.james.delete_many([key for number, key in enumerate(keys) if number % _ORPHAN_ONE_IN])
 
 
 async def _put(stores: Stores, keys: list[BlobId]) -> None:
@@ -158,7 +158,7 @@ def _limits(stores: Stores) -> dict[str, int]:
         work: dict[str, Callable[[], object]] = {
             "copies": lambda: own.copies(stores.blobs.bucket, {key: key for key in keys}),
             "heads": lambda: own.heads(keys),
-            "deletes": lambda: own.delete(keys),
+            "deletes": lambda: own.delete_many(keys),
         }
         limits = {f"{name}_per_second": round(_LIMIT / timed(ask)[1]) for name, ask in work.items()}
         stores.blobs.delete_many(keys)

@@ -109,9 +109,10 @@ def _shaped(
     shaped, stream = Shaped(), iter(rows)
     table = DelayedMails.existing(stores.cassandra, stores.settings)
     while chunk := list(islice(stream, _AT_ONCE)):
-        delayed = {} if table is None else table.throttled(queue, [row.enqueue_id for row in chunk])
+        delayed = {} if table is None else table.states(queue, [row.enqueue_id for row in chunk])
         for row in chunk:
-            shaped.add(row, now, delayed.get(row.enqueue_id), limits)
+            state = delayed.get(row.enqueue_id)
+            shaped.add(row, now, state.throttled if state and state.due else None, limits)
     return shaped
 
 

@@ -75,25 +75,8 @@ def to_row(row: ViewRow) -> dict[str, object]:
 def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
     """The row, read as a mapping or as a tuple in the order of COLUMNS. Nulls may be anywhere."""
     values: Any = [row[column] for column in COLUMNS] if isinstance(row, Mapping) else row
-    (
-        queue,
-        start,
-        bucket,
-        enqueue_id,
-        attributes,
-        body,
-        enqueued,
-        error,
-        header,
-        updated,
-        name,
-        specific,
-        recipients,
-        addr,
-        host,
-        sender,
-        state,
-    ) = values
+    queue, start, bucket, enqueue_id, attributes, body, enqueued, error, header, *rest = values
+    updated, name, specific, recipients, addr, host, sender, state = rest
     mail = Mail(
         name=name or "",
         sender=sender,

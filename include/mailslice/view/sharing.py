@@ -118,10 +118,10 @@ def dissenters(
 
 
 def _first(stores: Stores) -> bool:
-    from mailslice.stores.cassandra.own.records import created_records
+    from mailslice.stores.cassandra.own.records import RECORDS
     from mailslice.stores.own.locks import LOCKS, Locks
 
-    table = Locks(created_records(stores.cassandra, stores.settings, LOCKS))
+    table = Locks(RECORDS[LOCKS.name].created(stores.cassandra, stores.settings))
     return table.first(NAME, _text(False)) == _text(True)
 
 

@@ -133,16 +133,10 @@ class S3BlobStore(BlobStore):
         with self._translated():
             self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content)
 
-    def get(self, blob_id: BlobId) -> bytes:
-        """The object's bytes.
-
-        Raises ContentMissing when the bucket exists and the object does not.
-        """
-        return b"".join(self.pieces(blob_id))
-
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
         """The object's bytes, a mebibyte at a time; asked for at the first one. Raises as `get`."""
-        self._refuse_impossible(blob_id)
+        if is_impossible(blob_id) and not self.exists(blob_id):
+            raise missing_content(self.settings, self.bucket, blob_id)
         with self._translated(blob_id):
             body = self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"]
             yield from body.iter_chunks(PIECE)
@@ -288,13 +282,6 @@ class S3BlobStore(BlobStore):
 
         return self._ask(known)
 
-    def _refuse_impossible(self, blob_id: BlobId) -> None:
-        if is_impossible(blob_id) and not self.exists(blob_id):
-            raise self._missing(blob_id)
-
-    def _missing(self, blob_id: BlobId) -> MailsliceError:
-        return missing_content(self.settings, self.bucket, blob_id)
-
     @contextmanager
     def _translated(self, blob_id: BlobId | None = None) -> Iterator[None]:
         try:
@@ -317,7 +304,7 @@ class S3BlobStore(BlobStore):
             if blob_id is not None and (
                 code == "NoSuchKey" or (_cannot_exist(error, blob_id) and not self.exists(blob_id))
             ):
-                return self._missing(blob_id)
+                return missing_content(self.settings, self.bucket, blob_id)
         return StoreUnavailable(
             f"{service(self.settings)}, bucket {self.bucket!r}: {' '.join(str(error).split())}"
         )

@@ -146,20 +146,16 @@ class BlobStore(ABC):
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
         """Pages of the range, one at least, each with whether there may be another one."""
 
-    def delete_many(self, blob_ids: Iterable[BlobId]) -> Sequence[BlobId]:
-        """Deletes 1,000 keys a request; the keys that the store could not. Missing: deleted."""
-        return list(self.delete(blob_ids))
-
-    def delete(self, keys: Iterable[BlobId]) -> dict[BlobId, str]:
-        """As `delete_many`: those that the store could not delete, with the reason."""
+    def delete_many(self, blob_ids: Iterable[BlobId]) -> dict[BlobId, str]:
+        """Deletes 1,000 keys a request; those that failed, and why. A missing one is deleted."""
         failed: dict[BlobId, str] = {}
-        for batch in batches(keys, KEYS_A_DELETE):
+        for batch in batches(blob_ids, KEYS_A_DELETE):
             failed |= self._delete(batch)
         return failed
 
     @abstractmethod
     def _delete(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
-        """As `delete`, of at most 1,000 keys."""
+        """As `delete_many`, of at most 1,000 keys."""
 
     def _take(self, count: int = 1) -> None:
         if self._turns is not None:

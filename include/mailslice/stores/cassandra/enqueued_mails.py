@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, TimedIds
 from mailslice.stores.cassandra.packed import PackedPage
+from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST, split
 from mailslice.stores.cassandra.session import CassandraSession, Params, Pending, Row
 from mailslice.stores.cassandra.table import Statement, Table, assignments, insert, select
 
@@ -30,7 +31,6 @@ _KEY_COLUMNS = 4
 _WRITTEN = "WRITETIME(enqueuedtime)"
 _ROW_ID = ("enqueueid", "enqueuedtime", _WRITTEN)
 _TOKEN = "token(queuename, timerangestart, bucketid)"  # noqa: S105 - of the partitioner
-_RING = 2**63
 _RANGES = 16
 
 Page = TypeVar("Page")
@@ -225,7 +225,9 @@ class EnqueuedMails(Table):
 
     def partitions(self, queue: QueueName) -> Iterator[Partition]:
         """Every partition of the queue, in no order: a scan of all partition keys of the table."""
-        for _, rows in self._session.map(self._partitions, _token_ranges(), in_flight=4):
+        # No key has the least token: the open bound loses none.
+        ring = split(LOWEST, HIGHEST, _RANGES)
+        for _, rows in self._session.map(self._partitions, ring, in_flight=4):
             for name, start, bucket in rows:
                 if name == queue:
                     yield Partition(instant(start), bucket)
@@ -290,9 +292,3 @@ def _written_row(row: Row) -> WrittenRow:
 
 def _key(queue: QueueName, partition: Partition) -> Sequence[object]:
     return [queue, epoch_ms(partition.slice_start), partition.bucket]
-
-
-def _token_ranges() -> Iterator[Params]:
-    """The ring of Murmur3 in equal parts. No key has the least token: the open bound loses none."""
-    edges = [-_RING + part * (2 * _RING // _RANGES) for part in range(_RANGES)] + [_RING - 1]
-    return ([low, high] for low, high in pairwise(edges))

@@ -12,10 +12,9 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
+# The pure handler: the other decodes rows in C, where nothing can be put in its place.
 from cassandra.protocol import ResultMessage, read_int
-from cassandra.protocol import (
-    _ProtocolHandler as ProtocolHandler,
-)  # the pure one: the other decodes rows in C, where nothing can be put in its place
+from cassandra.protocol import _ProtocolHandler as ProtocolHandler
 from cassandra.query import BoundStatement, PreparedStatement
 
 Asked = TypeVar("Asked", bound=Sequence[object])

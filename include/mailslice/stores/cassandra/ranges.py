@@ -31,7 +31,7 @@ def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
     return [
         part
         for low, high in pairwise(edges)
-        for part in _split(low, high, max(1, -(-(high - low) // width)))
+        for part in split(low, high, max(1, -(-(high - low) // width)))
     ]
 
 
@@ -43,6 +43,7 @@ def holes(ranges: Iterable[TokenRange]) -> int:
     return sum(end != start for end, start in zip(ends, starts, strict=True))
 
 
-def _split(low: int, high: int, parts: int) -> list[TokenRange]:
+def split(low: int, high: int, parts: int) -> list[TokenRange]:
+    """Equal parts of (low, high], as nearly as tokens allow."""
     edges = [low + (high - low) * part // parts for part in range(parts + 1)]
     return list(pairwise(edges))

@@ -46,9 +46,8 @@ class CassandraSession:
     """
 
     def __init__(self, settings: CassandraSettings) -> None:
-        logging.getLogger("cassandra").setLevel(
-            logging.CRITICAL
-        )  # what it warns of is raised here, or mends itself
+        # What the driver warns of is raised here, or mends itself.
+        logging.getLogger("cassandra").setLevel(logging.CRITICAL)
         self.settings = settings
         self.address = connecting.address(settings)
         self.own_tables: dict[tuple[str, str], Any] = {}
@@ -223,9 +222,8 @@ class CassandraSession:
         """How far this node's clock is ahead; zero within the time of the question."""
         before = clock()
         with self.translating():
-            rows = list(
-                self._session.execute("SELECT toUnixTimestamp(now()) FROM system.local", host=host)
-            )
+            query = "SELECT toUnixTimestamp(now()) FROM system.local"
+            rows = list(self._session.execute(query, host=host))
         after = clock()
         server_time = _EPOCH + timedelta(milliseconds=rows[0][0])
         if before - timedelta(milliseconds=1) <= server_time <= after:

@@ -17,10 +17,13 @@ PAGE = 900
 """
 NO_TIME = datetime.min  # noqa: DTZ901
 """When a lock began whose time is missing or a zero date; no worker of Postal writes such."""
-_COLUMNS = (
-    "id, server_id, message_id, domain, locked_by, locked_at, retry_after, created_at, updated_at, "
-    "ip_address_id, attempts, route_id, manual, batch_key"
+QUEUE_COLUMNS = tuple(
+    """
+    id server_id message_id domain locked_by locked_at retry_after created_at updated_at
+    ip_address_id attempts route_id manual batch_key
+    """.split()
 )
+"""Of `queued_messages`, in the order of the fields of QueuedMessage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class PostalQueue:
 
     def __init__(self, db: MariaDb) -> None:
         self._db = db
-        self._rows = f"SELECT {_COLUMNS} FROM {quoted(db.url.database, 'queued_messages')}"
+        table = quoted(db.url.database, "queued_messages")
+        self._rows = f"SELECT {', '.join(QUEUE_COLUMNS)} FROM {table}"
         self._servers = f"SELECT id FROM {quoted(db.url.database, 'servers')}"
 
     def now(self) -> datetime:

@@ -11,56 +11,25 @@ from collections.abc import Iterator, Mapping
 from mailslice.model.errors import Refused
 from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import NoSuchObject
+from mailslice.stores.postal.rows import QUEUE_COLUMNS
 
 Tables = Mapping[str, tuple[str, ...]]
 _PERIOD = ("time", "bounces", "held")
 
 MAIN: Tables = {
-    "queued_messages": (
-        "id",
-        "server_id",
-        "message_id",
-        "domain",
-        "locked_by",
-        "locked_at",
-        "retry_after",
-        "created_at",
-        "updated_at",
-        "ip_address_id",
-        "attempts",
-        "route_id",
-        "manual",
-        "batch_key",
-    ),
+    "queued_messages": QUEUE_COLUMNS,
     "servers": ("id",),
     "ip_addresses": ("id",),
 }
 MESSAGES: Tables = {
-    "messages": (
-        "id",
-        "scope",
-        "rcpt_to",
-        "mail_from",
-        "status",
-        "held",
-        "hold_expiry",
-        "last_delivery_attempt",
-        "inspected",
-        "raw_table",
-        "raw_headers_id",
-        "raw_body_id",
+    "messages": tuple(
+        """
+        id scope rcpt_to mail_from status held hold_expiry last_delivery_attempt inspected raw_table
+        raw_headers_id raw_body_id
+        """.split()
     ),
-    "deliveries": (
-        "id",
-        "message_id",
-        "status",
-        "code",
-        "output",
-        "details",
-        "sent_with_ssl",
-        "log_id",
-        "timestamp",
-        "time",
+    "deliveries": tuple(
+        "id message_id status code output details sent_with_ssl log_id timestamp time".split()
     ),
     "stats_hourly": _PERIOD,
     "stats_daily": _PERIOD,

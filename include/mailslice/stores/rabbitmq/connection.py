@@ -129,9 +129,8 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
             f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost "
             f"{address.vhost!r}): wrong password, or no permission"
         )
-    if (
-        "NOT_ALLOWED" in text and "limit" not in text
-    ):  # "connection limit (N) is reached": others may leave
+    # "connection limit (N) is reached" is no such error: others may leave.
+    if "NOT_ALLOWED" in text and "limit" not in text:
         return BadSetting(
             f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost "
             f"{address.vhost!r}, or it does not exist"

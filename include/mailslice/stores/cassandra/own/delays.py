@@ -60,11 +60,15 @@ class DelayedMail:
 
 @dataclass(frozen=True, slots=True)
 class DelayState:
-    """Attempts at a mail that was delayed once. `due` None: it waits for no time any more."""
+    """Attempts at a mail that was delayed once. `due` None: it waits for no time any more.
+
+    `throttled`: it waits, if it does, for its destination.
+    """
 
     due: datetime | None
     failures: int
     answer: str
+    throttled: bool = False
 
 
 _OMIT = ("enqueue_id", "partition", "written_us")
@@ -167,19 +171,11 @@ class DelayedMails(OwnTable):
 
     def waiting(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, datetime]:
         """Enqueue id -> due, of those of `ids` that wait in a delay level; 100 a request."""
-        return {one: state.due for one, state, _ in self._waiting(queue, ids) if state.due}
-
-    def throttled(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, bool]:
-        """Of those of `ids` that wait in a delay level, whether it is for their destination."""
-        return {one: throttled for one, state, throttled in self._waiting(queue, ids) if state.due}
+        return {one: state.due for one, state in self.states(queue, ids).items() if state.due}
 
     def states(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DelayState]:
         """Of those of `ids` that were delayed within 30 days: attempts, and when they are due."""
-        return {one: state for one, state, _ in self._waiting(queue, ids)}
-
-    def _waiting(
-        self, queue: QueueName, ids: Iterable[EnqueueId]
-    ) -> Iterator[tuple[EnqueueId, DelayState, bool]]:
+        states: dict[EnqueueId, DelayState] = {}
         by_shard: dict[int, list[EnqueueId]] = {}
         for enqueue_id in ids:
             by_shard.setdefault(_shard(enqueue_id), []).append(enqueue_id)
@@ -191,8 +187,8 @@ class DelayedMails(OwnTable):
         for _, rows in self._session.map(self._by_ids, params, in_flight=8):
             for enqueue_id, due, published, throttled, failures, answer in rows:
                 until = None if due is None or published else instant(due)
-                state = DelayState(until, failures or 0, answer or "")
-                yield EnqueueId(enqueue_id), state, bool(throttled)
+                states[enqueue_id] = DelayState(until, failures or 0, answer or "", bool(throttled))
+        return states
 
 
 def _shard(enqueue_id: EnqueueId) -> int:

@@ -8,7 +8,7 @@ the key of a row that went: each keeping has a copy of its own, named in its row
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -132,7 +132,7 @@ class QuarantineTable(OwnTable):
 
     def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
         """Write the row unless this enqueue id and attempt have one; the row there is now."""
-        while not self._apply(self._insert, [*_key(queue, mail), *_values(mail)]):
+        while not self._apply(self._insert, [*self._key(queue, mail), *_values(mail)]):
             if (existing := self.get(queue, mail.enqueue_id, mail.attempt)) is not None:
                 return existing
             # It went between the two: ours was not written, either.
@@ -141,11 +141,12 @@ class QuarantineTable(OwnTable):
     def list(self, queue: QueueName, *, serial: bool = False) -> Iterator[QuarantinedMail]:
         """The queue's rows, by enqueue id. `serial`, to decide by them: unanswered writes show."""
         statement = self._list_serial if serial else self._list
-        return map(_record, self._session.stream(statement, [queue]))
+        for partition in self._partitions(queue):
+            yield from map(_record, self._session.stream(statement, [partition]))
 
     def get(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
         """The row, or None. SERIAL: a write that was not answered shows."""
-        row = self._row(self._read, [queue, enqueue_id, attempt])
+        row = self._row(self._read, [self._partition(queue, enqueue_id), enqueue_id, attempt])
         return None if row is None else _record(row)
 
     def move(
@@ -163,13 +164,22 @@ class QuarantineTable(OwnTable):
         these, too.
         """
         condition = [before.state.value, before.released_as, epoch_ms(before.decided)]
-        params = [*_values(after), *_key(queue, before), *condition]
+        params = [*_values(after), *self._key(queue, before), *condition]
         return _as_stored(after) if self._apply(self._put, params) else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
         """Delete the row if state, decided and copy_id are as in `mail`; False: they are not."""
         condition = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
-        return self._apply(self._delete, [*_key(queue, mail), *condition])
+        return self._apply(self._delete, [*self._key(queue, mail), *condition])
+
+    def _key(self, queue: QueueName, mail: QuarantinedMail) -> Sequence[Any]:
+        return self._partition(queue, mail.enqueue_id), mail.enqueue_id, mail.attempt
+
+    def _partition(self, queue: QueueName, _enqueue_id: EnqueueId) -> str:
+        return queue
+
+    def _partitions(self, queue: QueueName) -> Iterable[str]:
+        return (queue,)
 
 
 class MovingMails(QuarantineTable):
@@ -178,36 +188,11 @@ class MovingMails(QuarantineTable):
     TABLE = "moving_mails"
     PARTITIONS = 64
 
-    def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
-        return super().add(self._of(queue, mail.enqueue_id), mail)
+    def _partition(self, queue: QueueName, enqueue_id: EnqueueId) -> str:
+        return f"{queue}/{enqueue_id.int % self.PARTITIONS}"  # no queue's name has a slash
 
-    def list(self, queue: QueueName, *, serial: bool = False) -> Iterator[QuarantinedMail]:
-        for number in range(self.PARTITIONS):
-            yield from super().list(_part(queue, number), serial=serial)
-
-    def get(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
-        return super().get(self._of(queue, enqueue_id), enqueue_id, attempt)
-
-    def put(
-        self, queue: QueueName, before: QuarantinedMail, after: QuarantinedMail
-    ) -> QuarantinedMail | None:
-        return super().put(self._of(queue, before.enqueue_id), before, after)
-
-    def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
-        return super().remove(self._of(queue, mail.enqueue_id), mail)
-
-    def _of(self, queue: QueueName, enqueue_id: EnqueueId) -> QueueName:
-        """The partition; what the base class passes on is one already: no queue has a slash."""
-        return queue if "/" in queue else _part(queue, enqueue_id.int % self.PARTITIONS)
-
-
-def _part(queue: QueueName, number: int) -> QueueName:
-    """The key of one of a queue's partitions."""
-    return QueueName(f"{queue}/{number}")
-
-
-def _key(queue: QueueName, mail: QuarantinedMail) -> list[Any]:
-    return [queue, mail.enqueue_id, mail.attempt]
+    def _partitions(self, queue: QueueName) -> Iterable[str]:
+        return (f"{queue}/{number}" for number in range(self.PARTITIONS))
 
 
 def _values(mail: QuarantinedMail) -> list[Any]:

@@ -1,4 +1,4 @@
-"""republished_mails: the ledger of decisions to publish a lost mail again.
+"""republished_mails: the ledger of decisions to publish a lost mail again; dead_letter_notes.
 
 A row is claimed before the publish, so that asked twice it is published once. A row that stayed
 `claimed`, or became `unknown`, belongs to a publish that nobody saw confirmed: it is reported, and
@@ -106,3 +106,46 @@ class RepublishedMails(OwnTable):
         return self._apply(
             self._replace, [ttl_seconds(ttl), *values, queue, enqueue_id, instead_of]
         )
+
+
+_TTL_SECONDS = 365 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterNote:
+    """What is known of one mail."""
+
+    redrives: int = 0
+    redriven_at: datetime | None = None
+
+
+_NOTES = RowCodec(DeadLetterNote)
+
+
+class DeadLetterNotes(OwnTable):
+    """One row a mail, forgotten a year after its last write."""
+
+    TABLE = "dead_letter_notes"
+    SCHEMA = """
+        queuename text, enqueueid uuid, redrives int, redriven_at timestamp,
+        PRIMARY KEY ((queuename, enqueueid))
+    """
+
+    _insert = Statement(
+        insert(("queuename", "enqueueid", *_NOTES.columns), f"USING TTL {_TTL_SECONDS}")
+    )
+    _by_ids = Statement(
+        select(("enqueueid", *_NOTES.columns), "queuename = ? AND enqueueid IN ?"), paged=False
+    )
+
+    def count_redrive(
+        self, queue: QueueName, enqueue_id: EnqueueId, redrives: int, at: datetime
+    ) -> None:
+        """Remember the `redrives`th redrive, before it is published: no crash forgets a round."""
+        note = DeadLetterNote(redrives, at)
+        self._session.execute(self._insert, [queue, enqueue_id, *_NOTES.values(note)])
+
+    def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DeadLetterNote]:
+        """The notes of those of `ids` that have one."""
+        rows = self._rows_by_ids(self._by_ids, queue, ids)
+        return {enqueue_id: _NOTES.record(values) for enqueue_id, *values in rows}
