@@ -129,9 +129,8 @@ class MailEvents:
         return self._log is not None
 
     def emit(self, event: str, item: QueuedMail | None, **fields: object) -> None:
-        """Writes one event of a mail; of a message that is no mail where `item` is None.
-
-        Fields that are None or empty are left out. `why` and `answer` are redacted.
+        """Writes one event of a mail (None: of a message that is none), without fields that are
+        None or empty; `why` and `answer` redacted.
         """
         if self._log is None:
             return

@@ -39,10 +39,7 @@ _ONLY_WORD = 10.0
 
 
 class Recorder:
-    """Writes the record of one worker on one queue.
-
-    `received` gives the messages that were delivered and not handed out yet.
-    """
+    """Writes a worker's record. `received`: messages delivered and not handed out yet."""
 
     def __init__(
         self, state: WorkerState, received: Callable[[], Iterable[tuple[QueuedMail, Message]]]

@@ -1,6 +1,4 @@
-"""Prometheus figures of the consumer. prometheus-client decides at import whether processes share
-figures: import this after PROMETHEUS_MULTIPROC_DIR is set (`child`), never in the parent.
-"""
+"""Prometheus figures of the consumer: import it after PROMETHEUS_MULTIPROC_DIR is set."""
 
 from __future__ import annotations
 

@@ -187,10 +187,7 @@ async def worker_of(
 
 
 def _prepared(stores: Stores, queue: QueueName) -> Shape:
-    """The shape of the view, after checks.
-
-    Declares the dead letter exchange and queue: James 3.5 declares none.
-    """
+    """The view's shape, after checks. Declares dead letters, as James 3.5 does not."""
     require(stores, queue)
     stores.rabbitmq.declare_dead_letter(queue)
     ConfigurationGuard(stores.tables, stores.settings).ensure()

@@ -42,10 +42,7 @@ class Enqueued:
 
 
 class SyncDelivery:
-    """A mail with its content, to be settled once: `Delivery`, in blocking calls.
-
-    Each may raise StoreUnavailable: call it again then.
-    """
+    """`Delivery`, in blocking calls. Each may raise StoreUnavailable: call it again then."""
 
     def __init__(self, loop: LoopThread, delivery: Delivery) -> None:
         self._loop = loop
@@ -68,17 +65,12 @@ class SyncDelivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker has delivered it before. After a broker restart it may say so of any
-        mail.
-        """
+        """Whether the broker delivered it before; after its restart it may say so of any mail."""
         return self._delivery.redelivered
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1: one more than the delayed retries that counted.
-
-        It survives restarts.
-        """
+        """The number of this attempt, from 1: one more than delayed retries that counted."""
         return self._delivery.failures + 1
 
     @property
@@ -100,10 +92,8 @@ class SyncDelivery:
         *,
         counted: bool = True,
     ) -> None:
-        """Delivers the mail again, at once or `after` up to 30 days, to the remaining `recipients`
-        (None: all of them).
-
-        A delayed one is one attempt more unless `counted` is False.
+        """Delivers it again, at once or `after` up to 30 days, to the `recipients` that remain. A
+        delayed one is one attempt more, if `counted`.
         """
         self._loop.call(self._delivery.retry(recipients, after, counted=counted))
 
@@ -127,9 +117,7 @@ class SyncQueue:
 
     @cached_property
     def view(self) -> MailQueue:
-        """The queue as an administrator sees it: `size`, `browse`, `find`, `content`, `delete`,
-        `clear`.
-        """
+        """The queue as an administrator sees it (`MailQueue`)."""
         return view_of(self._worker)
 
     def enqueue(
@@ -170,9 +158,7 @@ class SyncQueue:
         give_up_after: timedelta | None = None,
     ) -> Consumed:
         """Calls `handler(mail, content)` for each mail, settles it by the outcome
-        (`worker.consume`).
-
-        Ends after `most` mails, when the queue gave nothing for `idle`, or by `stop`.
+        (`worker.consume`). Ends after `most`, without mail for `idle`, or by `stop`.
         """
         work = consume(
             self._worker,
@@ -193,9 +179,8 @@ class SyncQueue:
         idle: timedelta | None = None,
         give_up_after: timedelta | None = None,
     ) -> Iterator[SyncDelivery]:
-        """The mails one by one, `prefetch` fetched ahead; settle each. Ends by `idle` or `stop`.
-
-        What was not handed out goes back when the loop is left, the rest when the queue is closed.
+        """The mails one by one, each to be settled; ends by `idle` or `stop`. What is fetched goes
+        back when the loop is left, the rest at the end.
         """
         check_span("idle", idle)
         taking = self._loop.call(_taking(self._worker, prefetch, give_up_after, self._stop))
@@ -211,10 +196,7 @@ class SyncQueue:
         return self._loop.call(self._worker.flush())
 
     def stop(self) -> None:
-        """Ends `consume` and `deliveries`, running and future ones. Does not wait.
-
-        May be called from any thread and from signal handlers.
-        """
+        """Ends `consume` and `deliveries`, from any thread or signal handler, without waiting."""
         self._loop.soon(self._stop.set)
 
     def _enqueuing(
@@ -293,10 +275,7 @@ def open_queue(
 
 
 def view_of(worker: QueueWorker) -> MailQueue:
-    """The queue of an open worker as an administrator sees it.
-
-    Its calls wait for Cassandra: on an event loop use `asyncio.to_thread`.
-    """
+    """An open worker's queue for administrators; it waits: on a loop, `asyncio.to_thread`."""
     return MailQueue(worker.context.stores, worker.queue, worker.context.clock)
 
 

@@ -1,7 +1,4 @@
-"""Checks of what callers of the public API pass.
-
-The error names the value, where a later one would not.
-"""
+"""Checks of what callers of the public API pass: the error names the value."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ def check_span(name: str, value: object) -> None:
 
 
 def check_count(name: str, value: object, most: int | None = None) -> None:
-    """BadInput for anything but a whole number from 1 (to `most`).
-
-    A prefetch of 0 means no limit to the broker: it would send everything.
-    """
+    """BadInput but for whole numbers from 1 (to `most`): prefetch 0 is no limit for the broker."""
     if (
         not isinstance(value, int)
         or isinstance(value, bool)

@@ -252,10 +252,7 @@ class Delivery:
         return redacted(self._explanation.get("answer") or self._explanation.get("why") or "")
 
     async def reject(self, reason: str) -> Disposition:
-        """To the dead letter queue, with the remaining recipients.
-
-        The reason is logged: no mail address in it.
-        """
+        """To the dead letter queue, with the remaining recipients. The reason is logged."""
         return await self._settled(lambda: self._reject(reason))
 
     async def _reject(self, reason: str) -> Disposition:

@@ -64,9 +64,7 @@ class Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next mail. Raises StopAsyncIteration after `aclose`, BadSetting when the broker
-        refuses us, StoreUnavailable after `give_up_after` without a store.
-        """
+        """The next mail. Raises StopAsyncIteration after `aclose`; BadSetting; StoreUnavailable."""
         if self._ticking is None and not self._stopped:
             self._start()
         while True:
@@ -94,17 +92,11 @@ class Deliveries:
 
     @property
     def surfacing(self) -> bool:
-        """Whether a delayed mail is between its delay and its delivery.
-
-        No RabbitMQ queue counts it as ready then, and it is not here yet.
-        """
+        """Whether a delayed mail is between delay and delivery: in no queue, and not here yet."""
         return self._hop.busy
 
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
-        """Messages that are being loaded, or wait for a store or for memory.
-
-        Those that wait for an older delivery of the same mail are left out.
-        """
+        """Messages that are loaded, or wait for a store or memory; not for an older delivery."""
         return (
             (slot.item, slot.message)
             for slot in list(self._slots)
@@ -112,10 +104,8 @@ class Deliveries:
         )
 
     async def aclose(self) -> None:
-        """Ends the deliveries: the broker gets back what was not handed out.
-
-        Mails in hand can still be settled. It ends also when its caller is cancelled: half of it
-        would never release mails and memory.
+        """Ends the deliveries: the broker gets back what was not handed out; mails in hand can be
+        settled. It ends also when its caller is cancelled, to release mails and memory.
         """
         self._stopped = True
         if self._closing is None:

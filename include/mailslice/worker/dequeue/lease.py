@@ -50,10 +50,7 @@ class Lease:
         self.is_out = False
         """Whether a copy has replaced the message, which is acknowledged."""
         self.is_closed = False
-        """Whether the mail was found marked while its handler had it.
-
-        The broker has nothing of it since, and a cleanup may drop row and mark.
-        """
+        """Whether it was found marked in its handler: the broker has nothing of it since."""
 
     @property
     def is_lost(self) -> bool:

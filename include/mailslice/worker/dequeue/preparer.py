@@ -50,10 +50,8 @@ def _longest(slot: Slot) -> float:
 
 
 class Preparer:
-    """Prepares the messages of one window.
-
-    Calls `on_trouble(why)` when a store was away, `on_fine()` when a message was prepared.
-    `attempt` is what one try consists of, when it is not this class's own.
+    """Prepares the messages of one window. `on_trouble(why)`: a store was away; `on_fine()`: a
+    message was prepared. `attempt` replaces one try.
     """
 
     def __init__(

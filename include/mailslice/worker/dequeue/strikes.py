@@ -91,10 +91,7 @@ class InHandlers:
 
 
 class Isolation:
-    """Handles suspects alone.
-
-    `in_handlers` None: no parent watches this process, so nothing is known of any mail.
-    """
+    """Handles suspects alone. `in_handlers` None: no parent watches, nothing is known of mails."""
 
     def __init__(
         self, in_handlers: InHandlers | None = None, struck: Callable[[], Struck] = Struck
@@ -108,10 +105,8 @@ class Isolation:
 
     @asynccontextmanager
     async def admitted(self, enqueue_id: EnqueueId) -> AsyncIterator[None]:
-        """The mail may be handled; to be left when its outcome is stored.
-
-        A suspect that kills the process while an outcome is being written has that mail handled
-        twice.
+        """The mail may be handled, until its outcome is stored. A suspect that kills the process
+        meanwhile has that mail handled twice.
         """
         suspect = enqueue_id in self._struck().suspects
         self._alone += suspect

@@ -149,10 +149,7 @@ class Delays:
         self._waiting_bytes = 0
         self.rows = DelayedRows(context)
         self._published: dict[UUID, None] = {}
-        """The newest tokens of rows whose mails were published here.
-
-        A reader of a row that was not closed yet must not publish it again.
-        """
+        """The newest tokens of rows published here: not again by who read a row that was open."""
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
         """By token: two copies of one mail, or a copy and a flush, publish it once."""
 
@@ -245,9 +242,8 @@ class Delays:
         return True
 
     async def on_expired(self, message: Message) -> None:
-        """Publishes an expired copy, returns it to a delay level, or drops it. Then acknowledges.
-
-        Raises Undecodable when it is no mail, StoreUnavailable when it is not settled: try again.
+        """Publishes an expired copy, returns it to a delay level, or drops it; then acknowledges.
+        Raises Undecodable: no mail; StoreUnavailable: try again.
         """
         item = codec.decode(message.body)
         while wait := await self._wait_of(item, message):
@@ -288,9 +284,8 @@ class Delays:
         return _NO_WAIT
 
     def _longest_wait(self, message: Message) -> timedelta:
-        """For how long a copy may wait here, not in a level: the less, the more wait already.
-
-        One whose returns a quorum queue counts waits a second: the broker drops it past its limit.
+        """For how long a copy may wait here: less, the more do. A second where a quorum queue
+        counts its returns, which drops it past its limit.
         """
         is_counted = count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
         free = (

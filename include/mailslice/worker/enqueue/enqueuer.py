@@ -144,10 +144,7 @@ class Enqueuer:
             )
 
     async def _write_starts(self, first: datetime) -> None:
-        """Both starts IF NOT EXISTS, before the first row, which nobody would see without them.
-
-        contentStart comes first, as it may never be the greater.
-        """
+        """Both starts IF NOT EXISTS before the first row: contentStart, the smaller, first."""
         async with self._starts_lock:
             if not self._starts_written:
                 tables, queue = self._context.tables, self._context.queue
@@ -175,10 +172,7 @@ def _size(content: bytes | Path) -> int:
 
 
 async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
-    """Runs both to their end, beside each other. Raises the first error.
-
-    After a failure the other one must not go on behind the undoing.
-    """
+    """Runs both to their end: neither goes on behind the undoing. Raises the first error."""
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
         await asyncio.wait(tasks)

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _FIRST_SECONDS = 2.0
-"""Seconds that the caller waits.
-
-A store that refuses answers at once. One that hangs would delay the error.
-"""
+"""Seconds that the caller waits: a store that hangs would delay the error."""
 _AT_ONCE = 256
 _LONGEST_PAUSE = 5.0
 
@@ -40,10 +37,8 @@ class _Undo:
 
 
 class Undoing:
-    """The failed enqueues of one queue.
-
-    Beyond `max_pending` (40 MB) the oldest are given up: `queue_audit` and the weekly sweep find
-    those. `shortest_pause` and `close_timeout` are seconds.
+    """The failed enqueues of one queue. Beyond `max_pending` (40 MB) the oldest are left to
+    `queue_audit` and the weekly sweep. Pause and time-out in seconds.
     """
 
     def __init__(
@@ -64,10 +59,7 @@ class Undoing:
         self._marks_fail = False
 
     async def take_back(self, item: QueuedMail) -> None:
-        """Returns when it is done, when the first try failed, or after two seconds.
-
-        It goes on beside the caller, also when that is cancelled.
-        """
+        """Returns when it is done or failed once, or after 2 s. It goes on beside the caller."""
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
         undo = _Undo(item.enqueue_id, blobs)
         self._context.statistics.undoing += 1

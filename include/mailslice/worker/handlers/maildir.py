@@ -38,10 +38,7 @@ class MaildirHandler:
     def __call__(
         self, _mail: Mail, content: bytes, *, enqueue_id: EnqueueId, redelivered: bool = True
     ) -> Complete:
-        """Durable in new/ when it returns.
-
-        An OSError (no space, say) is for the consumer: the mail is tried again later.
-        """
+        """Durable in new/ when it returns. OSError (no space, say): it is tried again later."""
         name = f"{enqueue_id}.mailslice"
         if redelivered and self._is_stored(name):
             _sync_folder(self._folder / "new")  # whoever put it there may have died before doing so

@@ -48,10 +48,7 @@ class Connection:
         return self._server.has_extn(extension)
 
     def begin(self) -> None:
-        """A transaction begins.
-
-        A connection that has ended since the one before is no fault of this mail.
-        """
+        """A transaction begins: that the connection has ended before is no fault of this mail."""
         self._may_be_stale = self.mails > 0
         self.mails += 1
 
@@ -115,10 +112,7 @@ class Connection:
 
 
 class NextHop:
-    """Gives connections, at most one to each thread that asks.
-
-    Keeps those that are idle, for `idle_seconds`.
-    """
+    """Gives connections, one to a thread at most; keeps idle ones for `idle_seconds`."""
 
     def __init__(self, settings: RelaySettings, *, idle_seconds: float = 30.0) -> None:
         """Raises BadSetting for what contradicts itself, cannot be read, or shows a password."""
@@ -133,10 +127,7 @@ class NextHop:
         self._sweeper: threading.Timer | None = None
 
     def connection(self, *, fresh: bool = False) -> Connection:
-        """One that is idle, the last used first, or a new one. Give it back by `release`.
-
-        Raises OSError, SMTPException, and LoginRefused.
-        """
+        """An idle one, last used first, or a new one. OSError, SMTPException, LoginRefused."""
         if not fresh:
             with self._lock:
                 if self._idle:

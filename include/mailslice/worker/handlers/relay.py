@@ -75,10 +75,7 @@ class Relay:
         arrived: float | None = None,
         stopping: Event | None = None,
     ) -> Outcome:
-        """Complete, or Retry with the recipients that remain.
-
-        When all of them are refused for good, or it is too late, Reject or Bounce.
-        """
+        """Complete, or Retry with those that remain; Reject or Bounce: all refused, or too late."""
         timeouts = self._timeouts(arrived, stopping)
         if timeouts.stopping.is_set():
             return Retry(why="the worker ends")
@@ -123,10 +120,7 @@ class Relay:
         stage: BlockingStage,
         timeouts: Timeouts,
     ) -> frozenset[str]:
-        """Sends to all recipients of `mail`; adds those that were not served to `refused`.
-
-        Returns those that were not begun because the worker ends.
-        """
+        """Sends to `mail`'s recipients, or adds them to `refused`; those not begun as it ends."""
         pending = deque(transactions(mail))
         body = Body.of(content)
         connection: Connection | None = None
@@ -239,9 +233,8 @@ def _recipients(pending: Iterable[Transaction]) -> list[str]:
 def outcome_of(
     mail: Mail, refused: Refusals, throttled: Collection[str] = (), wait: timedelta = timedelta(0)
 ) -> Outcome:
-    """By the remaining recipients. Permanently refused ones get one more retry, alone.
-
-    `throttled` have to `wait` for their destination, which is no failed attempt for anybody.
+    """By the remaining recipients; permanently refused ones get one more retry, alone. `throttled`
+    have to `wait`, without a failed attempt.
     """
     remaining = tuple(
         recipient for recipient in mail.recipients if recipient in refused or recipient in throttled

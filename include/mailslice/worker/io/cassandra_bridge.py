@@ -21,18 +21,12 @@ from mailslice.stores.cassandra.session import CassandraSession
 
 Rows = list[tuple[Any, ...]]
 MAX_IDS = 20
-"""Ids a request.
-
-Operators limit how many partitions one may name (Cassandra's guardrail partition_keys_in_select).
-"""
+"""Ids a request: operators limit partitions (guardrail partition_keys_in_select)."""
 _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
 
 
 class DeletedChecks:
-    """The deleted checks of one queue, for one event loop.
-
-    `ask_one` and `ask_batch` send requests whose rows begin with the marked ids.
-    """
+    """A queue's deleted checks on one event loop, by requests whose rows begin with marked ids."""
 
     def __init__(
         self,
@@ -44,10 +38,7 @@ class DeletedChecks:
         self._asked: _Asked = []
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
-        """Whether the mail has a deleted mark, by a request that is sent after this call.
-
-        Raises as the requests do.
-        """
+        """Whether the mail has a mark, by a request sent after this call. Raises as requests do."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bool] = loop.create_future()
         self._asked.append((enqueue_id, answer))
@@ -110,10 +101,7 @@ class Bridge:
         self._woken = False
 
     def rows(self, future: ResponseFuture) -> asyncio.Future[Rows]:
-        """Awaits the driver's future: the rows of its first page.
-
-        Raises mailslice's errors (StoreUnavailable, BadSetting).
-        """
+        """The rows of the driver's future, its first page. Raises StoreUnavailable, BadSetting."""
         waiting: asyncio.Future[Rows] = self._loop.create_future()
         future.add_callbacks(
             self._done, self._failed, callback_args=(waiting,), errback_args=(waiting,)

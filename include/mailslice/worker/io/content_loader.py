@@ -40,10 +40,7 @@ class Reservation:
 
 
 class ContentBudget:
-    """A semaphore of bytes, first come first served, for one event loop.
-
-    A content larger than all of it takes all of it, alone.
-    """
+    """A semaphore of bytes, first come first served, for one loop. A larger content is alone."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -51,10 +48,7 @@ class ContentBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def fits(self, size: int, own: int = 0) -> bool:
-        """Whether an owner of `own` bytes may take `size` more now.
-
-        The only owner may take any number: otherwise the largest mail could starve.
-        """
+        """Whether an owner of `own` may take `size` more. The only owner may: it would starve."""
         return size <= self._free or self._size - self._free == own
 
     def try_acquire(self, size: int) -> Reservation | None:

@@ -24,10 +24,7 @@ from mailslice.worker.io.context import QueueContext
 REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
 _RECENTLY = timedelta(seconds=30)
 _LATELY = timedelta(minutes=10)
-"""As `_RECENTLY`, for a mail that is dropped for good when its row is absent.
-
-The clock of the row's writer may be behind, too.
-"""
+"""As `_RECENTLY`, for what is dropped for good; the row's writer may be behind."""
 _IN_FLIGHT = 32
 
 
@@ -66,18 +63,12 @@ async def delivery_status(
 
 
 def is_open(context: QueueContext, partition: Partition) -> bool:
-    """Whether no cleanup can have cleaned the place yet.
-
-    Its slice is not over even by the current window, the smallest there was.
-    """
+    """Whether no cleanup can have been there: its slice is open by the smallest window."""
     return context.clock() < partition.slice_start + context.shape.window
 
 
 def _over_for(context: QueueContext, partition: Partition) -> timedelta:
-    """Time since its slice ended, by the largest window that any node may still use.
-
-    Negative while it is open.
-    """
+    """Time since its slice ended by the largest window any node may use; negative: open."""
     return context.clock() - (partition.slice_start + context.shape.largest_window)
 
 
@@ -132,9 +123,8 @@ async def _is_in_one(
 async def row_of(
     context: QueueContext, item: QueuedMail, partition: Partition | None, *, most: int | None = None
 ) -> ViewRow | None:
-    """The mail's row, in V3 or V4, by at most `most` reads (None: as many as it takes).
-
-    Without a place: slices from browseStart to now, newest first, in the bucket of its name.
+    """The mail's row in V3 or V4, by `most` reads (None: any). Without a partition: slices from the
+    newest to browseStart, in the bucket of its name.
     """
     partitions = (
         [partition]

@@ -46,10 +46,8 @@ class DestinationThrottle:
     async def enter(
         self, connection: str, domains: Collection[str], *, waited: bool
     ) -> dict[str, timedelta]:
-        """Asks for one mail to each domain: how long those have to wait that take none now.
-
-        Domains are named by `destination`. `leave` follows always. Raises StoreUnavailable: do not
-        send.
+        """Asks for one mail to each domain (`destination`): how long those wait that take none now.
+        `leave` follows always. StoreUnavailable: do not send.
         """
         limited = {
             domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None
@@ -77,10 +75,7 @@ class DestinationThrottle:
         return waits
 
     def leave(self, connection: str, domains: Collection[str]) -> None:
-        """The connection is closed. Other workers learn it in the background.
-
-        An unreported end lapses after a minute.
-        """
+        """The connection is closed; others learn it in the background, within a minute."""
         for domain in domains:
             if (desk := self._desks.get(domain)) is not None:
                 desk.free(connection)
@@ -217,10 +212,7 @@ class _Desk:
 
 
 class BlockingThrottle:
-    """For one delivery and a thread: what a plain handler gets for the keyword `throttle`.
-
-    Without limits in the settings nothing ever waits.
-    """
+    """A plain handler's keyword `throttle`, for its thread. Without limits nothing waits."""
 
     def __init__(
         self,
@@ -235,9 +227,8 @@ class BlockingThrottle:
 
     @contextmanager
     def entering(self, domains: Collection[str]) -> Iterator[Mapping[str, timedelta]]:
-        """While a connection carries a mail for `domains`: how long those wait that take none now.
-
-        Forms of one domain share its book. Raises StoreUnavailable: then nothing may be sent.
+        """While a connection carries a mail for `domains`: how long those wait that take none.
+        StoreUnavailable: send nothing.
         """
         throttle, loop = self._throttle, self._loop
         if throttle is None or loop is None:

@@ -121,10 +121,7 @@ async def consume(
 
 
 async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Ends a `stopped` that is not needed any more.
-
-    One that has begun to close is awaited: it returns what was fetched ahead.
-    """
+    """Ends a `stopped`, or awaits it where it closes already: it returns what was fetched."""
     if not stop.is_set():
         stopping.cancel()
     await asyncio.wait({stopping})
@@ -146,10 +143,7 @@ async def _return_to_queue(delivery: Delivery) -> None:
 async def stopped(
     stop: asyncio.Event, deliveries: Deliveries, on_stop: Callable[[], None] = lambda: None
 ) -> None:
-    """When `stop` is set: calls `on_stop`, then closes the deliveries.
-
-    Whoever waits for the next delivery then learns that there is none.
-    """
+    """When `stop` is set: calls `on_stop`, then closes the deliveries: nobody waits for more."""
     await stop.wait()
     on_stop()
     await deliveries.aclose()

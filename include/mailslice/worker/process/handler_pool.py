@@ -1,7 +1,4 @@
-"""Runs handlers beside each other, up to a limit, and turns each outcome into a settlement.
-
-Plain functions run in threads, async ones as tasks: a slow one occupies one permit, not all.
-"""
+"""Runs handlers beside each other, in threads or as tasks, and turns outcomes to settlements."""
 
 from __future__ import annotations
 
@@ -69,10 +66,7 @@ class Policy:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """By MAILSLICE_WORKER_*.
-
-    Raises BadSetting when mails are to bounce and no queue for the reports is set.
-    """
+    """By MAILSLICE_WORKER_*. BadSetting: mails are to bounce, and no queue for reports is set."""
     worker = settings.worker
     if worker.give_up is GiveUp.BOUNCE and worker.bounce_queue is None:
         raise BadSetting(
@@ -88,10 +82,7 @@ def policy_of(settings: Settings) -> Policy:
 def action_of(
     delivery: Delivery, outcome: Outcome | GiveBack, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
-    """Outcome -> how to settle the delivery.
-
-    The pause is fixed here: a second attempt to settle keeps it.
-    """
+    """Outcome -> how to settle the delivery. A second attempt to settle keeps the pause."""
     match outcome:
         case Complete():
             return delivery.complete
@@ -226,11 +217,7 @@ class HandlerPool:
             del delivery  # its content is the handler's alone
 
     def hurry(self) -> None:
-        """The worker is about to end.
-
-        Handlers keep their time. An outcome that no store takes for 30 s from now on is given up,
-        and its mail stays unsettled.
-        """
+        """The worker is about to end: an outcome that no store takes for 30 s is given up."""
         self.stopping.set()
         if self._hurried is None:
             self._hurried = time.monotonic()
@@ -305,10 +292,7 @@ class HandlerPool:
         return self._checked_outcome(delivery, result)
 
     def _checked_outcome(self, delivery: Delivery, result: object) -> Outcome:
-        """The outcome; a failed handler where the result is none.
-
-        Must not raise: nobody would settle the mail then.
-        """
+        """The outcome, or that of a failed handler. Must not raise: nobody would settle it."""
         if result is None:
             return Complete()
         if wrong := _wrong_field(result):
@@ -433,11 +417,7 @@ class HandlerPool:
 async def following(
     deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
 ) -> Delivery | None:
-    """The next delivery; None at the end.
-
-    The end is that there are no more, or that nothing came for `idle` while the caller was not
-    `busy`.
-    """
+    """The next delivery; None: there are no more, or nothing came for `idle` while not `busy`."""
     if idle is None:
         return await anext(deliveries, None)
     longest = idle.total_seconds()

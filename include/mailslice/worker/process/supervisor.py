@@ -275,10 +275,7 @@ class Supervisor:
 
 
 def _figures_folder() -> str:
-    """The folder of this run's metric files, memory-mapped by all processes.
-
-    Removes the folders of runs that were killed.
-    """
+    """The folder of this run's metric files; those of runs that were killed are removed."""
     prefix = "mailslice-metrics-"
     for old in Path(tempfile.gettempdir()).glob(prefix + "*"):
         pid = old.name.removeprefix(prefix).partition("-")[0]

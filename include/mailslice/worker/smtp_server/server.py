@@ -189,10 +189,7 @@ async def serve(
 
 
 async def _finish(open_now: set[Conversation], intake: Intake, drain: float) -> None:
-    """Mails that are being received may end; idle clients get 421 at once.
-
-    A client whose whole mail was received gets no 421: it would send an enqueued mail again.
-    """
+    """Idle clients get 421 at once, those that send may end. No 421 to whom sent a whole mail."""
     deadline = time.monotonic() + drain
     while open_now:
         for conversation in list(open_now):

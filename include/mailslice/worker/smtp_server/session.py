@@ -1,7 +1,4 @@
-"""What is answered to each SMTP command, and the way of a mail's bytes into the queue.
-
-They are kept as they came, dots un-stuffed, behind a Received line (RFC 5321 4.4).
-"""
+"""What SMTP commands are answered, and a mail's bytes as they came, behind Received."""
 
 # ruff: noqa: N802 - aiosmtpd calls hooks by the names of the commands
 from __future__ import annotations
@@ -35,10 +32,7 @@ _NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
 _MOST_HOPS = 100
 """Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
 _FREE_RECIPIENTS = 100
-"""Recipients of one mail that every server takes (RFC 5321 4.5.3.1.8).
-
-Further ones count as mail in memory.
-"""
+"""Recipients that every server takes (RFC 5321 4.5.3.1.8); further ones count as memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -156,10 +150,7 @@ class Intake:
         reservation: Reservation,
         receiving: Callable[[Reservation, bytes], Awaitable[bytes | str]],
     ) -> str:
-        """Receives a mail, behind a Received line; the answer to it. 250 means durable.
-
-        `reservation` has the memory of its recipients. It is released.
-        """
+        """Receives a mail behind a Received line; the answer (250: durable). Ends `reservation`."""
         try:
             mail = self._mail(session, envelope)
             content = await receiving(reservation, self._trace(session, envelope, mail.name))
@@ -272,10 +263,8 @@ def _wrong_address(address: str, *, utf8: bool) -> str | None:
 
 
 def _james_takes(address: str) -> bool:
-    """Whether James' MailAddress accepts it.
-
-    For one recipient that it refuses James dead-letters the whole mail; a sender that it refuses
-    becomes the null sender.
+    """Whether James' MailAddress does: it dead-letters a mail for one wrong recipient, and makes a
+    wrong sender null.
     """
     local, _, domain = address.rpartition("@")
     return (

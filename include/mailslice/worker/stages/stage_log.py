@@ -26,9 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class StageMarks:
-    """One delivery's. `taken`: a write was refused, so the mail is another one's.
-
-    `on_stage` hears of each stage, `on_late` of recipients that were sent to after they had failed.
+    """One delivery's. `taken`: a write was refused. `on_stage` hears of stages, `on_late` of
+    recipients sent to after they had failed.
     """
 
     def __init__(
@@ -57,9 +56,8 @@ class StageMarks:
         return self._known.those(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """Durable when it returns: these (None: all that are left) are sent to here, or nowhere.
-
-        Raises TakenOver, StoreUnavailable: then do nothing to them.
+        """Durable when it returns: these (None: all left) are sent to here, or nowhere. TakenOver,
+        StoreUnavailable: do nothing to them.
         """
         requested = (
             self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
@@ -78,9 +76,7 @@ class StageMarks:
         self._on_stage(Stage.SENDING)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These recipients (None: all being sent to) have the mail. A store that is away raises
-        nothing.
-        """
+        """These (None: all being sent to) have the mail. A store that is away raises nothing."""
         requested = self._begun(recipients)
         before, self._known = self._known, self._moved(requested, Stage.SENT)
         self._on_stage(self._known.stage)
@@ -103,10 +99,7 @@ class StageMarks:
                 await self._on_late(before, requested)
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These recipients surely do not have the mail: the server refused it.
-
-        They remain to be tried again. The next mark writes that.
-        """
+        """These surely do not have the mail, and remain to be tried. The next mark writes that."""
         back = self._begun(recipients)
         states = {
             recipient: stage
@@ -119,10 +112,7 @@ class StageMarks:
         self._on_stage(self._known.stage)
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
-        """The handler is done with all recipients: those remaining or begun are now at `stage`.
-
-        Raises TakenOver.
-        """
+        """All recipients remaining or begun are now at `stage`. Raises TakenOver."""
         if self.taken:
             raise _taken(self._known.enqueue_id)
         if self._written.step and not self._written.closed:
@@ -135,10 +125,8 @@ class StageMarks:
         return self._next
 
     async def begin_next_attempt(self, remaining: Iterable[str]) -> MailStage:
-        """Writes and returns the record of the next attempt.
-
-        It serves those of `remaining` who were not begun. Those in doubt fail by it. Raises
-        TakenOver.
+        """Writes the record of the next attempt, for those of `remaining` not begun; those in doubt
+        fail by it. Raises TakenOver.
         """
         if self.taken:
             raise _taken(self._known.enqueue_id)
@@ -172,10 +160,7 @@ class StageMarks:
         )
 
     async def _write(self, after: MailStage) -> None:
-        """Writes the record.
-
-        After a lost answer the table may be a step ahead under our name: this delivery wrote it.
-        """
+        """Writes the record; after a lost answer the table may be a step ahead under our name."""
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
             existing = await self._stages.fetch(after.enqueue_id)
@@ -204,18 +189,12 @@ def _taken(enqueue_id: EnqueueId) -> TakenOver:
 WAIT_SECONDS = 1.0
 """Between two checks of a mail whose sender may be alive."""
 _LONGEST_WAIT = 15 * 60.0
-"""Seconds for which a living sender is waited for.
-
-One that hangs for longer is left to stuck_mails, then to whoever gets the mail.
-"""
+"""Seconds for which a living sender is waited for; then it is stuck_mails' business."""
 
 
 @dataclass(slots=True)
 class Doubt:
-    """Since when a mail waits for an unchanged record in stage sending.
-
-    A parked message carries it as a header.
-    """
+    """Since when a mail waits for an unchanged record in stage sending; a parked one's header."""
 
     owner: str
     step: int
@@ -253,11 +232,7 @@ class Stages:
         )
 
     def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
-        """Asks for the mail's record, at the settings' consistency, without waiting; for
-        `record_of`.
-
-        It shows a write to which a refused write has lost.
-        """
+        """Asks for the mail's record, for `record_of`. It shows the write to which one has lost."""
         return self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
 
     def record_of(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
@@ -268,10 +243,7 @@ class Stages:
         return self.record_of(enqueue_id, await self.ask(enqueue_id))
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
-        """Writes `after` if the record is still `before` (step 0: there is none).
-
-        After StoreUnavailable the result is unknown: fetch.
-        """
+        """Writes `after` if the record is still `before`. StoreUnavailable: unknown, fetch."""
         return self._table.applied(
             await self._bridge.rows(self._table.advance_future(self._queue, before, after))
         )
@@ -302,10 +274,7 @@ class Stages:
         return decision, doubt if decision.verdict is DeliveryVerdict.WAIT else None
 
     async def _may_live(self, doubt: Doubt) -> bool:
-        """Whether the sender may be alive; never asked about this worker.
-
-        Its own mails are in its hand, and are waited for there.
-        """
+        """Whether the sender may be alive; not asked of this worker, whose mails are in hand."""
         waited = (self.clock() - doubt.since).total_seconds()
         if waited < self._first_check_seconds:
             return True
