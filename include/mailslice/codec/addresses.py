@@ -46,16 +46,15 @@ def checked_sender(text: str, option: str = "sender") -> str | None:
 def domain_of(address: str) -> str:
     """The domain in lower case, cut to the longest there can be; `(none)` without one."""
     local, at, domain = address.rpartition("@")
-    return (
-        domain.strip().lower()[:_LONGEST_DOMAIN] if at and local and domain.strip() else NO_DOMAIN
-    )
+    domain = domain.strip().lower()[:_LONGEST_DOMAIN]
+    return domain if at and local and domain else NO_DOMAIN
 
 
 def same(first: str | None, second: str | None) -> bool:
     """Whether two addresses are one for James (`folded`); the null sender equals only itself."""
-    return first == second or (
-        first is not None and second is not None and folded(first) == folded(second)
-    )
+    if first is None or second is None:
+        return first is second
+    return first == second or folded(first) == folded(second)
 
 
 def folded(address: str) -> str:

@@ -41,11 +41,8 @@ def decode(text: str) -> ViewConfiguration:
         why = f"its type is {event.get('type')!r}, not {CONFIGURATION_EVENT_TYPE}"
         raise _unreadable(CONFIGURATION_AGGREGATE, why)
     try:
-        return ViewConfiguration(
-            _window(event["sliceWindow"]),
-            _count(event["bucketCount"]),
-            _count(event["updateBrowseStartPace"]),
-        )
+        window, buckets = _window(event["sliceWindow"]), _count(event["bucketCount"])
+        return ViewConfiguration(window, buckets, _count(event["updateBrowseStartPace"]))
     except KeyError as error:
         raise _unreadable(CONFIGURATION_AGGREGATE, f"field {error.args[0]} is missing") from None
     except (ValueError, BadInput) as error:

@@ -118,9 +118,8 @@ def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
         any_file = True
         yield _read_file(entry, max_bytes) if isinstance(entry, Path) else entry
     if not any_file and not maildir:
-        yield FoundMail(
-            str(folder), None, "no *.eml in this folder, and it is no Maildir (new, cur)"
-        )
+        why = "no *.eml in this folder, and it is no Maildir (new, cur)"
+        yield FoundMail(str(folder), None, why)
 
 
 def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:

@@ -103,12 +103,8 @@ def decode(body: bytes) -> QueuedMail:
         remote_host=_optional(fields, "remoteHost"),
         per_recipient_headers=_flat(_object(fields, "perRecipientHeaders")),
     )
-    return QueuedMail(
-        _enqueue_id(fields),
-        mail,
-        BlobId(_blob_id(fields, "headerBlobId")),
-        BlobId(_blob_id(fields, "bodyBlobId")),
-    )
+    header, body_id = _blob_id(fields, "headerBlobId"), _blob_id(fields, "bodyBlobId")
+    return QueuedMail(_enqueue_id(fields), mail, header, body_id)
 
 
 def _number(nanos: int) -> bytes:
@@ -175,13 +171,13 @@ def _required(fields: Mapping[str, Any], field: str) -> str:
     return value
 
 
-def _blob_id(fields: Mapping[str, Any], field: str) -> str:
+def _blob_id(fields: Mapping[str, Any], field: str) -> BlobId:
     value = _required(fields, field)
     if not value:
         raise Undecodable(f"field {field} is empty")
     if len(value) > _LONGEST_KEY or (not value.isascii() and len(value.encode()) > _LONGEST_KEY):
         raise Undecodable(f"field {field} is longer than S3 allows")
-    return value
+    return BlobId(value)
 
 
 def _optional(fields: Mapping[str, Any], field: str) -> str | None:

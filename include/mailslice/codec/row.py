@@ -91,9 +91,5 @@ def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
     )
     item = QueuedMail(EnqueueId(enqueue_id), mail, BlobId(header or ""), BlobId(body or ""))
     partition = Partition(instant(start), bucket)
-    return ViewRow(
-        QueueName(queue),
-        partition,
-        instant(enqueued) if enqueued is not None else partition.slice_start,
-        item,
-    )
+    at = partition.slice_start if enqueued is None else instant(enqueued)
+    return ViewRow(QueueName(queue), partition, at, item)

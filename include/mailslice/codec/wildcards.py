@@ -53,12 +53,8 @@ class Wildcard:
         for at, token in enumerate(tokens):
             if token is not _ANY:
                 masks[token] = masks.get(token, others) | 1 << at
-        for name, value in (
-            ("_masks", masks),
-            ("_others", others),
-            ("_loops", loops),
-            ("_end", 1 << len(tokens)),
-        ):
+        found = {"_masks": masks, "_others": others, "_loops": loops, "_end": 1 << len(tokens)}
+        for name, value in found.items():
             object.__setattr__(self, name, value)
 
     def __str__(self) -> str:

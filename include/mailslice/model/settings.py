@@ -183,9 +183,7 @@ def load_settings(
         if name in known:
             group, field = known[name]
             values.setdefault(group, {})[field] = value
-        elif not name.startswith(
-            (PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")
-        ):
+        elif not name.removeprefix(PREFIX).startswith(("RUN_", "TEST_", "REQUIRE_", "STACK_")):
             raise BadSetting(
                 f"{name} (in the {source}) is not a setting of mailslice; all are listed in "
                 f"docs/settings.md{_nearest(name, known)}"
@@ -193,9 +191,8 @@ def load_settings(
     try:
         return Settings(**values, source=source)
     except ValidationError as error:
-        raise BadSetting(
-            "; ".join(_sentence(problem, source) for problem in error.errors())
-        ) from None
+        problems = [_sentence(problem, source) for problem in error.errors()]
+        raise BadSetting("; ".join(problems)) from None
 
 
 def _own(environ: Mapping[str, str]) -> dict[str, str]:
@@ -238,10 +235,8 @@ def _with_files(given: Mapping[str, str]) -> dict[str, str]:
 
 def read_env_file(path: Path) -> dict[str, str]:
     """NAME=value lines, without quotes; blank lines and those that start with # are left out."""
-    pairs = (
-        line.strip().removeprefix("export ").partition("=")
-        for line in path.read_text(encoding="utf-8").splitlines()
-    )
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pairs = (line.strip().removeprefix("export ").partition("=") for line in lines)
     return {
         name.strip(): value.strip().strip("'\"")
         for name, equals, value in pairs

@@ -145,11 +145,8 @@ def next_attempt(
 def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) -> DeliveryVerdict:
     if failed:
         return DeliveryVerdict.WAIT if holder_lives else DeliveryVerdict.FAIL
-    return (
-        DeliveryVerdict.HANDLE
-        if record.remaining or not record.recipients
-        else DeliveryVerdict.COMPLETE
-    )
+    is_complete = record.recipients and not record.remaining
+    return DeliveryVerdict.COMPLETE if is_complete else DeliveryVerdict.HANDLE
 
 
 def _fitted(read: MailStage, requested: tuple[str, ...]) -> MailStage:

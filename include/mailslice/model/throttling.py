@@ -128,17 +128,12 @@ def decide(
     next_us = min(book.next_us, now_us + pace_us + SLACK_US + _LEASE_US)
     line_us = min(book.line_us, now_us + _LINE_US + _LEASE_US)
     hold_us = book.hold_us
-    for connection_end in freed:
-        holders.pop(connection_end.connection, None)
-        hold_us = (
-            connection_end.held_us if hold_us == 0 else (4 * hold_us + connection_end.held_us) // 5
-        )
+    for one in freed:
+        holders.pop(one.connection, None)
+        hold_us = one.held_us if hold_us == 0 else (4 * hold_us + one.held_us) // 5
     holders |= dict.fromkeys(kept, now_us + _LEASE_US)
-    step_us = max(
-        pace_us,
-        (hold_us or _INITIAL_CONNECTION_US) // limit.connections if limit.connections else 0,
-        1,
-    )
+    kept_us = hold_us or _INITIAL_CONNECTION_US
+    step_us = max(pace_us, kept_us // limit.connections if limit.connections else 0, 1)
     answers: list[int | None] = []
     for ask in asks:
         in_turn = ask.waited or line_us <= now_us

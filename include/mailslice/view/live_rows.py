@@ -375,20 +375,14 @@ class LiveRows:
             yield from _timed(table, partition, page)
 
     def _unknown(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
-        return (
-            partition for partition in partitions if partition.slice_start not in self.survivors
-        )
+        return (one for one in partitions if one.slice_start not in self.survivors)
 
     def _known(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         """The survivors of remembered slices, where their rows are."""
-        known = (
-            (partition, self.survivors[partition.slice_start])
-            for partition in partitions
-            if partition.slice_start in self.survivors
-        )
-        for partition, page in table.existing_ids(
-            self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True
-        ):
+        remembered = (one for one in partitions if one.slice_start in self.survivors)
+        known = ((one, self.survivors[one.slice_start]) for one in remembered)
+        pages = table.existing_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True)
+        for partition, page in pages:
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
             yield from _timed(table, partition, times)
 

@@ -42,9 +42,8 @@ def partitions_to_read(
     last = slice_start(last, shape.window)
     if first is not None:
         first = slice_start(first, shape.window)
-        count = (
-            (last - first) // shape.window * (shape.buckets if buckets is None else len(buckets))
-        )
+        width = shape.buckets if buckets is None else len(buckets)
+        count = (last - first) // shape.window * width
         if count <= scan_from:
             computed = partitions_between(first, last, shape.window, shape.buckets)
             return [one for one in computed if buckets is None or one.bucket in buckets]

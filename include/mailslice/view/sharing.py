@@ -73,11 +73,10 @@ def change(stores: Stores, *, shared: bool) -> bool:
     if (before is not False) is shared:
         return False
     require_nobody_else(stores, shared=shared)
-    done = (
-        _first(stores) is shared
-        if before is None
-        else stores.own.locks.change(NAME, _text(before), _text(shared))
-    )
+    if before is None:
+        done = _first(stores) is shared
+    else:
+        done = stores.own.locks.change(NAME, _text(before), _text(shared))
     if not done:
         raise Refused(f"config shared: another process changed {VARIABLE} meanwhile; look again")
     return True

@@ -180,11 +180,10 @@ class AsyncBlobStore:
             return None
 
         try:
-            missing_ids = {
-                answer for answer in await asyncio.gather(*map(one, blob_ids)) if answer is not None
-            }
+            answers = await asyncio.gather(*map(one, blob_ids))
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
+        missing_ids = {answer for answer in answers if answer is not None}
         if missing_ids and not await self.bucket_is_there():
             raise StoreUnavailable(
                 f"{service(self._settings)}: there is no bucket {self._bucket!r}, or it may "
@@ -252,11 +251,8 @@ class OpenBlob:
         try:
             allowed = blobs._allowed(self.size)  # noqa: SLF001 - one thing in two classes
             async with asyncio.timeout(allowed):
-                rest = await obstore.get_async(
-                    blobs._store,  # noqa: SLF001
-                    self._path,
-                    options={"range": {"offset": at}},
-                )
+                store = blobs._store  # noqa: SLF001
+                rest = await obstore.get_async(store, self._path, options={"range": {"offset": at}})
                 if self.size - at <= _CHUNK:
                     yield await rest.bytes_async()
                     return

@@ -34,18 +34,16 @@ def before(key: str) -> str:
     head, last = key[:-1], key[-1]
     if last == "\0":
         return head
-    return (
-        head + (_BEFORE_SURROGATES if last == _BEHIND_SURROGATES else chr(ord(last) - 1)) + HIGHEST
-    )
+    one_less = _BEFORE_SURROGATES if last == _BEHIND_SURROGATES else chr(ord(last) - 1)
+    return head + one_less + HIGHEST
 
 
 def prefix_of(low: str, high: str) -> str:
     """The longest text that every key in [low, high) begins with."""
     if not low or not high:
         return ""
-    common = sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
-    )
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
+    common = sum(1 for _ in same)
     longer = low[: common + 1]
     return longer if high == behind(longer) else low[:common]
 

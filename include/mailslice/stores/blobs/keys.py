@@ -7,6 +7,7 @@ store. Apart from the clients, so that the hot path need not import boto3.
 from __future__ import annotations
 
 import re
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from mailslice.model.errors import BadSetting, ContentMissing
@@ -48,10 +49,8 @@ def escape_key(key: str) -> str:
     """The path of a key in Azure or GCS, its own: what obstore cannot express is escaped by `%`."""
     if "%" not in key and not needs_boto3(key):
         return key
-    return "/".join(
-        _SEGMENTS.get(segment) or _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]):02X}", segment)
-        for segment in key.split("/")
-    )
+    escaped = partial(_TO_ESCAPE.sub, lambda match: f"%{ord(match[0]):02X}")
+    return "/".join(_SEGMENTS.get(segment) or escaped(segment) for segment in key.split("/"))
 
 
 def unescape_key(path: str) -> str:

@@ -46,9 +46,8 @@ def speaks_to(settings: S3Settings) -> bool:
         return False
     endpoint = urlsplit(settings.endpoint)
     proxies = getproxies()
-    is_direct = not (endpoint.scheme in proxies or "all" in proxies) or bool(
-        proxy_bypass(endpoint.netloc)
-    )
+    has_proxy = endpoint.scheme in proxies or "all" in proxies
+    is_direct = not has_proxy or bool(proxy_bypass(endpoint.netloc))
     return is_direct and settings.access_key is not None and settings.secret_key is not None
 
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from cassandra import OperationTimedOut, Timeout
@@ -146,11 +147,8 @@ class CoordinatorRetry:
             errors.append(problem)
             if _is_late(problem):
                 return (repeatable or cql.lstrip()[:6].upper() == "CREATE") and self._shows(cql)
-            return (
-                repeatable
-                and has_several_nodes(self._driver.cluster)
-                and isinstance(translated(problem, ""), StoreUnavailable)
-            )
+            is_away = isinstance(translated(problem, ""), StoreUnavailable)
+            return repeatable and is_away and has_several_nodes(self._driver.cluster)
 
         tries = Retrying(
             retry=retry_if_exception(is_worth_it),
@@ -164,19 +162,16 @@ class CoordinatorRetry:
         """A node that answers now, another than that of `error` if possible. NoHostAvailable."""
         nodes, now = list(self._driver.get_pool_state()), time.monotonic()
         spoken = [node for node in nodes if self._mute.get(node, 0.0) <= now]
-        answering = self._answering(spoken) or self._answering(
-            [node for node in nodes if node not in spoken]
-        )
+        others = [node for node in nodes if node not in spoken]
+        answering = self._answering(spoken) or self._answering(others)
         if not answering:
             raise NoHostAvailable("no node answers", {}) from error
         others = [node for node in answering if node != getattr(error, "last_host", None)]
         return random.choice(others or answering)
 
     def _answering(self, nodes: Sequence[Host]) -> list[Host]:
-        asked = [
-            (node, self._driver.execute_async(_PING, timeout=_PING_SECONDS, host=node))
-            for node in nodes
-        ]
+        ping = partial(self._driver.execute_async, _PING, timeout=_PING_SECONDS)
+        asked = [(node, ping(host=node)) for node in nodes]
         answering = []
         for node, future in asked:
             try:
@@ -193,15 +188,14 @@ class CoordinatorRetry:
         named = _NAMED.search(cql)
         if named is None:
             return False
-        keyspace, table = (
-            quoted or plain.lower() for quoted, plain in (named.group(1, 2), named.group(3, 4))
-        )
-        where, names = "tables WHERE keyspace_name = %s AND table_name = %s", [keyspace, table]
+        names = named.group(1, 2), named.group(3, 4)
+        keyspace, table = (quoted or plain.lower() for quoted, plain in names)
+        where, params = "tables WHERE keyspace_name = %s AND table_name = %s", [keyspace, table]
         if cql.lstrip()[:6].upper() == "CREATE":
-            where, names = "keyspaces WHERE keyspace_name = %s", [keyspace]
+            where, params = "keyspaces WHERE keyspace_name = %s", [keyspace]
         with suppress(Exception):
             query = f"SELECT keyspace_name FROM system_schema.{where}"
-            return bool(list(self._driver.execute(query, names)))
+            return bool(list(self._driver.execute(query, params)))
         return False
 
 

@@ -85,10 +85,8 @@ def queue_tables(table: QueueTable) -> tuple[str, ...]:
 
 def replication_of(session: CassandraSession, keyspace: str) -> str | None:
     """The keyspace's replication as a CQL map; None when there is no such keyspace."""
-    rows = session.execute(
-        session.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"),
-        [keyspace.lower()],
-    )
+    query = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
+    rows = session.execute(session.prepare(query), [keyspace.lower()])
     if not rows:
         return None
     return "{" + ", ".join(f"'{key}': '{value}'" for key, value in dict(rows[0][0]).items()) + "}"
@@ -123,9 +121,8 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
             f"MAILSLICE_OWN_REPLICATION={replication!r} is not a CQL map, such as "
             f"{{'class': 'NetworkTopologyStrategy', 'dc1': 3}}"
         )
-    _ignore_existing(
-        session, f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}"
-    )
+    cql = f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}"
+    _ignore_existing(session, cql)
 
 
 def create_tables(
@@ -142,9 +139,8 @@ def create_tables(
     missing = tuple(name for name in required if name not in existing)
     for name in missing:
         _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {required[name]}")
-    _await_readable(
-        session, keyspace, [name for name in required if existing.get(name, timedelta(0)) < _YOUNG]
-    )
+    young = [name for name in required if existing.get(name, timedelta(0)) < _YOUNG]
+    _await_readable(session, keyspace, young)
     return missing
 
 
@@ -164,9 +160,8 @@ def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
         "FROM system_schema.tables WHERE keyspace_name = ?"
     )
     rows = session.execute(session.prepare(query), [keyspace.lower()])
-    return {
-        name: timedelta(milliseconds=now - (written or 0) / 1000) for name, written, now in rows
-    }
+    ages = ((name, now - (written or 0) / 1000) for name, written, now in rows)
+    return {name: timedelta(milliseconds=age) for name, age in ages}
 
 
 def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[str]) -> None:

@@ -186,18 +186,16 @@ class EnqueuedMails(Table):
         self, queue: QueueName, ids_by_partition: IdsByPartition, in_flight: int = 8
     ) -> Iterator[ViewRow]:
         """The rows of these ids that are there, at most 100 ids a request, in no order."""
-        for _, rows in self._session.map(
-            self._by_ids, _hundreds(queue, ids_by_partition), in_flight
-        ):
+        keys = _hundreds(queue, ids_by_partition)
+        for _, rows in self._session.map(self._by_ids, keys, in_flight):
             yield from map(from_row, rows)
 
     def written_by_ids(
         self, queue: QueueName, ids_by_partition: IdsByPartition, in_flight: int = 8
     ) -> Iterator[WrittenRow]:
         """As `by_ids`, each row with its write time."""
-        for _, rows in self._session.map(
-            self._written_by_ids, _hundreds(queue, ids_by_partition), in_flight
-        ):
+        keys = _hundreds(queue, ids_by_partition)
+        for _, rows in self._session.map(self._written_by_ids, keys, in_flight):
             yield from map(_written_row, rows)
 
     def existing_ids(
@@ -249,12 +247,8 @@ class EnqueuedMails(Table):
             yield key.partition, read.decode(page)
 
     def _bound(self, row: ViewRow) -> Params:
-        values = to_row(row).values()
-        if self.table is QueueTable.V3:
-            return [
-                UNSET_VALUE if value is None or value in ({}, []) else value for value in values
-            ]
-        return [UNSET_VALUE if value is None else value for value in values]
+        unset: tuple[object, ...] = (None, {}, []) if self.table is QueueTable.V3 else (None,)
+        return [UNSET_VALUE if value in unset else value for value in to_row(row).values()]
 
 
 class _Key(list[object]):

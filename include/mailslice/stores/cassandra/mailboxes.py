@@ -74,11 +74,8 @@ class MessageRow:
     def state(self) -> dict[str, object]:
         """What must be equal in both tables: flags that are set, and modSeq."""
         flags = {name: bool(self.values[name]) for name in FLAGS if name in self.values}
-        return {
-            **flags,
-            USER_FLAGS: frozenset(self.values.get(USER_FLAGS) or ()),
-            "modseq": self.values["modseq"] or 0,
-        }
+        user_flags = frozenset(self.values.get(USER_FLAGS) or ())
+        return {**flags, USER_FLAGS: user_flags, "modseq": self.values["modseq"] or 0}
 
 
 class MailboxTables(Table):
@@ -101,20 +98,15 @@ class MailboxTables(Table):
 
     def require(self, *, truth: bool = True) -> None:
         """Raises Refused naming tables (imapUidTable: with `truth`) or columns that are missing."""
-        required = [
-            MAILBOX,
-            MESSAGE_ID_TABLE,
-            MAILBOX_COUNTERS,
-            *([IMAP_UID_TABLE] if truth else []),
-        ]
+        messages = {MESSAGE_ID_TABLE, *([IMAP_UID_TABLE] if truth else [])}
         existing = tables_of(self._session, self._keyspace)
-        if missing := sorted(set(required) - existing):
+        if missing := sorted({MAILBOX, MAILBOX_COUNTERS, *messages} - existing):
             raise Refused(
                 f"keyspace {self._keyspace} of Cassandra at {self._session.address} has no table "
                 f"{', '.join(missing)}: James' mailbox tables are needed, "
                 "and mailslice never creates them; is MAILSLICE_CASSANDRA_KEYSPACE right?"
             )
-        for table in (MESSAGE_ID_TABLE, *([IMAP_UID_TABLE] if truth else [])):
+        for table in sorted(messages, reverse=True):
             if lacking := [name for name in _NEEDED if name not in self._columns(table)]:
                 raise Refused(
                     f"{self._keyspace}.{table} has no column {', '.join(lacking)}: it is not the "
@@ -174,11 +166,10 @@ class MailboxTables(Table):
         """The mailboxes of these users, in any case: a scan of the table of mailboxes."""
         names = {user.lower() for user in users}
         statement = self.prepare_statement(f"SELECT id, mailboxbase FROM {{keyspace}}.{MAILBOX}")
-        return {
-            mailbox
-            for mailbox, base in self._session.stream(statement)
-            if base is not None and (_user(base) or "").lower() in names
-        }
+        rows = self._session.stream(statement)
+        # The base is a user-defined type, a named tuple by the driver.
+        owned = ((mailbox, getattr(base, "user", None)) for mailbox, base in rows)
+        return {mailbox for mailbox, user in owned if user is not None and user.lower() in names}
 
     @cached_property
     def has_modseqs(self) -> bool:
@@ -229,9 +220,8 @@ class MailboxTables(Table):
 
     def project(self, row: MessageRow, timestamp_us: int) -> None:
         """Write a row of the projection, at this write time."""
-        self._session.execute(
-            self._project, [*(row.values[name] for name in self.common_columns), timestamp_us]
-        )
+        values = [row.values[name] for name in self.common_columns]
+        self._session.execute(self._project, [*values, timestamp_us])
 
     def unproject(self, mailbox: UUID, uid: int, timestamp_us: int) -> None:
         """Delete a row of the projection, up to this write time."""
@@ -241,11 +231,9 @@ class MailboxTables(Table):
         if not rows:
             return None
         columns = self.common_columns
-        values, times = rows[0][: len(columns)], rows[0][len(columns) :]
-        return MessageRow(
-            dict(zip(columns, values, strict=True)),
-            max((time for time in times if time is not None), default=0),
-        )
+        values = dict(zip(columns, rows[0], strict=False))
+        times = (time for time in rows[0][len(columns) :] if time is not None)
+        return MessageRow(values, max(times, default=0))
 
     def _columns(self, table: str) -> set[str]:
         return {column.name for column in self._schema(table)}
@@ -282,8 +270,3 @@ class MailboxTables(Table):
 
 def _counters(rows: Sequence[tuple[Any, ...]]) -> Counters:
     return Counters(int(rows[0][0] or 0), int(rows[0][1] or 0)) if rows else Counters(0, 0)
-
-
-def _user(base: Any) -> str | None:
-    """The user of a mailbox's base: a user-defined type, a named tuple by the driver."""
-    return getattr(base, "user", None)

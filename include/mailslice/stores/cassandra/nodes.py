@@ -63,38 +63,28 @@ class Nodes:
 
     def disk_mib(self, address: str, keyspace: str, tables: Iterable[str]) -> dict[str, int]:
         """MiB of each table on the node's disk, rounded up; nothing for what is in memory."""
-        rows = self._session.ask(
-            self._host(address),
-            "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage",
-        )
+        query = "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage"
+        rows = self._session.ask(self._host(address), query)
         sizes = {row[1]: int(row[2]) for row in rows if row[0] == keyspace.lower()}
         return {table: sizes.get(table, 0) for table in tables}
 
     def compacting(self, address: str) -> Compacting:
         """What the node compacts, of all its tables."""
         host = self._host(address)
-        pools = self._session.ask(
-            host,
-            "SELECT active_tasks, pending_tasks FROM system_views.thread_pools WHERE name = %s",
-            [_POOL],
-        )
+        query = "SELECT active_tasks, pending_tasks FROM system_views.thread_pools WHERE name = %s"
+        pending = sum(map(sum, self._session.ask(host, query, [_POOL])))
         kinds = self._session.ask(host, "SELECT kind FROM system_views.sstable_tasks")
-        return Compacting(
-            sum(active + pending for active, pending in pools),
-            any(row[0] == COLLECTING for row in kinds),
-        )
+        return Compacting(pending, any(row[0] == COLLECTING for row in kinds))
 
     def compacted(self, address: str, keyspace: str, since: datetime) -> frozenset[str]:
         """The tables of which the node rewrote files since then, by its own history and clock."""
-        rows = self._session.ask(
-            self._host(address),
-            "SELECT columnfamily_name, keyspace_name, compacted_at FROM system.compaction_history",
+        query = (
+            "SELECT columnfamily_name, keyspace_name, compacted_at FROM system.compaction_history"
         )
-        return frozenset(
-            table
-            for table, name, at in rows
-            if name == keyspace.lower() and at.replace(tzinfo=UTC) >= since - _MAX_CLOCK_SKEW
-        )
+        rows = self._session.ask(self._host(address), query)
+        begin = since - _MAX_CLOCK_SKEW
+        recent = (row for row in rows if row[2].replace(tzinfo=UTC) >= begin)
+        return frozenset(table for table, name, _ in recent if name == keyspace.lower())
 
     def _hosts(self) -> Iterable[Any]:
         hosts: Iterable[Any] = self._session.cluster.metadata.all_hosts()

@@ -55,17 +55,15 @@ class Job:
 
     def takes(self, turn: int) -> bool:
         """Whether it is awaited: the driver can give a time-out, and late what came after all."""
-        awaited, self._awaited = (
-            self._awaited == turn,
-            0 if self._awaited == turn else self._awaited,
-        )
-        return awaited
+        if self._awaited != turn:
+            return False
+        self._awaited = 0
+        return True
 
     def retry(self, error: BaseException) -> Any:
         """Waits for the rows of the page that ended with `error`. Raises when they do not come."""
-        result = self._retry_page(
-            error, self._future, partial(self._send, paging_state=self._state)
-        )
+        send = partial(self._send, paging_state=self._state)
+        result = self._retry_page(error, self._future, send)
         self._future = result.response_future
         return result.current_rows
 
@@ -140,8 +138,7 @@ def _take(
         try:
             job, turn, rows, error = answers.get(timeout=patience)
         except queue.Empty:
-            raise OperationTimedOut(
-                errors={"client": f"no answer within {patience:.0f} s"}
-            ) from None
+            errors = {"client": f"no answer within {patience:.0f} s"}
+            raise OperationTimedOut(errors=errors) from None
         if job.takes(turn):
             return job, rows, error

@@ -97,9 +97,8 @@ def complete_since(repairs: Iterable[Repair]) -> datetime | None:
 
 def copies(replication: str | None) -> int:
     """Copies of a row in all data centres, by the keyspace's replication (CQL map); at least 1."""
-    return max(
-        1, sum(int(number) for number in re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or ""))
-    )
+    numbers = re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or "")
+    return max(1, sum(map(int, numbers)))
 
 
 def _repairs(session: CassandraSession, keyspace: str) -> list[Repair]:

@@ -160,14 +160,9 @@ def _last_words(error: BaseException) -> str:
 
 
 def _within(error: BaseException) -> list[BaseException]:
-    inner_errors = [
-        *getattr(error, "exceptions", ()),
-        getattr(error, "exception", None),
-        *error.args,
-    ]
-    return [
-        inner for inner in inner_errors if isinstance(inner, BaseException) and inner is not error
-    ]
+    several, one = getattr(error, "exceptions", ()), getattr(error, "exception", None)
+    inner = (*several, one, *error.args)
+    return [each for each in inner if isinstance(each, BaseException) and each is not error]
 
 
 PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)

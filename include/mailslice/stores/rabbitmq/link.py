@@ -191,11 +191,9 @@ async def _open(settings: RabbitSettings) -> Link:
     if ready.done():
         return link
     await link.close()
-    raise (
-        lost.result()
-        if lost.done()
-        else StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
-    )
+    if lost.done():
+        raise lost.result()
+    raise StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
 
 
 def _unwanted(attempt: asyncio.Task[Link]) -> None:

@@ -73,9 +73,8 @@ def delay_queue_arguments(
 
 def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
     """As of a delay level, but what is parked goes back to the mail exchange: it is due already."""
-    return delay_queue_arguments(names, settings, PARK_SECONDS) | {
-        "x-dead-letter-exchange": names.exchange
-    }
+    to_mails = {"x-dead-letter-exchange": names.exchange}
+    return delay_queue_arguments(names, settings, PARK_SECONDS) | to_mails
 
 
 def own_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
@@ -104,12 +103,11 @@ class Topology:
     def declare(self, queue: QueueName) -> None:
         """James' four exchanges and queues with their bindings; what exists is left as it is."""
         names = RabbitNames(queue)
+        arguments = work_queue_arguments(names, self._settings.queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
             made.exchange(names.exchange)
-            made.queue(
-                names.work_queue, work_queue_arguments(names, self._settings.queue), names.exchange
-            )
+            made.queue(names.work_queue, arguments, names.exchange)
             self._declare_dead_letter(made, names)
 
     def declare_dead_letter(self, queue: QueueName) -> None:
@@ -124,20 +122,15 @@ class Topology:
 
     def declare_delays(self, queue: QueueName, levels: Iterable[int]) -> None:
         """What is mailslice's: hop exchange and queue, those delay levels, the park queue."""
-        names = RabbitNames(queue)
+        names, settings = RabbitNames(queue), self._settings.queue
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
             made.exchange(names.hop_exchange)
-            made.queue(
-                names.hop_queue, own_queue_arguments(self._settings.queue), names.hop_exchange
-            )
+            made.queue(names.hop_queue, own_queue_arguments(settings), names.hop_exchange)
             for seconds in levels:
-                made.queue(
-                    names.delay_queue(seconds),
-                    delay_queue_arguments(names, self._settings.queue, seconds),
-                    None,
-                )
-            made.queue(names.park_queue, park_queue_arguments(names, self._settings.queue), None)
+                arguments = delay_queue_arguments(names, settings, seconds)
+                made.queue(names.delay_queue(seconds), arguments, None)
+            made.queue(names.park_queue, park_queue_arguments(names, settings), None)
 
     def exists(self, queue: QueueName) -> bool:
         """Whether RabbitMQ has both the exchange and the work queue of this name."""
@@ -171,16 +164,13 @@ class Topology:
 
     def unsafe_queues(self) -> list[str]:
         """Queues in which RabbitMQ may lose a mail, a sentence each. Raises StoreUnavailable."""
-        dropping = [
-            limit.sentence for limit in self.delivery_limits() if limit.at_limit is AtLimit.DROPPED
-        ]
-        return self._unsafe_own_queues() + dropping
+        dropping = (one for one in self.delivery_limits() if one.at_limit is AtLimit.DROPPED)
+        return self._unsafe_own_queues() + [limit.sentence for limit in dropping]
 
     def _unsafe_own_queues(self) -> list[str]:
         kind = own_queue_arguments(self._settings.queue)["x-queue-type"]
-        queues = self.management.queues(
-            ("name", "type", "arguments", "effective_policy_definition")
-        )
+        columns = ("name", "type", "arguments", "effective_policy_definition")
+        queues = self.management.queues(columns)
         return [
             f"queue {queue['name']} {why}: workers declare it anew once it is empty and deleted"
             for queue in sorted(queues, key=lambda queue: str(queue["name"]))

@@ -201,10 +201,8 @@ def _key(queue: QueueName, enqueue_id: EnqueueId) -> list[Any]:
 
 def _writing(queue: QueueName, mail: DelayedMail) -> list[Any]:
     partition = mail.partition
-    where = (
-        (None, None) if partition is None else (epoch_ms(partition.slice_start), partition.bucket)
-    )
-    values = [*where, *_ROWS.values(mail), _timestamp(mail.written_us + 1)]
+    where = partition and (epoch_ms(partition.slice_start), partition.bucket)
+    values = [*(where or (None, None)), *_ROWS.values(mail), _timestamp(mail.written_us + 1)]
     return [*_key(queue, mail.enqueue_id), *values]
 
 

@@ -151,11 +151,8 @@ class UndeletedMails(OwnTable):
             params[part] = []
             for enqueue_id in ids:
                 was, now = before[enqueue_id]
-                condition = [was.new_id, was.step.value]
-                values = _ROWS.values(now)[1:]
-                params[part].append(
-                    [ttl_seconds(ttl), *values, queue, part, enqueue_id, *condition]
-                )
+                key, condition = [queue, part, enqueue_id], [was.new_id, was.step.value]
+                params[part].append([ttl_seconds(ttl), *_ROWS.values(now)[1:], *key, *condition])
         return all(self._apply_all(self._change, params).values())
 
     def _apply_all(

@@ -56,12 +56,8 @@ class Holds(OwnTable):
 
     def list(self, queue: QueueName | None = None) -> Iterator[Hold]:
         """The holds of a queue, or of all."""
-        rows = (
-            self._session.stream(self._all)
-            if queue is None
-            else self._session.stream(self._of_queue, [queue])
-        )
-        yield from map(self.hold, rows)
+        chosen = (self._all,) if queue is None else (self._of_queue, [queue])
+        yield from map(self.hold, self._session.stream(*chosen))
 
 
 _VALUES = ("turn", "next_us", "line_us", "hold_us", "holders")

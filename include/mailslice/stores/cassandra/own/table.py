@@ -129,9 +129,8 @@ def create(session: CassandraSession, settings: Settings, tables: Iterable[type[
     replication = settings.own.replication or replication_of(session, settings.cassandra.keyspace)
     create_keyspace(session, keyspace, replication or "")
     declared = {table.TABLE: table for table in tables}
-    created = create_tables(
-        session, keyspace, {name: table.declaration() for name, table in declared.items()}
-    )
+    declarations = {name: table.declaration() for name, table in declared.items()}
+    created = create_tables(session, keyspace, declarations)
     earlier = [table for name, table in declared.items() if name not in created]
     _add_missing(session, keyspace, earlier)
     _raise_gc_grace(session, keyspace, earlier)
