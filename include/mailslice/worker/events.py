@@ -135,9 +135,8 @@ class MailEvents:
         if self._log is None:
             return
         try:
-            self._log.write(
-                {"time": self._clock(), "event": event}, self._of(item) | _shown(fields)
-            )
+            first = {"time": self._clock(), "event": event}
+            self._log.write(first, self._of(item) | _shown(fields))
         except Exception:
             log.exception("an event was not written", extra={"action": "event_fault"})
 
@@ -145,11 +144,8 @@ class MailEvents:
         if item is None:
             return {}
         mail = item.mail
-        fields: dict[str, object] = {
-            "enqueueId": item.enqueue_id,
-            "name": mail.name,
-            "recipients": len(mail.recipients),
-        }
+        fields: dict[str, object] = {"enqueueId": item.enqueue_id, "name": mail.name}
+        fields["recipients"] = len(mail.recipients)
         if self._addresses:
             fields["from"] = mail.sender or ""
             fields["to"] = mail.recipients[:_MOST_ADDRESSES]

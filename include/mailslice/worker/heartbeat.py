@@ -100,11 +100,8 @@ class Recorder:
         quiet = now - self._written
         if quiet >= 0 and self._holds() != self._reported[2]:
             return True
-        if (
-            self._beat == 0
-            and quiet >= 0
-            and any(now - handed >= _LONG for handed in self._handed())
-        ):
+        is_slow = any(now - handed >= _LONG for handed in self._handed())
+        if self._beat == 0 and quiet >= 0 and is_slow:
             return True
         has_changes = (
             bool(self._state.in_hand)
@@ -118,11 +115,8 @@ class Recorder:
         return () if self._state.holds is None else self._state.holds.active.changes
 
     def _handed(self) -> Iterator[float]:
-        return (
-            delivery.handed
-            for delivery in self._state.in_hand.values()
-            if delivery.handed is not None
-        )
+        times = (delivery.handed for delivery in self._state.in_hand.values())
+        return (handed for handed in times if handed is not None)
 
     async def _write(self, in_flight: tuple[InFlightMail, ...], *, ended: bool = False) -> None:
         statistics = self._context.statistics

@@ -34,12 +34,8 @@ async def dead_letter(
     the ack, as soon as the copy is confirmed. `facts` are fields of the event. Raises
     StoreUnavailable: the message is not acknowledged then.
     """
-    log.warning(
-        "dead letter: %s: %s",
-        subject,
-        reason,
-        extra={"action": "dead_letter", "enqueue_id": subject, "queue": context.queue},
-    )
+    extra = {"action": "dead_letter", "enqueue_id": subject, "queue": context.queue}
+    log.warning("dead letter: %s: %s", subject, reason, extra=extra)
     # A header that cannot be written would keep the mail here for ever.
     readable = reason.encode("utf-8", "replace").decode()
     now = context.clock()

@@ -97,11 +97,8 @@ class Deliveries:
 
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
         """Messages that are loaded, or wait for a store or memory; not for an older delivery."""
-        return (
-            (slot.item, slot.message)
-            for slot in list(self._slots)
-            if slot.item is not None and slot.item.enqueue_id not in self._in_hand
-        )
+        waiting = ((slot.item, slot.message) for slot in list(self._slots) if slot.item is not None)
+        return (one for one in waiting if one[0].enqueue_id not in self._in_hand)
 
     async def aclose(self) -> None:
         """Ends the deliveries: the broker gets back what was not handed out; mails in hand can be
@@ -130,9 +127,8 @@ class Deliveries:
         """Closes the connection, after which nothing in hand can be acknowledged."""
         await self.aclose()
         await self._consumer.close()
-        self._slots.lose(
-            self._consumer.link
-        )  # whatever came after all: it would hold its place in `in_hand`, and room, for good
+        # Whatever came after all would hold its place in `in_hand`, and room, for good.
+        self._slots.lose(self._consumer.link)
         self._on_disconnected(self)
 
     def _start(self) -> None:

@@ -62,21 +62,10 @@ class InDoubt:
         crash.point("fail:set-aside")
         if self._reporter is not None:
             await self._reporter.report(doubtful, [in_doubt(one) for one in failed], content)
-        log.error(
-            "mail %s: %d recipients failed in attempt %d: %s: %s",
-            item.enqueue_id,
-            len(failed),
-            record.attempt,
-            WHY,
-            record.owner,
-            extra={
-                "action": "stage_failed",
-                "enqueue_id": str(item.enqueue_id),
-                "recipients": len(failed),
-                "worker": record.owner,
-                "queue": self._context.queue,
-            },
-        )
+        extra = {**self._extra("stage_failed", item, failed), "worker": record.owner}
+        text = "mail %s: %d recipients failed in attempt %d: %s: %s"
+        facts = (item.enqueue_id, len(failed), record.attempt, WHY, record.owner)
+        log.error(text, *facts, extra=extra)
         self._context.events.emit("in_doubt", doubtful, attempt=record.attempt, why=WHY)
         self._context.statistics.in_doubt += len(failed)
         self._reported.append(key)
@@ -92,9 +81,7 @@ class InDoubt:
             crash.point("fail:recorded")
             return True
         now = await self.stages.fetch(item.enqueue_id)
-        if now is not None and any(
-            now.recipients.get(recipient) is Stage.SENT for recipient in decision.failed
-        ):
+        if now is not None and not set(now.those(Stage.SENT)).isdisjoint(decision.failed):
             await self.sent_after_all(item, decision.record, decision.failed)
         return False
 
@@ -102,18 +89,14 @@ class InDoubt:
         self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
     ) -> None:
         """Records in quarantine and decisions that recipients reported as failed have the mail."""
-        log.warning(
-            "mail %s: %d recipients that were failed were sent to after all",
-            item.enqueue_id,
-            len(recipients),
-            extra={
-                "action": "sent_after_failed",
-                "enqueue_id": str(item.enqueue_id),
-                "recipients": len(recipients),
-                "queue": self._context.queue,
-            },
-        )
+        extra = self._extra("sent_after_failed", item, recipients)
+        text = "mail %s: %d recipients that were failed were sent to after all"
+        log.warning(text, item.enqueue_id, len(recipients), extra=extra)
         await asyncio.to_thread(self._correct, item, record)
+
+    def _extra(self, action: str, item: QueuedMail, recipients: Sequence[str]) -> dict[str, object]:
+        facts = {"enqueue_id": str(item.enqueue_id), "recipients": len(recipients)}
+        return {"action": action, "queue": self._context.queue, **facts}
 
     def _quarantine_recipients(self, item: QueuedMail, record: MailStage) -> None:
         now = self._context.clock()

@@ -59,9 +59,8 @@ class Lease:
 
     def adopt(self, message: Message) -> bool:
         """Whether this message of the mail takes the place of the lost one, or of the copy."""
-        if message.body != self.message.body or not (
-            self.is_out or (self.is_lost and message.redelivered)
-        ):
+        replaces = self.is_out or (self.is_lost and message.redelivered)
+        if message.body != self.message.body or not replaces:
             return False
         self.message, self.is_out = message, False
         self._due = message.arrived + (0 if is_counted(message) else LONGEST_UNACKNOWLEDGED)
@@ -105,12 +104,8 @@ class Lease:
 
     def extend_when_due(self) -> None:
         """Begins to replace the message, or to renew the copy, where it is time."""
-        if (
-            asyncio.get_running_loop().time() >= self._due
-            and not self._settling.locked()
-            and self._extending is None
-            and not self.is_lost
-        ):
+        is_due = asyncio.get_running_loop().time() >= self._due and not self.is_lost
+        if is_due and self._extending is None and not self._settling.locked():
             self._extending = asyncio.create_task(self._extend(), name="lease")
             self._extending.add_done_callback(self._extended)
 
@@ -129,12 +124,9 @@ class Lease:
                 self.is_closed = True
             else:
                 self._has_row = True
+                copy, due = Copy.of(self.message), self._context.clock() + LENGTH
                 await self._delays.schedule(
-                    self._enqueue_id,
-                    Copy.of(self.message),
-                    self._context.clock() + LENGTH,
-                    leased=True,
-                    has_message=not self.is_out,
+                    self._enqueue_id, copy, due, leased=True, has_message=not self.is_out
                 )
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")

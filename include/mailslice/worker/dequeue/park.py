@@ -156,11 +156,8 @@ class Park:
             await self._delays.put(Copy.of(message).but({**(headers or {}), **counts}), level)
         except Exception as error:  # noqa: BLE001 - it stays held, whatever the reason
             end_if_cancelled()
-            log.warning(
-                "a mail cannot be parked now, and is held: %s",
-                error,
-                extra={"action": "not_parked"},
-            )
+            extra = {"action": "not_parked"}
+            log.warning("a mail cannot be parked now, and is held: %s", error, extra=extra)
             return False
         crash.point("park:copied")
         message.ack()

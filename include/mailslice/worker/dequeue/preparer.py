@@ -164,16 +164,12 @@ class Preparer:
     async def _give_up(self, slot: Slot, faults: int) -> bool:
         """Whether it is a dead letter. Names only the fault's type: its text may name addresses."""
         subject = "a message" if slot.item is None else str(slot.item.enqueue_id)
-        reason = (
-            f"cannot be prepared: {slot.trial.fault}, {faults} rounds, while other mails could be"
-        )
+        rounds = f"{slot.trial.fault}, {faults} rounds, while other mails could be"
         try:
-            await self._dead_letter(slot, reason, subject)
+            await self._dead_letter(slot, f"cannot be prepared: {rounds}", subject)
         except MailsliceError:
-            log.exception(
-                "it could not be dead-lettered either",
-                extra={"action": "prepare_fault", "enqueue_id": subject},
-            )
+            extra = {"action": "prepare_fault", "enqueue_id": subject}
+            log.exception("it could not be dead-lettered either", extra=extra)
         return slot not in self._slots
 
     async def _dead_letter(self, slot: Slot, reason: str, subject: str) -> None:
@@ -271,9 +267,7 @@ class Preparer:
     async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the mail's stage marks."""
         if item.enqueue_id in self._state.in_hand:
-            return (
-                False  # what was read may be the doing of the delivery that is in hand here since
-            )
+            return False  # what was read may be the doing of the delivery in hand here since
         record = decision.record
         match decision.verdict:
             case DeliveryVerdict.WAIT:
@@ -304,9 +298,8 @@ class Preparer:
     ) -> bool:
         recipients = remaining or (item.mail.recipients if record is None else record.remaining)
         if (hold := self._hold_of(recipients)) is not None:
-            return await self._set_aside(
-                slot, narrowed(item, remaining or item.mail.recipients), hold
-            )
+            narrow = narrowed(item, remaining or item.mail.recipients)
+            return await self._set_aside(slot, narrow, hold)
         try:
             content, reservation = await self._context.loader.load(item)
         except ContentMissing as error:

@@ -32,12 +32,9 @@ class Reporter:
         # The size limit is for mails of clients. A report of very many recipients would be refused
         # every time.
         unlimited = context.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
-        elsewhere = replace(
-            context,
-            queue=queue,
-            settings=context.settings.model_copy(update={"queue": unlimited}),
-            publisher=context.side_publisher,
-        )
+        settings = context.settings.model_copy(update={"queue": unlimited})
+        publisher = context.side_publisher
+        elsewhere = replace(context, queue=queue, settings=settings, publisher=publisher)
         self._blobs = context.blobs
         self._clock = context.clock
         self._enqueuer = Enqueuer(elsewhere, Delays(elsewhere))
@@ -58,29 +55,17 @@ class Reporter:
             raise
         except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
             extra = {"action": "report_failed", "enqueue_id": str(item.enqueue_id)}
-            log.warning(
-                "no report of %d recipients of %s can be made: %s",
-                len(failures),
-                item.enqueue_id,
-                type(error).__name__,
-                extra=extra,
-            )
+            facts = (len(failures), item.enqueue_id, type(error).__name__)
+            log.warning("no report of %d recipients of %s can be made: %s", *facts, extra=extra)
             log.debug("no report can be made", exc_info=error)  # it may name addresses
             return False
         if queued is None:
             return False
         crash.point("report:enqueued")
-        log.info(
-            "the sender of %s is told of %d recipients by %s",
-            item.enqueue_id,
-            len(failures),
-            queued.enqueue_id,
-            extra={
-                "action": "report",
-                "enqueue_id": str(item.enqueue_id),
-                "report": str(queued.enqueue_id),
-            },
-        )
+        ids = {"enqueue_id": str(item.enqueue_id), "report": str(queued.enqueue_id)}
+        told = (item.enqueue_id, len(failures), queued.enqueue_id)
+        text = "the sender of %s is told of %d recipients by %s"
+        log.info(text, *told, extra={"action": "report", **ids})
         return True
 
     async def close(self) -> None:
@@ -89,9 +74,9 @@ class Reporter:
     async def _enqueued(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None
     ) -> QueuedMail | None:
-        header = (
-            content if content is not None or not item.mail.sender else await self._header(item)
-        )
+        header = content
+        if header is None and item.mail.sender:
+            header = await self._header(item)
         build = partial(
             report_of, item.mail, failures, header, reporter=self._name, now=self._clock()
         )

@@ -68,16 +68,10 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 
 def _copy_of(row: DelayedMail) -> Copy:
     """The copy, by the row alone."""
-    counts = {
-        HEADER_FAILURES: row.failures,
-        HEADER_REDRIVE_COUNT: row.redrives,
-        HEADER_THROTTLED: int(row.throttled),
-    }
-    headers = {
-        **headers_of(row.partition),
-        **{name: value for name, value in counts.items() if value},
-    }
-    return Copy(row.message, headers, row.enqueued)
+    counts = {HEADER_FAILURES: row.failures, HEADER_REDRIVE_COUNT: row.redrives}
+    counts[HEADER_THROTTLED] = int(row.throttled)
+    given = {name: value for name, value in counts.items() if value}
+    return Copy(row.message, {**headers_of(row.partition), **given}, row.enqueued)
 
 
 class DelayedRows:
@@ -114,17 +108,10 @@ class DelayedRows:
 
     async def close(self, row: DelayedMail) -> None:
         """At the write time of the row that was read, plus 1 us: a newer delay must survive."""
-        table, queue = await self._opened(), self._context.queue
-        await self._context.bridge.rows(
-            table.close_future(
-                queue,
-                row.enqueue_id,
-                uuid4(),
-                row.written_us,
-                failures=row.failures,
-                answer=row.answer,
-            )
-        )
+        table = await self._opened()
+        row_as_read = (self._context.queue, row.enqueue_id, uuid4(), row.written_us)
+        closing = table.close_future(*row_as_read, failures=row.failures, answer=row.answer)
+        await self._context.bridge.rows(closing)
         crash.point("delay:row-closed")
 
     async def _opened(self) -> DelayedMails:
@@ -157,11 +144,9 @@ class Delays:
         """Declares the hop queue and that level, once a process: most queues use few levels."""
         async with self._lock:
             if level not in self._declared:
-                await asyncio.to_thread(
-                    self._context.stores.rabbitmq.declare_delays,
-                    self._context.queue,
-                    () if level is None else (level,),
-                )
+                declare = self._context.stores.rabbitmq.declare_delays
+                levels = () if level is None else (level,)
+                await asyncio.to_thread(declare, self._context.queue, levels)
                 self._declared |= {None, level}
 
     def missing(self) -> None:
@@ -190,12 +175,9 @@ class Delays:
         now = self._context.clock()
         await self.declare(level_for(due - now))
         token = uuid4()
-        first = (
-            due
-            if has_message
-            else max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
-        )
+        first = due
         if not has_message:
+            first = max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
             await self._publish_copy(copy, token, first)
         before = await self.rows.load(enqueue_id)
         row = DelayedMail(
@@ -287,13 +269,11 @@ class Delays:
         """For how long a copy may wait here: less, the more do. A second where a quorum queue
         counts its returns, which drops it past its limit.
         """
-        is_counted = count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
-        free = (
-            0.0
-            if is_counted
-            else max(0.0, 1 - self._waiting_bytes / self._context.tuning.waiting_bytes)
-        )
-        return max(timedelta(seconds=DELAY_LEVELS[0]), LONGEST_WAIT * free)
+        shortest = timedelta(seconds=DELAY_LEVELS[0])
+        if count_in(message.headers, HEADER_DELIVERY_COUNT) > 0:
+            return shortest
+        free = max(0.0, 1 - self._waiting_bytes / self._context.tuning.waiting_bytes)
+        return max(shortest, LONGEST_WAIT * free)
 
     async def _wait(self, remaining: timedelta, size: int) -> None:
         taken = max(size, _LEAST_BYTES)
@@ -353,16 +333,12 @@ class Delays:
         """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
         cleaned = await was_cleaned(self._context, enqueue_id, *where)
         if cleaned:
-            extra = {
-                "action": "delay_cleaned",
-                "enqueue_id": str(enqueue_id),
-                "queue": self._context.queue,
-            }
+            where_it_was = {"enqueue_id": str(enqueue_id), "queue": self._context.queue}
             log.info(
                 "delayed mail %s is dropped: it has neither a row nor a deleted mark, "
                 "so it was deleted and cleaned away",
                 enqueue_id,
-                extra=extra,
+                extra={"action": "delay_cleaned", **where_it_was},
             )
         return cleaned
 
@@ -407,10 +383,9 @@ class Delays:
         """Publishes into a delay level (seconds) or the park queue (None), declared if missing."""
         await self.declare(level)
         names = self._context.names
+        queue = names.park_queue if level is None else names.delay_queue(level)
         try:
-            await self._context.publish(
-                copy, names.park_queue if level is None else names.delay_queue(level)
-            )
+            await self._context.publish(copy, queue)
         except QueueMissing:
             self.missing()  # who rebuilds a broker declares James' queues alone
             raise

@@ -85,10 +85,10 @@ class Undoing:
         self._give_up(len(self._pending))
 
     def _tasks(self) -> set[asyncio.Task[None]]:
-        retrying = (
-            {self._retrying} if self._retrying is not None and not self._retrying.done() else set()
-        )
-        return {*self._first_tries, *retrying}
+        tasks = set(self._first_tries)
+        if self._retrying is not None and not self._retrying.done():
+            tasks.add(self._retrying)
+        return tasks
 
     async def _first_try(self, undo: _Undo) -> None:
         await self._tried(undo)

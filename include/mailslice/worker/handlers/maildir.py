@@ -49,9 +49,7 @@ class MaildirHandler:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(
-                self._folder / "new" / name
-            )  # a file of that name holds the same bytes
+            temporary.replace(self._folder / "new" / name)  # one that is there is the same
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -60,9 +58,8 @@ class MaildirHandler:
 
     def _is_stored(self, name: str) -> bool:
         """In new/, or moved on to cur/, where readers add `:2,` and flags."""
-        return (self._folder / "new" / name).exists() or any(
-            (self._folder / "cur").glob(f"{name}*")
-        )
+        new, cur = self._folder / "new", self._folder / "cur"
+        return (new / name).exists() or any(cur.glob(f"{name}*"))
 
 
 def _sync_folder(folder: Path) -> None:

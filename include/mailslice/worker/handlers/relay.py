@@ -81,14 +81,11 @@ class Relay:
             return Retry(why="the worker ends")
         refused = Refusals()
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
-            now = tuple(
-                recipient for recipient in mail.recipients if domain_of(recipient) not in waits
-            )
+            now = tuple(one for one in mail.recipients if domain_of(one) not in waits)
             unsent: frozenset[str] = frozenset()
             if now or not mail.recipients:
-                unsent = self._send(
-                    replace(mail, recipients=now), content, refused, stage, timeouts
-                )
+                to_now = replace(mail, recipients=now)
+                unsent = self._send(to_now, content, refused, stage, timeouts)
         throttled = frozenset(mail.recipients) - frozenset(now)
         if unsent:
             unsent |= throttled
@@ -98,9 +95,8 @@ class Relay:
                 answer=refused.accepted,
             )
         outcome = outcome_of(mail, refused, throttled, max(waits.values(), default=timedelta(0)))
-        return self._final_outcome(
-            mail, outcome, refused, stage, late=bool(refused.for_now or throttled)
-        )
+        late = bool(refused.for_now or throttled)
+        return self._final_outcome(mail, outcome, refused, stage, late=late)
 
     def _timeouts(self, arrived: float | None, stopping: Event | None) -> Timeouts:
         step = self._settings.timeout.total_seconds()
@@ -199,16 +195,10 @@ class Relay:
                 f"the next hop's last answers: {answers}",
                 refused.answers(),
             )
-        if (
-            isinstance(outcome, Reject)
-            and mail.recipients
-            and self._settings.give_up is GiveUp.BOUNCE
-        ):
-            return Bounce(
-                outcome.reason,
-                tuple(refused.failure(recipient) for recipient in dict.fromkeys(mail.recipients)),
-                outcome.answer,
-            )
+        bounces = self._settings.give_up is GiveUp.BOUNCE
+        if isinstance(outcome, Reject) and mail.recipients and bounces:
+            failures = tuple(map(refused.failure, dict.fromkeys(mail.recipients)))
+            return Bounce(outcome.reason, failures, outcome.answer)
         return outcome
 
 
@@ -236,9 +226,7 @@ def outcome_of(
     """By the remaining recipients; permanently refused ones get one more retry, alone. `throttled`
     have to `wait`, without a failed attempt.
     """
-    remaining = tuple(
-        recipient for recipient in mail.recipients if recipient in refused or recipient in throttled
-    )
+    remaining = tuple(one for one in mail.recipients if one in refused or one in throttled)
     if not mail.recipients:
         return Reject("the mail has no recipient")
     if not remaining:

@@ -63,10 +63,8 @@ class BlobDiscarder:
         if count > 0:
             del self._pending[:count]
             self._dropped += count
-            log.warning(
-                "S3 does not answer deletes: blobs of done mails stay behind, for blob_gc",
-                extra={"action": "discard_hangs", "blobs": count},
-            )
+            text = "S3 does not answer deletes: blobs of done mails stay behind, for blob_gc"
+            log.warning(text, extra={"action": "discard_hangs", "blobs": count})
 
     async def close(self) -> None:
         """Deletes what is pending, within the time-out: the rest is left to blob_gc."""
@@ -105,23 +103,20 @@ class BlobDiscarder:
         try:
             await self._blobs.delete_many(keys)
         except MailsliceError as error:
-            log.warning(
-                "%d blobs of done mails stay behind, for blob_gc: %s",
-                len(keys),
-                error,
-                extra={"action": "discard_failed", "blobs": len(keys)},
-            )
+            self._log_left(len(keys), "stay", str(error))
         finally:
             self._under_way -= len(keys)
+
+    @staticmethod
+    def _log_left(count: int, verb: str, why: str) -> None:
+        text = "%d blobs of done mails %s behind, for blob_gc: %s"
+        extra = {"action": "discard_failed", "blobs": count}
+        log.warning(text, count, verb, why, extra=extra)
 
     def _deleted(self, request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
         if self._dropped:
-            log.warning(
-                "%d blobs of done mails stayed behind, for blob_gc: deletes hung",
-                self._dropped,
-                extra={"action": "discard_failed", "blobs": self._dropped},
-            )
+            self._log_left(self._dropped, "stayed", "deletes hung")
             self._dropped = 0
         if len(self._pending) + self._under_way <= MOST_PENDING:
             self._room.set()

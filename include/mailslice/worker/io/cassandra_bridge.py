@@ -20,6 +20,7 @@ from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.session import CassandraSession
 
 Rows = list[tuple[Any, ...]]
+_Finished = tuple[asyncio.Future[Rows], Rows | None, BaseException | None]
 MAX_IDS = 20
 """Ids a request: operators limit partitions (guardrail partition_keys_in_select)."""
 _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
@@ -51,9 +52,8 @@ class DeletedChecks:
         for at in range(0, len(asked), MAX_IDS):
             batch = [one for one in asked[at : at + MAX_IDS] if not one[1].done()]
             if len(batch) > 1:
-                self._request(
-                    batch, partial(self._ask_batch, [enqueue_id for enqueue_id, _ in batch])
-                )
+                ids = [enqueue_id for enqueue_id, _ in batch]
+                self._request(batch, partial(self._ask_batch, ids))
             else:
                 self._request_singly(batch)
 
@@ -75,9 +75,8 @@ class DeletedChecks:
                 if not answer.done():
                     answer.set_result(enqueue_id in marked)
         elif len(asked) > 1:
-            self._request_singly(
-                asked
-            )  # one mail's replicas, or a guardrail, must not hold up the others
+            # One mail's replicas, or a guardrail, must not hold up the others.
+            self._request_singly(asked)
         else:
             _fail(asked, error)
 
@@ -95,9 +94,7 @@ class Bridge:
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._finished: deque[tuple[asyncio.Future[Rows], Rows | None, BaseException | None]] = (
-            deque()
-        )
+        self._finished: deque[_Finished] = deque()
         self._woken = False
 
     def rows(self, future: ResponseFuture) -> asyncio.Future[Rows]:

@@ -49,18 +49,16 @@ class DestinationThrottle:
         """Asks for one mail to each domain (`destination`): how long those wait that take none now.
         `leave` follows always. StoreUnavailable: do not send.
         """
-        limited = {
-            domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None
-        }
+        limits = ((domain, self._limits.of(domain)) for domain in domains)
+        limited = {domain: limit for domain, limit in limits if limit is not None}
         permits = asyncio.Semaphore(_DOMAINS_AT_ONCE)
 
         async def asked(domain: str, limit: Limit) -> int | None:
             async with permits:
                 return await (await self._desk(domain, limit)).ask(Ask(connection, waited))
 
-        answers = await asyncio.gather(
-            *(asked(domain, limit) for domain, limit in limited.items()), return_exceptions=True
-        )
+        asking = (asked(domain, limit) for domain, limit in limited.items())
+        answers = await asyncio.gather(*asking, return_exceptions=True)
         waits: dict[str, timedelta] = {}
         for (domain, limit), answer in zip(limited.items(), answers, strict=True):
             if isinstance(answer, BaseException):
@@ -95,10 +93,8 @@ class DestinationThrottle:
         desk = self._desks.pop(domain, None) or _Desk(self._context, self._table, domain, limit)
         self._desks[domain] = desk
         if len(self._desks) > _MOST_DESKS:
-            idle = next(
-                (name for name, other in self._desks.items() if other.idle and name != domain), None
-            )
-            if idle is not None:
+            others = (name for name, other in self._desks.items() if other.idle and name != domain)
+            if (idle := next(others, None)) is not None:
                 del self._desks[idle]
         return desk
 
@@ -185,9 +181,9 @@ class _Desk:
     async def _agreed(self, asks: list[Ask], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._context.bridge, self._context.queue
         for lost in range(_MOST_TURNS):
-            before = self._book or self._table.book(
-                await bridge.rows(self._table.read_future(queue, self._domain))
-            )
+            if (before := self._book) is None:
+                rows = await bridge.rows(self._table.read_future(queue, self._domain))
+                before = self._table.book(rows)
             now_us = int(self._context.clock().timestamp() * 1e6)
             after, answers = decide(
                 before,
@@ -198,9 +194,8 @@ class _Desk:
                 kept=tuple(self._since),
                 chance=random.random(),
             )
-            if self._table.applied(
-                await bridge.rows(self._table.advance_future(queue, self._domain, before, after))
-            ):
+            writing = self._table.advance_future(queue, self._domain, before, after)
+            if self._table.applied(await bridge.rows(writing)):
                 self._book = after
                 return answers
             self._book = None
@@ -237,15 +232,13 @@ class BlockingThrottle:
         connection = str(uuid4())
         books = {domain: destination(domain) for domain in domains}
         asked = set(books.values())
-        waits = asyncio.run_coroutine_threadsafe(
-            throttle.enter(connection, asked, waited=self._waited), loop
-        ).result()
+        entering = throttle.enter(connection, asked, waited=self._waited)
+        waits = asyncio.run_coroutine_threadsafe(entering, loop).result()
         try:
             yield {domain: waits[book] for domain, book in books.items() if book in waits}
         finally:
-            with suppress(
-                RuntimeError
-            ):  # the loop is gone, and with it the worker: the place lapses
+            # Without a loop the worker is gone, and the place lapses.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(throttle.leave, connection, asked)
 
 

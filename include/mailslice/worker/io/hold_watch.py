@@ -102,11 +102,9 @@ class HoldWatch:
             known = f"the {len(self.active.all)} that it knows" if self.is_known else "no mail yet"
             text = "holds of queue %s could not be read; the worker goes on with %s: %s"
             self._log(logging.WARNING, "holds_unknown", text, known, error)
-        self.trouble = (
-            error
-            if isinstance(error, MailsliceError)
-            else StoreUnavailable(f"holds could not be read: {error}")
-        )
+        if not isinstance(error, MailsliceError):
+            error = StoreUnavailable(f"holds could not be read: {error}")
+        self.trouble = error
         self._context.statistics.holds_unknown = 1
 
     def _log_changes(self, before: ActiveHolds) -> None:
