@@ -208,11 +208,8 @@ class SyncQueue:
         more = True
         try:
             while more or flying:
-                if (
-                    more
-                    and ended.empty()
-                    and (not flying or (flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT))
-                ):
+                has_room = flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT
+                if more and ended.empty() and (has_room or not flying):
                     drawn = next(mails, None)
                     if drawn is None:
                         more = False
@@ -241,9 +238,8 @@ class SyncQueue:
         """Bytes in memory until it has ended. A file counts nothing: it is read in its turn."""
         mail, content = drawn
         size = len(content) if isinstance(content, bytes | bytearray) else 0
-        self._loop.submit(self._worker.enqueue(mail, content, delay=delay)).add_done_callback(
-            lambda done: ended.put((mail, size, done))
-        )
+        future = self._loop.submit(self._worker.enqueue(mail, content, delay=delay))
+        future.add_done_callback(lambda done: ended.put((mail, size, done)))
         return size
 
 
@@ -261,9 +257,8 @@ def open_queue(
     loop.start()
     try:
         stack = AsyncExitStack()
-        worker = loop.call(
-            stack.enter_async_context(open_worker(settings, queue_name(queue), clock=clock))
-        )
+        opening = open_worker(settings, queue_name(queue), clock=clock)
+        worker = loop.call(stack.enter_async_context(opening))
         opened = SyncQueue(loop, worker)
         try:
             yield opened
@@ -291,9 +286,8 @@ class _Taking:
     async def next(self, idle: timedelta | None) -> Delivery | None:
         delivery = await following(self._deliveries, idle, lambda: False)
         if delivery is not None:
-            self._handed = {handed for handed in self._handed if not handed.settled.is_set()} | {
-                delivery
-            }
+            self._handed = {one for one in self._handed if not one.settled.is_set()}
+            self._handed.add(delivery)
         return delivery
 
     async def close(self) -> None:

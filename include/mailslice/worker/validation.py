@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from mailslice.model.errors import BadInput
 
@@ -27,15 +28,9 @@ def check_span(name: str, value: object) -> None:
         )
 
 
-def check_count(name: str, value: object, most: int | None = None) -> None:
+def check_count(name: str, value: Any, most: int | None = None) -> None:
     """BadInput but for whole numbers from 1 (to `most`): prefetch 0 is no limit for the broker."""
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or value < 1
-        or (most is not None and value > most)
-    ):
-        raise BadInput(
-            f"{name}={value!r} is not allowed; "
-            f"a whole number from 1{'' if most is None else f' to {most}'} is"
-        )
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not is_number or not 1 <= value <= (most or value):
+        limit = "" if most is None else f" to {most}"
+        raise BadInput(f"{name}={value!r} is not allowed; a whole number from 1{limit} is")

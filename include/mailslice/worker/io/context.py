@@ -87,12 +87,9 @@ class QueueContext:
             lambda one: rows(deleted.is_marked_future(queue, one)),
             lambda ids: rows(deleted.are_marked_future(queue, ids)),
         )
+        shown = self.settings.log.addresses
         self.events = MailEvents(
-            queue,
-            self.worker,
-            self.event_log,
-            addresses=self.settings.log.addresses,
-            clock=self.clock,
+            queue, self.worker, self.event_log, addresses=shown, clock=self.clock
         )
 
     @property

@@ -175,14 +175,9 @@ async def _consume(
 
 def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) -> None:
     queue, name = task.queue, task.handler
-    log.info(
-        "consuming %s with %s%s, %d at once",
-        queue,
-        name,
-        " and stage marks" if has_marks else "",
-        task.concurrency,
-        extra={"action": "consume", "queue": queue},
-    )
+    what = f"{name} and stage marks" if has_marks else name
+    extra = {"action": "consume", "queue": queue}
+    log.info("consuming %s with %s, %d at once", queue, what, task.concurrency, extra=extra)
     if has_marks and "stage" not in takes:
         text = (
             "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice"
@@ -215,16 +210,11 @@ async def _turn(
 async def _drain(deliveries: Deliveries, handling: HandlerPool, longest: timedelta) -> int:
     """Returns mails that no handler has and awaits the handlers; how many did not end in time."""
     log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
-    _, unfinished = await asyncio.gather(
-        deliveries.aclose(), handling.drain(longest.total_seconds())
-    )
+    seconds = longest.total_seconds()
+    _, unfinished = await asyncio.gather(deliveries.aclose(), handling.drain(seconds))
     if unfinished:
-        log.warning(
-            "%d handlers did not end within %s; the broker hands their mails out again",
-            unfinished,
-            longest,
-            extra={"action": "drain_timeout"},
-        )
+        text = "%d handlers did not end within %s; the broker hands their mails out again"
+        log.warning(text, unfinished, longest, extra={"action": "drain_timeout"})
     return unfinished
 
 

@@ -91,9 +91,8 @@ async def consume(
     consumed = Consumed()
     policy = policy or policy_of(worker.context.settings)
     handling = HandlerPool(loaded(handler), concurrency, consumed, policy)
-    deliveries = worker.deliveries(
-        prefetch if most is None else min(prefetch, most), give_up_after=give_up_after
-    )
+    ahead = prefetch if most is None else min(prefetch, most)
+    deliveries = worker.deliveries(ahead, give_up_after=give_up_after)
     # The worker keeps those that are not settled; the contents of the others are to go.
     handed: WeakSet[Delivery] = WeakSet()
     stopping = (
@@ -129,9 +128,8 @@ async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
     """Ends deliveries: returns those of `handed` that are still in hand, then disconnects."""
-    await asyncio.gather(
-        *(_return_to_queue(delivery) for delivery in [*handed] if not delivery.settled.is_set())
-    )
+    unsettled = (delivery for delivery in [*handed] if not delivery.settled.is_set())
+    await asyncio.gather(*map(_return_to_queue, unsettled))
     await deliveries.disconnect()
 
 

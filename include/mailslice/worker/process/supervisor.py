@@ -75,13 +75,10 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as
     far as consuming; afterwards faults only restart.
     """
-    for name, value in (
-        ("--processes", processes),
-        ("--prefetch", prefetch),
-        ("--concurrency", concurrency),
-    ):
+    numbers = {"processes": processes, "prefetch": prefetch, "concurrency": concurrency}
+    for name, value in numbers.items():
         if value < 1:
-            raise BadInput(f"{name} {value}: allowed are whole numbers from 1")
+            raise BadInput(f"--{name} {value}: allowed are whole numbers from 1")
     task = ConsumerTask(
         settings,
         queue,
@@ -116,10 +113,8 @@ class Supervisor:
         """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
         figures = _figures_folder()
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
-        before = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        signals = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, self._on_signal) for number in signals}
         host, port = self._health
         server: HealthServer | None = None
         try:
@@ -168,9 +163,8 @@ class Supervisor:
     def _listen(self, longest: float) -> None:
         """Waits for news of any process, at most `longest` seconds, and takes it in."""
         pipes = {slot.pipe: slot for slot in self._slots if slot.pipe is not None}
-        sentinels = {
-            slot.process.sentinel: slot for slot in self._slots if slot.process is not None
-        }
+        running = ((slot.process, slot) for slot in self._slots)
+        sentinels = {process.sentinel: slot for process, slot in running if process is not None}
         if not sentinels:
             time.sleep(longest)
             return
@@ -226,14 +220,8 @@ class Supervisor:
             return
         pause = min(2.0 ** (slot.deaths - 1), _LONGEST_PAUSE)
         slot.not_before = now + pause
-        log.warning(
-            "process %d (pid %s) ended with %s; starting it again in %.0f s",
-            slot.number,
-            pid,
-            _ending(code),
-            pause,
-            extra={"action": "restart"},
-        )
+        text = "process %d (pid %s) ended with %s; starting it again in %.0f s"
+        log.warning(text, slot.number, pid, _ending(code), pause, extra={"action": "restart"})
 
     def _strike(self, slot: _Slot) -> None:
         """Counts the death for the mails that were in handlers, and sends that to all processes."""
@@ -242,13 +230,9 @@ class Supervisor:
             return
         self._began = True  # whatever it had time to say
         struck = self._strikes.died(in_handlers)
-        log.warning(
-            "process %d died with %d mails in handlers: %s; each is handled alone from now on",
-            slot.number,
-            len(in_handlers),
-            ", ".join(map(str, in_handlers)),
-            extra={"action": "struck"},
-        )
+        ids = ", ".join(map(str, in_handlers))
+        text = "process %d died with %d mails in handlers: %s; each is handled alone from now on"
+        log.warning(text, slot.number, len(in_handlers), ids, extra={"action": "struck"})
         self._send(struck)
 
     def _send(self, struck: Struck) -> None:

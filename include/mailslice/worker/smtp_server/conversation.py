@@ -152,13 +152,10 @@ class Conversation(SMTP):  # type: ignore[misc]
         await self.push("354 End data with <CR><LF>.<CR><LF>")
         self.receiving = True
         try:
-            reservation, self.reservation = (
-                self.reservation,
-                self._intake.reservation(),
-            )  # it outlives a client that hangs up, as the enqueue does
-            answer = await self._intake.take(
-                self.session, self.envelope, reservation, self._receive
-            )
+            # It outlives a client that hangs up, as the enqueue does.
+            reservation, self.reservation = self.reservation, self._intake.reservation()
+            intake = self._intake
+            answer = await intake.take(self.session, self.envelope, reservation, self._receive)
             self._intake.metrics.answered(answer)
             self._reset_timeout()
             self._set_post_data_state()

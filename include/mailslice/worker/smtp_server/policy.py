@@ -83,10 +83,9 @@ def is_loopback(host: str) -> bool:
 
 def client_address(peer: object) -> IPAddress | None:
     """The address in a socket's peer name; an IPv4 one that came through an IPv6 socket as IPv4."""
+    host = str(peer[0]).partition("%")[0] if isinstance(peer, tuple) else ""
     try:
-        address = ipaddress.ip_address(
-            str(peer[0]).partition("%")[0] if isinstance(peer, tuple) else ""
-        )
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

@@ -123,9 +123,8 @@ async def _stay_connected(worker: QueueWorker) -> None:
 
 def _with_room_for_trace(settings: Settings) -> Settings:
     """Settings with room for our Received line: the limit was applied to the client's mail."""
-    queue = settings.queue.model_copy(
-        update={"max_mail_bytes": settings.queue.max_mail_bytes + _TRACE_ROOM}
-    )
+    size = settings.queue.max_mail_bytes + _TRACE_ROOM
+    queue = settings.queue.model_copy(update={"max_mail_bytes": size})
     return settings.model_copy(update={"queue": queue})
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import sys
@@ -13,6 +12,7 @@ from email.utils import format_datetime
 from typing import Any, Protocol
 from uuid import uuid4
 
+import orjson
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from mailslice.codec.addresses import is_address
@@ -97,11 +97,9 @@ class Intake:
     ) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
-        announced = [
-            line
-            for line in responses
-            if self._policy.offers_auth or not line.startswith("250-AUTH")
-        ]
+        announced = responses
+        if not self._policy.offers_auth:
+            announced = [line for line in responses if not line.startswith("250-AUTH")]
         return [*announced[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", announced[-1]]
 
     async def handle_MAIL(
@@ -125,9 +123,8 @@ class Intake:
         options: list[str],
     ) -> str:
         if self.is_stranger(session) and not session.authenticated:
-            return "550 5.7.1 Relaying denied" + (
-                ": AUTH first" if self._policy.offers_auth else ""
-            )
+            hint = ": AUTH first" if self._policy.offers_auth else ""
+            return f"550 5.7.1 Relaying denied{hint}"
         if len(envelope.rcpt_tos) >= self._max_recipients:
             return "452 4.5.3 Too many recipients"
         if address.lower() == "postmaster":
@@ -135,9 +132,8 @@ class Intake:
             address = f"{address}@{self._hostname}"
         if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
             return problem
-        if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.reservation.grow(
-            sys.getsizeof(address)
-        ):
+        is_free, size = len(envelope.rcpt_tos) < _FREE_RECIPIENTS, sys.getsizeof(address)
+        if not is_free and not server.reservation.grow(size):
             return BUSY
         envelope.rcpt_tos.append(address)
         envelope.rcpt_options.extend(options)
@@ -179,9 +175,8 @@ class Intake:
     def authenticate(
         self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
     ) -> AuthResult:
-        good = isinstance(auth_data, LoginPassword) and self._policy.accepts(
-            auth_data.login, auth_data.password
-        )
+        is_login, accepts = isinstance(auth_data, LoginPassword), self._policy.accepts
+        good = is_login and accepts(auth_data.login, auth_data.password)
         if not good:
             self.metrics.wrong_password()
         return AuthResult(success=good, handled=False, auth_data=auth_data)
@@ -204,12 +199,8 @@ class Intake:
         finally:
             reservation.release()
         self.metrics.enqueued(len(content))
-        log.info(
-            "accepted %d bytes as %s",
-            len(content),
-            queued.enqueue_id,
-            extra={"action": "smtp_accepted", "enqueue_id": str(queued.enqueue_id)},
-        )
+        extra = {"action": "smtp_accepted", "enqueue_id": str(queued.enqueue_id)}
+        log.info("accepted %d bytes as %s", len(content), queued.enqueue_id, extra=extra)
         return f"250 2.0.0 OK queued as {queued.enqueue_id}"
 
     def _mail(self, session: Session, envelope: Envelope) -> Mail:
@@ -217,9 +208,9 @@ class Intake:
         address = client_address(session.peer)
         attributes = {"org.apache.james.HELO": _string_attribute(session.host_name or "")}
         if session.authenticated and isinstance(session.auth_data, LoginPassword):
-            attributes["org.apache.james.SMTPAuthUser"] = _string_attribute(
-                session.auth_data.login.decode("utf-8", "replace")
-            )
+            user = session.auth_data.login.decode("utf-8", "replace")
+            attributes["org.apache.james.SMTPAuthUser"] = _string_attribute(user)
+        is_local = address is not None and address.is_loopback
         return Mail(
             name=f"Mail{int(now.timestamp() * 1000)}-{uuid4()}",
             sender=None if envelope.mail_from == NULL_PATH else envelope.mail_from,
@@ -229,20 +220,16 @@ class Intake:
             remote_addr=str(address or ""),
             # No look-up: a name service must not delay mail. The name that the client claims is in
             # the HELO attribute.
-            remote_host="localhost"
-            if address is not None and address.is_loopback
-            else str(address or ""),
+            remote_host="localhost" if is_local else str(address or ""),
         )
 
     def _trace(self, session: Session, envelope: Envelope, name: str) -> bytes:
         address = client_address(session.peer)
-        literal = (
-            f"IPv6:{address}" if address is not None and address.version == 6 else str(address)
-        )
-        protocol = (
-            ("UTF8SMTP" if envelope.smtp_utf8 else "ESMTP") if session.extended_smtp else "SMTP"
-        )
+        is_ipv6 = address is not None and address.version == 6
+        literal = f"IPv6:{address}" if is_ipv6 else str(address)
+        protocol = "SMTP"
         if session.extended_smtp:
+            protocol = "UTF8SMTP" if envelope.smtp_utf8 else "ESMTP"
             protocol += "S" * (session.ssl is not None) + "A" * bool(session.authenticated)
         helo = re.sub(r"[^!-'*-~]", "?", session.host_name or "unknown")
         lines = (
@@ -267,18 +254,11 @@ def _james_takes(address: str) -> bool:
     wrong sender null.
     """
     local, _, domain = address.rpartition("@")
-    return (
-        local != '""'
-        and ".." not in local
-        and not any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
-    )
+    has_dash = any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
+    return local != '""' and ".." not in local and not has_dash
 
 
 def _string_attribute(text: str) -> bytes:
     """James' form of a text attribute."""
     shown = text.encode("utf-8", "replace").decode()
-    return json.dumps(
-        {"serializer": "StringSerializer", "value": shown},
-        ensure_ascii=False,
-        separators=(",", ":"),
-    ).encode()
+    return orjson.dumps({"serializer": "StringSerializer", "value": shown})

@@ -59,9 +59,7 @@ class StageMarks:
         """Durable when it returns: these (None: all left) are sent to here, or nowhere. TakenOver,
         StoreUnavailable: do nothing to them.
         """
-        requested = (
-            self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
-        )
+        requested = _once(self._known.remaining if recipients is None else recipients)
         if self.taken or self._next is not None:
             raise _taken(self._known.enqueue_id)
         if unknown := set(requested) - set(self._known.remaining):
@@ -81,18 +79,13 @@ class StageMarks:
         before, self._known = self._known, self._moved(requested, Stage.SENT)
         self._on_stage(self._known.stage)
         try:
-            if (
-                self._next is not None
-            ):  # the delivery was ended under a handler that went on: these were told as failed
+            if self._next is not None:  # it was ended under its handler: these are told as failed
                 raise _taken(self._known.enqueue_id)
             await self._write(self._known)
             crash.point("stage:sent-written")
         except TryAgain as error:
-            log.warning(
-                "'sent' is not stored yet: %s",
-                error,
-                extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)},
-            )
+            extra = {"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)}
+            log.warning("'sent' is not stored yet: %s", error, extra=extra)
         except TakenOver:
             # The operator was notified that they failed, and they did not.
             with suppress(TryAgain):
@@ -100,15 +93,9 @@ class StageMarks:
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have the mail, and remain to be tried. The next mark writes that."""
-        back = self._begun(recipients)
-        states = {
-            recipient: stage
-            for recipient, stage in self._known.recipients.items()
-            if recipient not in back
-        }
-        self._known = replace(
-            self._known, remaining=(*self._known.remaining, *back), recipients=states
-        )
+        back, known = self._begun(recipients), self._known
+        states = {one: stage for one, stage in known.recipients.items() if one not in back}
+        self._known = replace(known, remaining=(*known.remaining, *back), recipients=states)
         self._on_stage(self._known.stage)
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
@@ -131,23 +118,15 @@ class StageMarks:
         if self.taken:
             raise _taken(self._known.enqueue_id)
         if self._next is None:
-            untouched = [
-                recipient for recipient in remaining if recipient not in self._known.recipients
-            ]
-            following = next_attempt(
-                self._known,
-                untouched,
-                self.doubtful,
-                by=self._stages.worker,
-                now=self._stages.clock(),
-            )
-            await self._write(following)
+            untouched = [one for one in remaining if one not in self._known.recipients]
+            by, now = self._stages.worker, self._stages.clock()
+            await self._write(next_attempt(self._known, untouched, self.doubtful, by=by, now=now))
             crash.point("stage:again-written")
             self._next = self._written
         return self._next
 
     def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
-        requested = self.doubtful if recipients is None else tuple(dict.fromkeys(recipients))
+        requested = _once(self.doubtful if recipients is None else recipients)
         if unknown := set(requested) - set(self.doubtful):
             raise BadInput(
                 f"mail {self._known.enqueue_id}: {len(unknown)} recipients were not begun"
@@ -155,31 +134,27 @@ class StageMarks:
         return requested
 
     def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
-        return self._known.moved(
-            recipients, stage, by=self._stages.worker, now=self._stages.clock()
-        )
+        by, now = self._stages.worker, self._stages.clock()
+        return self._known.moved(recipients, stage, by=by, now=now)
 
     async def _write(self, after: MailStage) -> None:
         """Writes the record; after a lost answer the table may be a step ahead under our name."""
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
             existing = await self._stages.fetch(after.enqueue_id)
-            if (
-                existing is None
-                or existing.owner != self._stages.worker
-                or existing.step <= self._written.step
-            ):
+            is_ours = existing is not None and existing.owner == self._stages.worker
+            if existing is None or not is_ours or existing.step <= self._written.step:
                 self.taken = True
                 raise _taken(after.enqueue_id)
             self._written = existing
-            if (existing.attempt, existing.remaining, existing.recipients) == (
-                after.attempt,
-                after.remaining,
-                after.recipients,
-            ):
+            if existing == replace(after, step=existing.step, updated=existing.updated):
                 return
             after = replace(after, step=existing.step + 1)
         self._written = after
+
+
+def _once(recipients: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(recipients))
 
 
 def _taken(enqueue_id: EnqueueId) -> TakenOver:
@@ -227,9 +202,8 @@ class Stages:
         self._queue = context.queue
         self._bridge = context.bridge
         # A worker that was idle writes its record a tick after it got a mail.
-        self._first_check_seconds = 1.0 + 2 * min(
-            1.0, context.settings.worker.record_every.total_seconds()
-        )
+        every = context.settings.worker.record_every.total_seconds()
+        self._first_check_seconds = 1.0 + 2 * min(1.0, every)
 
     def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
         """Asks for the mail's record, for `record_of`. It shows the write to which one has lost."""
@@ -244,9 +218,8 @@ class Stages:
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
         """Writes `after` if the record is still `before`. StoreUnavailable: unknown, fetch."""
-        return self._table.applied(
-            await self._bridge.rows(self._table.advance_future(self._queue, before, after))
-        )
+        writing = self._table.advance_future(self._queue, before, after)
+        return self._table.applied(await self._bridge.rows(writing))
 
     async def decide(
         self, item: QueuedMail, record: MailStage | None, doubt: Doubt | None
@@ -256,21 +229,12 @@ class Stages:
         if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
             if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
                 doubt = Doubt(record.owner, record.step, self.clock())
-                log.info(
-                    "mail %s waits: %s may be sending it",
-                    item.enqueue_id,
-                    record.owner,
-                    extra={"action": "stage_wait", "enqueue_id": str(item.enqueue_id)},
-                )
+                extra = {"action": "stage_wait", "enqueue_id": str(item.enqueue_id)}
+                text = "mail %s waits: %s may be sending it"
+                log.info(text, item.enqueue_id, record.owner, extra=extra)
             lives = await self._may_live(doubt)
-        decision = decide(
-            record,
-            item.enqueue_id,
-            item.mail.recipients,
-            by=self.worker,
-            now=self.clock(),
-            holder_lives=lives,
-        )
+        recipients, by, now = item.mail.recipients, self.worker, self.clock()
+        decision = decide(record, item.enqueue_id, recipients, by=by, now=now, holder_lives=lives)
         return decision, doubt if decision.verdict is DeliveryVerdict.WAIT else None
 
     async def _may_live(self, doubt: Doubt) -> bool:
@@ -278,6 +242,5 @@ class Stages:
         waited = (self.clock() - doubt.since).total_seconds()
         if waited < self._first_check_seconds:
             return True
-        return waited < _LONGEST_WAIT and await asyncio.to_thread(
-            self._records.alive, self._queue, doubt.owner
-        )
+        alive = self._records.alive
+        return waited < _LONGEST_WAIT and await asyncio.to_thread(alive, self._queue, doubt.owner)
