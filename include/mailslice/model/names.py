@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
@@ -87,6 +88,11 @@ class RabbitNames:
     def delay_queue(self, seconds: int) -> str:
         """The level that holds a message for `seconds` before it goes to the hop queue."""
         return f"mailslice-delay-{seconds}s-{self.queue}"
+
+    def is_delay_queue(self, name: str) -> bool:
+        """Whether it is one of the levels, whatever its seconds."""
+        seconds = re.search(r"\d+", name)
+        return seconds is not None and name == self.delay_queue(int(seconds[0]))
 
     @property
     def park_queue(self) -> str:

@@ -32,9 +32,8 @@ def needs_boto3(key: str) -> bool:
     """
     if not _CONTROLS.isdisjoint(key):
         return True
-    return ("/" in key or key in (".", "..")) and any(
-        segment in _SEGMENTS for segment in key.split("/")
-    )
+    has_segments = "/" in key or key in (".", "..")
+    return has_segments and any(segment in _SEGMENTS for segment in key.split("/"))
 
 
 def is_impossible(key: str) -> bool:

@@ -45,9 +45,7 @@ _BUCKET_EXISTS = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 _NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
 _NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
 _INVALID_KEY = frozenset(
-    """
-    400 BadRequest InvalidRequest InvalidURI KeyTooLongError XMinioInvalidObjectName
-    """.split()
+    "400 BadRequest InvalidRequest InvalidURI KeyTooLongError XMinioInvalidObjectName".split()
 )
 """Answers of servers that keep files about a key that they can never hold ("/a")."""
 _BUSY = frozenset(
@@ -254,11 +252,9 @@ class S3BlobStore(BlobStore):
         """One request; the codes of the keys that were not deleted."""
         request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         ask = partial(self.client.delete_objects, Bucket=self.bucket, Delete=request)
-        return {
-            BlobId(error["Key"]): str(error.get("Code", ""))
-            for error in self._ask(ask).get("Errors", ())
-            if error.get("Code") not in _NO_KEY
-        }
+        errors = self._ask(ask).get("Errors", ())
+        codes = {BlobId(error["Key"]): str(error.get("Code", "")) for error in errors}
+        return {key: code for key, code in codes.items() if code not in _NO_KEY}
 
     def _ask(self, ask: Callable[[], T]) -> T:
         """What `ask` gives; S3's errors as mailslice's."""
@@ -292,22 +288,19 @@ class S3BlobStore(BlobStore):
     def _meaning(self, error: Exception, blob_id: BlobId | None) -> MailsliceError:
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
             return refused_credentials(self.settings, str(error))
+        where = f"{service(self.settings)}, bucket {self.bucket!r}"
+        text = " ".join(str(error).split())
         if isinstance(error, ClientError):
             code = _code(error)
             if code in _BUSY:
-                return SlowDown(
-                    f"{service(self.settings)}, bucket {self.bucket!r} is too busy: "
-                    f"{' '.join(str(error).split())}"
-                )
+                return SlowDown(f"{where} is too busy: {text}")
             if code in _REFUSED:
                 return refused_credentials(self.settings, f"{code}, bucket {self.bucket!r}")
             if blob_id is not None and (
                 code == "NoSuchKey" or (_cannot_exist(error, blob_id) and not self.exists(blob_id))
             ):
                 return missing_content(self.settings, self.bucket, blob_id)
-        return StoreUnavailable(
-            f"{service(self.settings)}, bucket {self.bucket!r}: {' '.join(str(error).split())}"
-        )
+        return StoreUnavailable(f"{where}: {text}")
 
 
 def _cannot_exist(error: ClientError, blob_id: BlobId) -> bool:

@@ -84,10 +84,8 @@ class SmallObjects:
     async def get(self, key: str) -> tuple[bytes, int] | None:
         """The first 64 KiB of the object, and its size. None: ask obstore."""
         path = self._prefix + quote(key)
-        head = (
-            f"GET {path} HTTP/1.1\r\n{self._signer.headers('GET', path, EMPTY)}"
-            f"Range: bytes=0-{SMALL - 1}\r\n\r\n"
-        )
+        signed = self._signer.headers("GET", path, EMPTY)
+        head = f"GET {path} HTTP/1.1\r\n{signed}Range: bytes=0-{SMALL - 1}\r\n\r\n"
         answer = await self._answer(head.encode())
         if answer.status in _NO_BYTES:
             return None

@@ -64,10 +64,10 @@ def _point(text: str, port: int) -> tuple[str, int]:
 
 def address(settings: CassandraSettings) -> str:
     """The contact points as messages show them."""
-    return ", ".join(
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        for host, port in contact_points(settings)
+    hosts = (
+        (f"[{host}]" if ":" in host else host, port) for host, port in contact_points(settings)
     )
+    return ", ".join(f"{host}:{port}" for host, port in hosts)
 
 
 def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:

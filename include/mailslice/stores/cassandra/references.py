@@ -39,9 +39,8 @@ def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Colu
     )
     by_table: dict[str, list[Column]] = {}
     for table, name, kind_of_value, kind, position in session.execute(statement, [keyspace]):
-        by_table.setdefault(table, []).append(
-            Column(name, kind_of_value, position if kind == "partition_key" else -1, kind)
-        )
+        at = position if kind == "partition_key" else -1
+        by_table.setdefault(table, []).append(Column(name, kind_of_value, at, kind))
     return {table: tuple(columns) for table, columns in by_table.items()}
 
 

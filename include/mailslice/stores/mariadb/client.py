@@ -21,9 +21,8 @@ Row = tuple[Any, ...]
 LOCK_WAIT = timedelta(seconds=3)
 """How long a statement waits for a row, or a table, that somebody else has locked."""
 _WAIT = "innodb_lock_wait_timeout = {0}, lock_wait_timeout = {0}"
-_SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', " + _WAIT.format(
-    int(LOCK_WAIT.total_seconds())
-)
+_WAITING = _WAIT.format(int(LOCK_WAIT.total_seconds()))
+_SESSION = f"SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', {_WAITING}"
 _SILENT_SECONDS, _SHORT_SECONDS = 60, 2
 """So long after a server was silent for a whole time-out nobody waits that long for it again."""
 _AT_ONCE = f"SET STATEMENT {_WAIT.format(0)} FOR "
@@ -70,7 +69,13 @@ class MariaDb:
         """READ COMMITTED; a commit at the end, a rollback when anything raises. A commit that
         raises StoreUnavailable may be done.
         """
-        self._begin()
+        was_open = self._is_open()
+        try:
+            self._start()
+        except StoreUnavailable:
+            if not was_open:
+                raise
+            self._start()  # an idle connection was closed; nothing was asked yet
         try:
             yield MariaDbTransaction(self._do)
             self._do("COMMIT")
@@ -84,15 +89,6 @@ class MariaDb:
         if connection is not None:
             with suppress(pymysql.Error, OSError):
                 connection.close()
-
-    def _begin(self) -> None:
-        was_open = self._is_open()
-        try:
-            self._start()
-        except StoreUnavailable:
-            if not was_open:
-                raise
-            self._start()  # an idle connection was closed; nothing was asked yet
 
     def _start(self) -> None:
         self._do("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -30,14 +30,9 @@ class PostalDecision:
 
 
 _ROWS = RowCodec(PostalDecision, age="age_ms")
-_TYPES = {
-    **dict.fromkeys(("server", "message", "queued_message"), "int"),
-    "age_ms": "bigint",
-    "decided": "timestamp",
-}
 POSTAL_DECISIONS = TableShape(
     "postal_decisions",
-    {"day": "text", **{name: _TYPES.get(name, "text") for name in _ROWS.columns}},
+    {"day": "text", **_ROWS.types},
     partition=("day",),
     clustering=("decided", "log_id", "action"),
     newest_first=True,

@@ -61,16 +61,11 @@ class PostalEntry:
 
 
 _ROWS = RowCodec(PostalEntry)
-_TYPES = {
-    **dict.fromkeys(("server", "message", "queued_message", "released_after"), "int"),
-    **dict.fromkeys(("noted_at", "closed_at"), "timestamp"),
-    "size": "bigint",
-}
 _ALL = {"postal": "postal"}
 """One partition: messages that wait for a person are few."""
 POSTAL_QUARANTINE = TableShape(
     "postal_quarantine",
-    {"postal": "text", **{name: _TYPES.get(name, "text") for name in _ROWS.columns}},
+    {"postal": "text", **_ROWS.types, "size": "bigint"},
     partition=("postal",),
     clustering=("server", "message"),
 )

@@ -6,24 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import QueueName
 from mailslice.stores.own.codec import RowCodec
 from mailslice.stores.own.records import Records, TableShape, Values
-
-RUNS = TableShape(
-    "runs",
-    {
-        **dict.fromkeys(("duty", "queuename"), "text"),
-        "started": "timestamp",
-        **dict.fromkeys(("run", "dag_run", "who", "reason", "status", "plan_digest"), "text"),
-        "finished": "timestamp",
-        "report": "text",
-    },
-    partition=("duty", "queuename"),
-    clustering=("started", "run"),
-    newest_first=True,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +29,13 @@ class RunRow:
 
 
 _ROWS = RowCodec(RunRow, queue="queuename")
+RUNS = TableShape(
+    "runs",
+    _ROWS.types,
+    partition=("duty", "queuename"),
+    clustering=("started", "run"),
+    newest_first=True,
+)
 
 
 class Runs:
@@ -98,13 +90,5 @@ class Runs:
 
     def delete(self, row: RunRow) -> None:
         """Delete the row."""
-        self._records.remove(_key(row))
-
-
-def _key(row: RunRow) -> Values:
-    return {
-        "duty": row.duty,
-        "queuename": row.queue,
-        "started": epoch_ms(row.started),
-        "run": row.run,
-    }
+        values = _ROWS.mapping(row)
+        self._records.remove({name: values[name] for name in RUNS.key})

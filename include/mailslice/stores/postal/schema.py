@@ -16,11 +16,7 @@ from mailslice.stores.postal.rows import QUEUE_COLUMNS
 Tables = Mapping[str, tuple[str, ...]]
 _PERIOD = ("time", "bounces", "held")
 
-MAIN: Tables = {
-    "queued_messages": QUEUE_COLUMNS,
-    "servers": ("id",),
-    "ip_addresses": ("id",),
-}
+MAIN: Tables = {"queued_messages": QUEUE_COLUMNS, "servers": ("id",), "ip_addresses": ("id",)}
 MESSAGES: Tables = {
     "messages": tuple(
         """
@@ -80,11 +76,8 @@ def _missing(db: MariaDb, tables: Tables, database: str) -> Iterator[str]:
         table = quoted(database, name)
         if _answers(db, f"SELECT {', '.join(map(quoted, columns))} FROM {table} LIMIT 0"):
             continue
-        lacking = [
-            column
-            for column in columns
-            if not _answers(db, f"SELECT {quoted(column)} FROM {table} LIMIT 0")
-        ]
+        asked = {column: f"SELECT {quoted(column)} FROM {table} LIMIT 0" for column in columns}
+        lacking = [column for column, sql in asked.items() if not _answers(db, sql)]
         if len(lacking) == len(columns):
             yield name
         else:

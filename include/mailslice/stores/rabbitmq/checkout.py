@@ -120,11 +120,9 @@ class Checkout:
                 self._next_window()
             self._listen(min(0.2, quiet))
             waited = time.monotonic() - since
-            if (
-                not self._arrived
-                and waited >= quiet
-                and (waited >= QUIET_SECONDS or not self.ready_count())
-            ):
+            if self._arrived or waited < quiet:
+                continue
+            if waited >= QUIET_SECONDS or not self.ready_count():
                 self._listen(min(0.1, quiet))
                 break
         return bool(self._arrived)
@@ -199,11 +197,8 @@ class Checkout:
         self._received += 1
         self._unsettled += 1
         self._bytes += len(body)
-        self._arrived.append(
-            CheckedOutMessage(
-                method.delivery_tag, body, properties.headers or {}, moment(properties.timestamp)
-            )
-        )
+        headers, published = properties.headers or {}, moment(properties.timestamp)
+        self._arrived.append(CheckedOutMessage(method.delivery_tag, body, headers, published))
 
 
 @contextmanager

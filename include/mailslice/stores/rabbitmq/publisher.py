@@ -54,11 +54,8 @@ class _Pending:
     body: bytes
     tag: int
     of_link: dict[int, _Pending]
+    """All of its link: tags mean nothing elsewhere."""
     returned: str | None = None
-
-    def forget(self) -> None:
-        """Nobody waits for it any more."""
-        self.of_link.pop(self.tag, None)
 
 
 class Publisher:
@@ -105,7 +102,7 @@ class Publisher:
             raise why if pending is None else Unconfirmed(str(why)) from error
         finally:
             if pending is not None:
-                pending.forget()
+                pending.of_link.pop(pending.tag, None)
         if pending.returned is not None:
             unbound = f"exchange {exchange!r} has no queue bound"
             where = unbound if exchange else f"there is no queue {routing_key!r}"

@@ -187,12 +187,11 @@ def _unsafe(queue: Mapping[str, Any], expected: str) -> str | None:
     if kind != expected:
         return f"is {kind}, and MAILSLICE_QUEUE_QUORUM asks for {expected}"
     if kind == "quorum" and "x-message-ttl" in arguments:
+        risk = "a broker that dies may lose its mails"
         for name, value in AT_LEAST_ONCE.items():
             actual = arguments.get(name, policy.get(name.removeprefix("x-")))
             if actual != value:
-                return (
-                    f"has {name}={actual}, and not {value}: a broker that dies may lose its mails"
-                )
+                return f"has {name}={actual}, and not {value}: {risk}"
     return None
 
 

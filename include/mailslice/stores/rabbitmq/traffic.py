@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,12 +40,8 @@ def traffic(management: Management) -> dict[str, Traffic]:
 
 def delayed(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
     """Messages in delay levels and on the hop; None where one of them has no figures yet."""
-    level = re.compile(re.escape(names.delay_queue(0)).replace("0s", r"\d+s", 1))
-    depths = [
-        entry.depth
-        for name, entry in all_traffic.items()
-        if name == names.hop_queue or level.fullmatch(name)
-    ]
+    waiting = [one for one in all_traffic if one == names.hop_queue or names.is_delay_queue(one)]
+    depths = [all_traffic[name].depth for name in waiting]
     return None if None in depths else sum(depth.total for depth in depths if depth)
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
@@ -126,11 +126,9 @@ class WorkHold:
 
     def _begin(self, prefetch: int) -> None:
         self._channel.basic_qos(prefetch_count=prefetch)
+        first: dict[str, Any] = {"x-priority": _PRIORITY}
         self._channel.basic_consume(
-            self._name,
-            self._on_message,
-            arguments={"x-priority": _PRIORITY},
-            consumer_tag=self._tag,
+            self._name, self._on_message, consumer_tag=self._tag, arguments=first
         )
 
     def _on_message(

@@ -76,6 +76,7 @@ _ROWS = RowCodec(DelayedMail, omit=_OMIT, token="copy_token")  # noqa: S106
 _VALUES = ("slicestart", "bucketid", *_ROWS.columns)
 _COLUMNS = ("queuename", "shard", "enqueueid", *_VALUES)
 _READ = ("enqueueid", "WRITETIME(copy_token)", *_VALUES)
+_STATE = ("enqueueid", "due", "published", "throttled", "failures", "answer")
 _PARTITION = "queuename = ? AND shard = ?"
 _KEY = f"{_PARTITION} AND enqueueid = ?"
 
@@ -95,12 +96,7 @@ class DelayedMails(OwnTable):
 
     _read = Statement(select(_READ, _KEY))
     _all = Statement(select(_READ, _PARTITION))
-    _by_ids = Statement(
-        select(
-            ("enqueueid", "due", "published", "throttled", "failures", "answer"),
-            f"{_PARTITION} AND enqueueid IN ?",
-        )
-    )
+    _by_ids = Statement(select(_STATE, f"{_PARTITION} AND enqueueid IN ?"))
     _write = Statement(insert(_COLUMNS, "USING TIMESTAMP ?"))
     _close = Statement(insert(_COLUMNS, f"USING TTL {_CLOSED_TTL_SECONDS} AND TIMESTAMP ?"))
     _delete = Statement(f"DELETE FROM {{table}} USING TIMESTAMP ? WHERE {_KEY}")
@@ -119,9 +115,8 @@ class DelayedMails(OwnTable):
         """A row of `read_future`."""
         enqueue_id, written, start, bucket, *rest = values
         partition = None if start is None or bucket is None else Partition(instant(start), bucket)
-        return _ROWS.record(
-            rest, enqueue_id=enqueue_id, partition=partition, written_us=written or 0
-        )
+        us = written or 0
+        return _ROWS.record(rest, enqueue_id=enqueue_id, partition=partition, written_us=us)
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
         """Write the row over what was read (`written_us`), and over a closing of what was read."""

@@ -92,6 +92,7 @@ class UndeletedMail:
 
 _ROWS = RowCodec(UndeletedMail, enqueue_id="enqueueid")
 _KEY = ("queuename", "part")
+_WHERE = "queuename = ? AND part = ? AND enqueueid"
 PARTITIONS = 8
 
 
@@ -107,20 +108,16 @@ class UndeletedMails(OwnTable):
     _insert = Statement(insert((*_KEY, *_ROWS.columns), "IF NOT EXISTS USING TTL ?"))
     _change = Statement(
         f"UPDATE {{table}} USING TTL ? SET {assignments(_ROWS.columns[1:])} "
-        "WHERE queuename = ? AND part = ? AND enqueueid = ? IF new_id = ? AND step = ?"
+        f"WHERE {_WHERE} = ? IF new_id = ? AND step = ?"
     )
-    _by_ids = Statement(
-        select(_ROWS.columns, "queuename = ? AND part = ? AND enqueueid IN ?"), serial=True
-    )
+    _by_ids = Statement(select(_ROWS.columns, f"{_WHERE} IN ?"), serial=True)
 
     def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, UndeletedMail]:
         """Those of `ids` that have a row. SERIAL: a write that was not answered shows."""
         asked = ([queue, part, chosen] for part, chosen in _by_part(ids).items())
-        return {
-            mail.enqueue_id: mail
-            for _, rows in self._session.map(self._by_ids, asked, in_flight=PARTITIONS)
-            for mail in map(_ROWS.record, rows)
-        }
+        pages = self._session.map(self._by_ids, asked, in_flight=PARTITIONS)
+        mails = (_ROWS.record(row) for _, rows in pages for row in rows)
+        return {mail.enqueue_id: mail for mail in mails}
 
     def claim(
         self, queue: QueueName, wanted: Mapping[EnqueueId, EnqueueId], ttl: timedelta
@@ -128,10 +125,10 @@ class UndeletedMails(OwnTable):
         """Claim each mail, as its new id, unless it is claimed already; the rows there are now."""
         rows: dict[EnqueueId, UndeletedMail] = {}
         claims = {one: UndeletedMail(one, UndeleteStep.CLAIMED, new) for one, new in wanted.items()}
+        bound = {one: [*_ROWS.values(row), ttl_seconds(ttl)] for one, row in claims.items()}
         while parts := _by_part(one for one in wanted if one not in rows):
             values = {
-                part: [[queue, part, *_ROWS.values(claims[one]), ttl_seconds(ttl)] for one in ids]
-                for part, ids in parts.items()
+                part: [[queue, part, *bound[one]] for one in of] for part, of in parts.items()
             }
             for part, done in self._apply_all(self._insert, values).items():
                 ids = parts[part]
@@ -145,14 +142,12 @@ class UndeletedMails(OwnTable):
         ttl: timedelta,
     ) -> bool:
         """Writes each second one in place of its first. False: not all, as another was faster."""
-        before = {one.enqueue_id: (one, after) for one, after in changes}
         params: dict[int, list[list[object]]] = {}
-        for part, ids in _by_part(before).items():
-            params[part] = []
-            for enqueue_id in ids:
-                was, now = before[enqueue_id]
-                key, condition = [queue, part, enqueue_id], [was.new_id, was.step.value]
-                params[part].append([ttl_seconds(ttl), *_ROWS.values(now)[1:], *key, *condition])
+        for was, now in changes:
+            part = was.enqueue_id.int % PARTITIONS
+            key, condition = [queue, part, was.enqueue_id], [was.new_id, was.step.value]
+            values = [ttl_seconds(ttl), *_ROWS.values(now)[1:], *key, *condition]
+            params.setdefault(part, []).append(values)
         return all(self._apply_all(self._change, params).values())
 
     def _apply_all(

@@ -28,6 +28,7 @@ class CounterClaim:
 
 
 _CLAIMS = RowCodec(CounterClaim)
+_CLAIMED = ("mailboxid", *_CLAIMS.columns[:-1])
 
 
 class CounterClaims(OwnTable):
@@ -39,9 +40,7 @@ class CounterClaims(OwnTable):
         add_count bigint, add_unseen bigint, outcome text, PRIMARY KEY (mailboxid, run)
     """
 
-    _claim = Statement(
-        insert(("mailboxid", *_CLAIMS.columns[:-1]), "IF NOT EXISTS USING TTL ?"), idempotent=False
-    )
+    _claim = Statement(insert(_CLAIMED, "IF NOT EXISTS USING TTL ?"), idempotent=False)
     _settle = Statement(
         "UPDATE {table} USING TTL ? SET outcome = ? WHERE mailboxid = ? AND run = ?"
     )
@@ -59,9 +58,7 @@ class CounterClaims(OwnTable):
     def list(self, mailbox: UUID) -> list[CounterClaim]:
         """All claims of a mailbox, the oldest first."""
         rows = self._session.execute(self._list, [mailbox])
-        claims = (
-            _CLAIMS.record(row) for row in rows if row[1] is not None
-        )  # only settled: no claim
+        claims = [_CLAIMS.record(row) for row in rows if row[1] is not None]  # else only settled
         return sorted(claims, key=lambda claim: claim.claimed_at)
 
 

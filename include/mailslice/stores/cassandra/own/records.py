@@ -55,11 +55,8 @@ class CassandraRecords(OwnTable, declared=False):
         by_first: dict[tuple[Any, ...], list[Any]] = {}
         for of in partitions:
             by_first.setdefault(tuple(of[name] for name in first), []).append(of[last])
-        asked = (
-            [*values, batch, limit]
-            for values, lasts in by_first.items()
-            for batch in batches(lasts, _PARTITIONS_A_REQUEST)
-        )
+        groups = ((key, batches(of, _PARTITIONS_A_REQUEST)) for key, of in by_first.items())
+        asked = ([*key, batch, limit] for key, several in groups for batch in several)
         for _, rows in self._session.map(statement, asked, in_flight=8):
             yield from (dict(zip(columns, row, strict=True)) for row in rows)
 

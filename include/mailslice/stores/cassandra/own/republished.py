@@ -75,9 +75,8 @@ class RepublishedMails(OwnTable):
         if taken:
             return requested
         # A decision whose TTL ended in between leaves nothing to read: the next run decides anew.
-        return self.get(queue, requested.enqueue_id) or Republished(
-            requested.enqueue_id, "", "", PublishState.UNKNOWN, "", requested.at
-        )
+        stands = self.get(queue, requested.enqueue_id)
+        return stands or replace(requested, decision="", run="", state=PublishState.UNKNOWN, who="")
 
     def settle(
         self,
@@ -103,12 +102,11 @@ class RepublishedMails(OwnTable):
         self, queue: QueueName, decision: Republished, instead_of: str, ttl: timedelta
     ) -> bool:
         enqueue_id, *values = _ROWS.values(decision)
-        return self._apply(
-            self._replace, [ttl_seconds(ttl), *values, queue, enqueue_id, instead_of]
-        )
+        params = [ttl_seconds(ttl), *values, queue, enqueue_id, instead_of]
+        return self._apply(self._replace, params)
 
 
-_TTL_SECONDS = 365 * 86400
+_TTL = f"USING TTL {365 * 86400}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +118,7 @@ class DeadLetterNote:
 
 
 _NOTES = RowCodec(DeadLetterNote)
+_NOTED = ("enqueueid", *_NOTES.columns)
 
 
 class DeadLetterNotes(OwnTable):
@@ -131,12 +130,8 @@ class DeadLetterNotes(OwnTable):
         PRIMARY KEY ((queuename, enqueueid))
     """
 
-    _insert = Statement(
-        insert(("queuename", "enqueueid", *_NOTES.columns), f"USING TTL {_TTL_SECONDS}")
-    )
-    _by_ids = Statement(
-        select(("enqueueid", *_NOTES.columns), "queuename = ? AND enqueueid IN ?"), paged=False
-    )
+    _insert = Statement(insert(("queuename", *_NOTED), _TTL))
+    _by_ids = Statement(select(_NOTED, "queuename = ? AND enqueueid IN ?"), paged=False)
 
     def count_redrive(
         self, queue: QueueName, enqueue_id: EnqueueId, redrives: int, at: datetime
