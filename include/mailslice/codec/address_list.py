@@ -168,12 +168,9 @@ def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
         return iter(()) if None in parsed else filter(None, parsed)
     # `Mr J. doe@x.y`, `doe@x .y`: is what the dot joins to it in it or not? Nobody knows.
     befores, afters = [["-"], *words], [*words[1:], ["-"]]
-    alone = (
-        word
-        for before, word, after in zip(befores, words, afters, strict=False)
-        if "@" in word and before[-1] != "." and after[0] != "."
-    )
-    return filter(None, map(_address, alone))
+    beside = zip(befores, words, afters, strict=False)
+    alone = (word for before, word, after in beside if before[-1] != "." and after[0] != ".")
+    return filter(None, (_address(word) for word in alone if "@" in word))
 
 
 def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:

@@ -128,14 +128,10 @@ def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
     """
     if len(parts) != 1:
         return len(parts) == 2
-    names_fit = all(
-        _MAILDIR_NAME.fullmatch(path.name) and not path.is_dir()
-        for path in parts[0].iterdir()
-        if not path.name.startswith(".")
-    )
-    return names_fit and all(
-        path.parent == parts[0] for path in _eml_files(folder) if isinstance(path, Path)
-    )
+    shown = (path for path in parts[0].iterdir() if not path.name.startswith("."))
+    if not all(_MAILDIR_NAME.fullmatch(path.name) and not path.is_dir() for path in shown):
+        return False
+    return all(path.parent == parts[0] for path in _eml_files(folder) if isinstance(path, Path))
 
 
 def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:

@@ -15,10 +15,7 @@ def shown(text: str) -> str:
     r"""`text` with controls, escapes, bidi and invisible characters as `\x1b`, `\u202e`..."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        character if unicodedata.category(character) not in _HIDDEN else _escaped(character)
-        for character in text
-    )
+    return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in text)
 
 
 def tame(text: object, most: int) -> str:

@@ -33,9 +33,8 @@ class ProcessingTimes:
         self._counts[math.ceil(_STEPS * math.log2(max(seconds * 1000, _SHORTEST_MS)))] += 1
         self._total += 1
         if self._total > _MAX_TOTAL:
-            self._counts = Counter(
-                {bucket: count // 2 for bucket, count in self._counts.items() if count > 1}
-            )
+            halves = ((bucket, count // 2) for bucket, count in self._counts.items())
+            self._counts = Counter({bucket: count for bucket, count in halves if count})
             self._total = sum(self._counts.values())
 
     def merge(self, other: ProcessingTimes) -> None:

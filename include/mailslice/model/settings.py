@@ -135,11 +135,8 @@ def _user_state() -> Path:
 def secrets() -> frozenset[str]:
     """The variables whose values are masked."""
     kinds = (SecretStr, SecretStr | None)
-    return frozenset(
-        name
-        for name, (group, field) in variables().items()
-        if groups()[group].model_fields[field].annotation in kinds
-    )
+    of = {name: groups()[group].model_fields[field] for name, (group, field) in variables().items()}
+    return frozenset(name for name, field in of.items() if field.annotation in kinds)
 
 
 @cache
@@ -211,7 +208,6 @@ def _own(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_files(given: Mapping[str, str]) -> dict[str, str]:
-    """The variables, those of files read."""
     values = dict(given)
     for file_variable, path in given.items():
         name = file_variable.removesuffix(FILE_SUFFIX)
@@ -237,11 +233,8 @@ def read_env_file(path: Path) -> dict[str, str]:
     """NAME=value lines, without quotes; blank lines and those that start with # are left out."""
     lines = path.read_text(encoding="utf-8").splitlines()
     pairs = (line.strip().removeprefix("export ").partition("=") for line in lines)
-    return {
-        name.strip(): value.strip().strip("'\"")
-        for name, equals, value in pairs
-        if equals and not name.startswith("#")
-    }
+    given = ((name, value) for name, equals, value in pairs if equals and name[:1] != "#")
+    return {name.strip(): value.strip().strip("'\"") for name, value in given}
 
 
 def _sentence(problem: Any, source: str) -> str:
@@ -261,7 +254,6 @@ def _without_user(value: object) -> object:
 
 
 def _allowed(problem: Any) -> str:
-    """What is wrong with a value, and what is allowed."""
     if problem["type"] == "bool_parsing":
         return "allowed: true or false"
     return _USER.sub("***@", str(problem["msg"]).removeprefix("Value error, "))

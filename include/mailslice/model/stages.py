@@ -117,9 +117,8 @@ def decide(
     `sending` may still be at it.
     """
     requested = tuple(dict.fromkeys(recipients))
-    record = (
-        MailStage(enqueue_id, "", 1, 0, requested) if read is None else _fitted(read, requested)
-    )
+    unmarked = MailStage(enqueue_id, "", 1, 0, requested)
+    record = unmarked if read is None else _fitted(read, requested)
     failed = record.those(Stage.SENDING)
     after = next_attempt(record, record.remaining, failed, by=by, now=now)
     verdict = _verdict(record, failed, holder_lives=holder_lives)

@@ -120,11 +120,8 @@ def decide(
     pace_us = _MINUTE_US // limit.per_minute if limit.per_minute else 0
     # What lies further ahead than these was written by a clock that is: it must not keep the mail
     # of others waiting until theirs have caught up.
-    holders = {
-        connection: min(lapses, now_us + 2 * _LEASE_US)
-        for connection, lapses in book.holders.items()
-        if lapses > now_us
-    }
+    live = ((one, lapses) for one, lapses in book.holders.items() if lapses > now_us)
+    holders = {one: min(lapses, now_us + 2 * _LEASE_US) for one, lapses in live}
     next_us = min(book.next_us, now_us + pace_us + SLACK_US + _LEASE_US)
     line_us = min(book.line_us, now_us + _LINE_US + _LEASE_US)
     hold_us = book.hold_us

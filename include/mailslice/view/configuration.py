@@ -81,9 +81,8 @@ class ConfigurationGuard:
         stored = self.stored()
         target = self._over(stored)
         why = why_refused(stored, target) if stored is not None and stored != target else None
-        return ConfigurationCheck(
-            stored, target, why, self.recorded_strategy(), self._settings.blob.strategy
-        )
+        recorded = self.recorded_strategy()
+        return ConfigurationCheck(stored, target, why, recorded, self._settings.blob.strategy)
 
     def ensure(self) -> ViewConfiguration:
         """The configuration to work by. As James does, the first start creates missing tables and
@@ -153,10 +152,9 @@ class ConfigurationGuard:
 
         The other way round is safe: our ids are random then, and James deletes none.
         """
-        if (
-            self._settings.blob.strategy is BlobStrategy.DEDUPLICATION
-            and self.recorded_strategy() is BlobStrategy.PASSTHROUGH
-        ):
+        if self._settings.blob.strategy is not BlobStrategy.DEDUPLICATION:
+            return
+        if self.recorded_strategy() is BlobStrategy.PASSTHROUGH:
             raise ConfigurationDiffers(
                 f"MAILSLICE_BLOB_STRATEGY=deduplication (in the {self._settings.source}), and "
                 "James recorded PASSTHROUGH in its event store: at completion it "
@@ -177,9 +175,8 @@ class ConfigurationGuard:
         return (stored[-1][0], events.decode(stored[-1][1])) if stored else (-1, None)
 
     def _append(self, event_id: int, configuration: ViewConfiguration) -> bool:
-        return self._tables.event_store.append(
-            CONFIGURATION_AGGREGATE, event_id, events.encode(configuration, event_id)
-        )
+        event = events.encode(configuration, event_id)
+        return self._tables.event_store.append(CONFIGURATION_AGGREGATE, event_id, event)
 
     def _over(self, stored: ViewConfiguration | None) -> ViewConfiguration:
         settings = self._settings.queue

@@ -48,10 +48,7 @@ def partitions_to_read(
             computed = partitions_between(first, last, shape.window, shape.buckets)
             return [one for one in computed if buckets is None or one.bucket in buckets]
         log.info("%d partitions from %s to %s: their keys are scanned instead", count, first, last)
-    in_use = (
-        one
-        for one in partitions_in_use(tables, queue)
-        if (first is None or first <= one.slice_start) and one.slice_start <= last
-    )
-    chosen = (one for one in in_use if buckets is None or one.bucket in buckets)
+    in_use = (one for one in partitions_in_use(tables, queue) if one.slice_start <= last)
+    recent = (one for one in in_use if first is None or first <= one.slice_start)
+    chosen = (one for one in recent if buckets is None or one.bucket in buckets)
     return sorted(chosen, key=lambda one: (one.slice_start, one.bucket))

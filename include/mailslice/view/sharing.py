@@ -56,11 +56,9 @@ def agree(stores: Stores) -> Settings:
     if setting is not None and setting is not answer:
         raise ConfigurationDiffers(
             f"{VARIABLE}={_text(setting)} (in the {stores.settings.source}), and {_text(answer)} "
-            "is "
-            f"stored in keyspace {stores.settings.own.keyspace}: a cleanup and a worker that "
-            "differ "
-            f"hand out deleted mails. Say {_text(answer)} here or unset it; `mailslice config "
-            f"shared {_text(setting)}` changes what is stored while no worker runs"
+            f"is stored in keyspace {stores.settings.own.keyspace}: a cleanup and a worker that "
+            f"differ hand out deleted mails. Say {_text(answer)} here or unset it; `mailslice "
+            f"config shared {_text(setting)}` changes what is stored while no worker runs"
         )
     queue = stores.settings.queue.model_copy(update={"shared": answer})
     stores.settings = stores.settings.model_copy(update={"queue": queue})
@@ -84,18 +82,14 @@ def change(stores: Stores, *, shared: bool) -> bool:
 
 def require_nobody_else(stores: Stores, *, shared: bool) -> None:
     """Raises ConfigurationDiffers while a worker of any queue runs with the other answer."""
-    running = [
-        (queue, record)
-        for queue, record in dissenters(stores, shared=shared)
-        if record.shared is not None and record.silence < _RUNNING
-    ]
+    others = dissenters(stores, shared=shared)
+    running = [one for one in others if one[1].shared is not None and one[1].silence < _RUNNING]
     if running:
         who = ", ".join(f"{record.worker} (queue {queue!r})" for queue, record in running[:_SHOWN])
         raise ConfigurationDiffers(
             f"{VARIABLE}={_text(shared)} (in the {stores.settings.source}), and {len(running)} "
-            "workers "
-            f"go by {_text(not shared)} or did {_RUNNING.seconds} s ago: {who}. Stop them first, "
-            f"then start all with the same value"
+            f"workers go by {_text(not shared)} or did {_RUNNING.seconds} s ago: {who}. Stop them "
+            f"first, then start all with the same value"
         )
 
 

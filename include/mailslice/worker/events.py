@@ -119,9 +119,8 @@ class MailEvents:
         self._clock = clock
         self._log: Any = None
         if event_log is not None:
-            self._log = structlog.wrap_logger(
-                event_log, processors=[_json], wrapper_class=_EventLogger
-            ).bind(queue=queue, worker=worker)
+            lines = structlog.wrap_logger(event_log, [_json], wrapper_class=_EventLogger)
+            self._log = lines.bind(queue=queue, worker=worker)
 
     @property
     def enabled(self) -> bool:
@@ -188,7 +187,6 @@ def message_id_of(content: bytes | memoryview) -> str | None:
 
 
 def _in_header(block: bytes, position: int) -> bool:
-    """Whether no empty line ends there or before."""
     end = position + 1
     return block.find(b"\n\r\n", 0, end) < 0 and block.find(b"\n\n", 0, end) < 0
 

@@ -113,7 +113,6 @@ class Checkout:
             yield self._arrived.popleft()
 
     def _more(self, quiet: float) -> bool:
-        """Wait for the next message; whether one came."""
         since = time.monotonic()
         while not self._arrived:
             if self._unsettled >= self._window and self._received < self._most:

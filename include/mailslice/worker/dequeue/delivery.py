@@ -198,13 +198,10 @@ class Delivery:
         if not remaining:
             return await self.complete()
         if unknown := set(remaining) - set(self.item.mail.recipients):
-            raise BadInput(
-                f"retry names {len(unknown)} recipients that mail {self.item.enqueue_id} "
-                "does not have"
-            )
-        return await self._settled(
-            lambda: self._retry(remaining, delay, counted=counted, throttled=throttled)
-        )
+            what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
+            raise BadInput(f"retry names {what}")
+        how = {"counted": counted, "throttled": throttled}
+        return await self._settled(lambda: self._retry(remaining, delay, **how))
 
     async def _retry(
         self, remaining: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool

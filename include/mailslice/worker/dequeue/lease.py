@@ -124,10 +124,9 @@ class Lease:
                 self.is_closed = True
             else:
                 self._has_row = True
-                copy, due = Copy.of(self.message), self._context.clock() + LENGTH
-                await self._delays.schedule(
-                    self._enqueue_id, copy, due, leased=True, has_message=not self.is_out
-                )
+                rest = Copy.of(self.message), self._context.clock() + LENGTH
+                has_message, schedule = not self.is_out, self._delays.schedule
+                await schedule(self._enqueue_id, *rest, leased=True, has_message=has_message)
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")
         except MailsliceError as error:

@@ -67,7 +67,6 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 
 
 def _copy_of(row: DelayedMail) -> Copy:
-    """The copy, by the row alone."""
     counts = {HEADER_FAILURES: row.failures, HEADER_REDRIVE_COUNT: row.redrives}
     counts[HEADER_THROTTLED] = int(row.throttled)
     given = {name: value for name, value in counts.items() if value}
@@ -86,9 +85,7 @@ class DelayedRows:
         """Whether the table exists, as of a minute ago at most. It is not created here."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._next_table_check:
-            self._table = await asyncio.to_thread(
-                DelayedMails.prepared, self._context.stores.cassandra, self._context.settings
-            )
+            self._table = await self._context.opened(DelayedMails.prepared)
             self._next_table_check = now + _TABLE_CHECK_SECONDS  # a look that failed said nothing
         return self._table is not None
 
@@ -117,13 +114,8 @@ class DelayedRows:
     async def _opened(self) -> DelayedMails:
         """The table, created where it is missing: only delays need the own keyspace."""
         if self._table is None:
-            self._table = await asyncio.to_thread(self._prepared)
+            self._table = await self._context.opened(DelayedMails.created)
         return self._table
-
-    def _prepared(self) -> DelayedMails:
-        table = self._context.stores.own.delayed_mails
-        table.prepare()
-        return table
 
 
 class Delays:
@@ -333,13 +325,10 @@ class Delays:
         """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
         cleaned = await was_cleaned(self._context, enqueue_id, *where)
         if cleaned:
-            where_it_was = {"enqueue_id": str(enqueue_id), "queue": self._context.queue}
-            log.info(
-                "delayed mail %s is dropped: it has neither a row nor a deleted mark, "
-                "so it was deleted and cleaned away",
-                enqueue_id,
-                extra={"action": "delay_cleaned", **where_it_was},
-            )
+            why = "it has neither a row nor a deleted mark, so it was deleted and cleaned away"
+            extra = {"action": "delay_cleaned", "queue": self._context.queue}
+            extra["enqueue_id"] = str(enqueue_id)
+            log.info("delayed mail %s is dropped: %s", enqueue_id, why, extra=extra)
         return cleaned
 
     async def settled(self) -> None:

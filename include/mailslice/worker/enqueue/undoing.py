@@ -95,7 +95,6 @@ class Undoing:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Starts the retries, when anything is pending."""
         self._give_up(len(self._pending) - self._max_pending)
         if self._pending and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.create_task(self._retry(), name="undo-again")
@@ -107,12 +106,9 @@ class Undoing:
         statistics = self._context.statistics
         statistics.undoing -= count
         statistics.abandoned += count
-        log.warning(
-            "%d failed enqueues left something behind (row, message or blobs), the first: %s",
-            count,
-            batch[0].enqueue_id,
-            extra={"action": "enqueue_failed", "enqueue_id": str(batch[0].enqueue_id)},
-        )
+        text = "%d failed enqueues left something behind (row, message or blobs), the first: %s"
+        extra = {"action": "enqueue_failed", "enqueue_id": str(batch[0].enqueue_id)}
+        log.warning(text, count, batch[0].enqueue_id, extra=extra)
 
     async def _retry(self) -> None:
         """Until nothing is pending. A round without progress is followed by a longer pause."""
@@ -136,12 +132,9 @@ class Undoing:
             self._pending.append(undo)
             raise
         except Exception as error:  # a fault of ours, too: it must not end this for the others
-            log.info(
-                "what a failed enqueue left is not taken back yet: %s",
-                error,
-                exc_info=not isinstance(error, MailsliceError),
-                extra={"action": "enqueue_undo", "enqueue_id": str(undo.enqueue_id)},
-            )
+            extra = {"action": "enqueue_undo", "enqueue_id": str(undo.enqueue_id)}
+            text = "what a failed enqueue left is not taken back yet: %s"
+            log.info(text, error, exc_info=not isinstance(error, MailsliceError), extra=extra)
             self._pending.append(undo)
             return undo is not before
         self._context.statistics.undoing -= 1

@@ -119,25 +119,17 @@ class Relay:
         """Sends to `mail`'s recipients, or adds them to `refused`; those not begun as it ends."""
         pending = deque(transactions(mail))
         body = Body.of(content)
+        transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)
         connection: Connection | None = None
         stopped, problem = False, "too late to begin"
         try:
             connection = self._hop.connection()
             while pending:
-                transact = partial(
-                    send,
-                    sender=mail.sender,
-                    transaction=pending[0],
-                    body=body,
-                    refused=refused,
-                    stage=stage,
-                    timeouts=timeouts,
-                )
                 try:
-                    transact(connection)
+                    transact(connection, mail.sender, pending[0])
                 except StaleConnection:
                     connection = self._hop.connection(fresh=True)
-                    transact(connection)
+                    transact(connection, mail.sender, pending[0])
                 pending.popleft()
                 stopped = timeouts.stopping.is_set()
                 if stopped or timeouts.is_late:
@@ -163,36 +155,25 @@ class Relay:
 
     def _log_failure(self, error: Exception, level: int) -> None:
         """A server's text may name addresses: it is logged at DEBUG."""
-        log.log(
-            level,
-            "next hop %s:%d failed: %s",
-            self._settings.host,
-            self._settings.port,
-            f"{error} (MAILSLICE_RELAY_USERNAME)"
-            if isinstance(error, LoginRefused)
-            else type(error).__name__,
-            extra={"action": "relay_failed"},
-        )
+        is_ours = isinstance(error, LoginRefused)
+        told = f"{error} (MAILSLICE_RELAY_USERNAME)" if is_ours else type(error).__name__
+        where, extra = (self._settings.host, self._settings.port), {"action": "relay_failed"}
+        log.log(level, "next hop %s:%d failed: %s", *where, told, extra=extra)
         log.debug("next hop failed", exc_info=error)
 
     def _final_outcome(
         self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage, *, late: bool
     ) -> Outcome:
         """`late`: some wait for a later attempt, which a mail that is too old does not get."""
-        if (
-            isinstance(outcome, Retry)
-            and late
-            and stage.age is not None
-            and stage.age > self._settings.max_age
-        ):
+        is_too_old = stage.age is not None and stage.age > self._settings.max_age
+        if isinstance(outcome, Retry) and late and is_too_old:
             # Who was served is done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
                 return Retry(recipients=outcome.recipients, why=outcome.why, answer=outcome.answer)
             answers = refused.counted() or "none, for its destinations took no more"
             outcome = Reject(
                 f"given up after {format_duration(self._settings.max_age)} "
-                "(MAILSLICE_RELAY_MAX_AGE); "
-                f"the next hop's last answers: {answers}",
+                f"(MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {answers}",
                 refused.answers(),
             )
         bounces = self._settings.give_up is GiveUp.BOUNCE

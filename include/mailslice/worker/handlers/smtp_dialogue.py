@@ -142,10 +142,8 @@ class _Envelope:
 
     def exchange(self, mail: str, timeouts: Timeouts) -> None:
         """Sends the commands, one at a time without PIPELINING; no DATA without a recipient."""
-        commands: deque[_Command] = deque(
-            (f"RCPT TO:<{recipient}>", (recipient,), self._recipient_heard)
-            for recipient in self._recipients
-        )
+        hear = self._recipient_heard
+        commands: deque[_Command] = deque((f"RCPT TO:<{r}>", (r,), hear) for r in self._recipients)
         commands.appendleft((mail, self._recipients, self._mail_heard))
         commands.append(("DATA", (), self._data_heard))
         if self._connection.is_unclean:

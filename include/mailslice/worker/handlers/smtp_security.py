@@ -63,9 +63,8 @@ def login_of(hop: RelaySettings) -> tuple[str, str] | None:
     if not (always_tls or hop.auth_without_tls or is_loopback(hop.host)):
         raise BadSetting(
             f"MAILSLICE_RELAY_USERNAME is set, MAILSLICE_RELAY_HOST={hop.host!r} is not loopback, "
-            "and "
-            f"MAILSLICE_RELAY_STARTTLS={hop.starttls}: the password would cross the network in the "
-            "clear; allowed: MAILSLICE_RELAY_STARTTLS=verified (or must), "
+            f"and MAILSLICE_RELAY_STARTTLS={hop.starttls}: the password would cross the network in "
+            "the clear; allowed: MAILSLICE_RELAY_STARTTLS=verified (or must), "
             "MAILSLICE_RELAY_IMPLICIT_TLS=true, or MAILSLICE_RELAY_AUTH_WITHOUT_TLS=true"
         )
     return hop.username, password
@@ -73,9 +72,8 @@ def login_of(hop: RelaySettings) -> tuple[str, str] | None:
 
 def tls_of(hop: RelaySettings) -> ssl.SSLContext | None:
     """The TLS context; None without TLS. Raises BadSetting."""
-    verified = hop.starttls is StartTls.VERIFIED or (
-        hop.implicit_tls and hop.starttls is not StartTls.MUST
-    )
+    by_default = hop.implicit_tls and hop.starttls is not StartTls.MUST
+    verified = hop.starttls is StartTls.VERIFIED or by_default
     if hop.tls_ca is not None and not verified:
         raise BadSetting(
             f"MAILSLICE_RELAY_TLS_CA={str(hop.tls_ca)!r}: nothing is verified with "

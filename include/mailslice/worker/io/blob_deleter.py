@@ -58,7 +58,6 @@ class BlobDiscarder:
                 self._drop()
 
     def _drop(self) -> None:
-        """Drops the oldest keys beyond the limit."""
         count = min(len(self._pending), len(self._pending) + self._under_way - MOST_PENDING)
         if count > 0:
             del self._pending[:count]

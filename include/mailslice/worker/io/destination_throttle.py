@@ -87,9 +87,7 @@ class DestinationThrottle:
     async def _desk(self, domain: str, limit: Limit) -> _Desk:
         async with self._opening:
             if self._table is None:
-                self._table = await asyncio.to_thread(
-                    Destinations.created, self._context.stores.cassandra, self._context.settings
-                )
+                self._table = await self._context.opened(Destinations.created)
         desk = self._desks.pop(domain, None) or _Desk(self._context, self._table, domain, limit)
         self._desks[domain] = desk
         if len(self._desks) > _MOST_DESKS:

@@ -179,10 +179,9 @@ def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) ->
     extra = {"action": "consume", "queue": queue}
     log.info("consuming %s with %s, %d at once", queue, what, task.concurrency, extra=extra)
     if has_marks and "stage" not in takes:
-        text = (
-            "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice"
-        )
-        log.warning(text, queue, name, extra={"action": "unmarked_handler", "queue": queue})
+        text = "queue %s has stage marks, and handler %s takes no `stage`: %s"
+        risk, extra = "a mail may be handled twice", {"action": "unmarked_handler", "queue": queue}
+        log.warning(text, queue, name, risk, extra=extra)
     if name == "relay" and not has_marks:
         text = (
             "queue %s has no stage marks: what a relay was sending when it is killed is sent "

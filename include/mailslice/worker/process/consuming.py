@@ -95,9 +95,8 @@ async def consume(
     deliveries = worker.deliveries(ahead, give_up_after=give_up_after)
     # The worker keeps those that are not settled; the contents of the others are to go.
     handed: WeakSet[Delivery] = WeakSet()
-    stopping = (
-        asyncio.create_task(stopped(stop, deliveries, handling.hurry)) if stop is not None else None
-    )
+    stop = stop or asyncio.Event()
+    stopping = asyncio.create_task(stopped(stop, deliveries, handling.hurry))
     longest: float | None = 0.0
     try:
         await handling.serve(deliveries, most=most, idle=idle, on_taken=handed.add)
@@ -109,8 +108,7 @@ async def consume(
         raise
     finally:
         try:
-            if stop is not None and stopping is not None:
-                await unwatched(stopping, stop)
+            await unwatched(stopping, stop)
             await deliveries.aclose()
             await handling.drain(longest)
         finally:

@@ -113,9 +113,7 @@ def _built(spec: str, cls: Callable[[Settings], Any], settings: Settings) -> Any
 
 
 def _is_async(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        type(handler).__call__
-    )
+    return any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
 
 
 def _keywords(subject: str, handler: Callable[..., Any]) -> frozenset[str]:

@@ -19,9 +19,8 @@ class SmtpMetrics:
         self._registry = CollectorRegistry()
         self._mails = self._counter("mails", "Mails by the answer to them; 250 = enqueued", "code")
         self._bytes = self._counter("bytes", "Bytes of the mails enqueued").labels(queue)
-        self._refused = self._counter(
-            "connections_refused", "Connections refused: too many of all clients, or of one", "of"
-        )
+        text = "Connections refused: too many of all clients, or of one"
+        self._refused = self._counter("connections_refused", text, "of")
         self._wrong_passwords = self._counter("wrong_passwords", "Logins refused").labels(queue)
         self._connections = Gauge(
             "mailslice_smtp_connections", "Clients connected", ("queue",), registry=self._registry

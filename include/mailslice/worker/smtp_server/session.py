@@ -259,6 +259,5 @@ def _james_takes(address: str) -> bool:
 
 
 def _string_attribute(text: str) -> bytes:
-    """James' form of a text attribute."""
     shown = text.encode("utf-8", "replace").decode()
     return orjson.dumps({"serializer": "StringSerializer", "value": shown})

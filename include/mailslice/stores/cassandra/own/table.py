@@ -164,7 +164,6 @@ def _add_missing(
 
 
 def _columns(session: CassandraSession, keyspace: str) -> dict[str, set[str]]:
-    """Columns by table, as they are now."""
     tables = columns_of(session, keyspace.lower()).items()
     return {table: {column.name for column in columns} for table, columns in tables}
 
