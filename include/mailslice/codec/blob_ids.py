@@ -109,9 +109,8 @@ def is_random(blob_id: str) -> bool:
 def is_blob_id(key: str) -> bool:
     """Whether James or mailslice gives such a key to a blob. Others are somebody else's."""
     parsed = parse(key)
-    return _HASH.fullmatch(parsed.hash) is not None or (
-        parsed.generation is not None and _BARE.fullmatch(parsed.hash) is not None
-    )
+    bare = None if parsed.generation is None else _BARE.fullmatch(parsed.hash)
+    return (_HASH.fullmatch(parsed.hash) or bare) is not None
 
 
 def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:

@@ -57,8 +57,7 @@ class Counters:
 @dataclass(frozen=True, slots=True)
 class MessageRow:
     """A message's row in the truth or in the projection: the columns that both have, and when the
-    newest of its cells was written (microseconds; 0: nobody
-    knows). Cells of collections tell no time.
+    newest of its cells was written (microseconds; 0: unknown). Cells of collections tell no time.
     """
 
     values: Mapping[str, Any]
@@ -142,11 +141,12 @@ class MailboxTables(Table):
             MAILBOX_COUNTERS: ("mailboxid", "count", "unseen"),
             MODSEQ: ("mailboxid", "nextmodseq"),
         }
-        columns = ", ".join(others.get(table) or self.message_columns)
-        token = f"token({_KEYS[table]})"
-        return self.prepare_statement(
-            f"SELECT {columns} FROM {{keyspace}}.{table} WHERE {token} > ? AND {token} <= ?"
-        )
+        columns, token = others.get(table) or self.message_columns, f"token({_KEYS[table]})"
+        return self._select(table, columns, f"{token} > ? AND {token} <= ?")
+
+    def _select(self, table: str, columns: Iterable[str], where: str) -> PreparedStatement:
+        cql = select(columns, where).replace("{table}", f"{{keyspace}}.{table}")
+        return self.prepare_statement(cql)
 
     @cached_property
     def of_mailbox(self) -> PreparedStatement:
@@ -156,11 +156,8 @@ class MailboxTables(Table):
     @cached_property
     def of_messages(self) -> PreparedStatement:
         """The truth of some messages in one mailbox: (message ids, mailbox id)."""
-        columns = ", ".join(self.message_columns)
-        return self.prepare_statement(
-            f"SELECT {columns} FROM {{keyspace}}.{IMAP_UID_TABLE} "
-            "WHERE messageid IN ? AND mailboxid = ?"
-        )
+        where = "messageid IN ? AND mailboxid = ?"
+        return self._select(IMAP_UID_TABLE, self.message_columns, where)
 
     def of_users(self, users: Iterable[str]) -> set[UUID]:
         """The mailboxes of these users, in any case: a scan of the table of mailboxes."""
@@ -243,12 +240,9 @@ class MailboxTables(Table):
 
     def _written(self, table: str) -> list[str]:
         """A row with the write times of all its cells that have one: each may be written alone."""
-        timed = [
-            f"WRITETIME({column.name})"
-            for column in self._schema(table)
-            if column.kind == "regular" and not column.type.startswith(_MANY_CELLS)
-        ]
-        return [*self.common_columns, *timed]
+        cells = [one for one in self._schema(table) if one.kind == "regular"]
+        timed = [one.name for one in cells if not one.type.startswith(_MANY_CELLS)]
+        return [*self.common_columns, *(f"WRITETIME({name})" for name in timed)]
 
     @cached_property
     def _projected(self) -> PreparedStatement:
@@ -257,11 +251,8 @@ class MailboxTables(Table):
 
     @cached_property
     def _truth(self) -> PreparedStatement:
-        columns = ", ".join(self._written(IMAP_UID_TABLE))
-        return self.prepare_statement(
-            f"SELECT {columns} FROM {{keyspace}}.{IMAP_UID_TABLE} "
-            "WHERE messageid = ? AND mailboxid = ? AND uid = ?"
-        )
+        where = "messageid = ? AND mailboxid = ? AND uid = ?"
+        return self._select(IMAP_UID_TABLE, self._written(IMAP_UID_TABLE), where)
 
     @cached_property
     def _project(self) -> PreparedStatement:

@@ -83,9 +83,8 @@ class PackedReader:
         """(params, page), as `CassandraSession.map`; `raw` params are the bytes of their values."""
         bind = partial(_bound, statement) if raw else None
         driver = self._connected()
-        for asked, rows in self._pages(
-            driver, statement, params, in_flight, ordered=ordered, bind=bind
-        ):
+        pages = self._pages(driver, statement, params, in_flight, ordered=ordered, bind=bind)
+        for asked, rows in pages:
             yield asked, rows[0] if rows else NO_ROWS
 
     def _connected(self) -> Any:

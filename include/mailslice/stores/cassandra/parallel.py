@@ -12,9 +12,8 @@ from cassandra import OperationTimedOut
 from cassandra.cluster import ResponseFuture, ResultSet
 
 Page = tuple[Sequence[object], list[tuple[Any, ...]]]
-RetryPage: TypeAlias = Callable[
-    [BaseException, ResponseFuture, Callable[..., ResponseFuture]], ResultSet
-]
+Send: TypeAlias = Callable[..., ResponseFuture]
+RetryPage: TypeAlias = Callable[[BaseException, ResponseFuture, Send], ResultSet]
 Answer: TypeAlias = "tuple[Job, int, Any, BaseException | None]"
 """Whose, to which of its requests, and the rows or an error."""
 Done: TypeAlias = Callable[[Answer], None]
@@ -28,9 +27,7 @@ class Job:
     own time-out. `retry_page(error, future, send)` gives a page whose request failed, or raises.
     """
 
-    def __init__(
-        self, params: Sequence[object], send: Callable[..., ResponseFuture], retry_page: RetryPage
-    ) -> None:
+    def __init__(self, params: Sequence[object], send: Send, retry_page: RetryPage) -> None:
         self.params = params
         self._send = send
         self._retry_page = retry_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 from mailslice.model.errors import Refused
@@ -28,11 +28,8 @@ def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
     ring = [int(token.value) for token in metadata.token_map.ring] if metadata.token_map else []
     edges = sorted({LOWEST, HIGHEST, *ring})
     width = (HIGHEST - LOWEST) // max(1, least)
-    return [
-        part
-        for low, high in pairwise(edges)
-        for part in split(low, high, max(1, -(-(high - low) // width)))
-    ]
+    parts = (split(low, high, max(1, -(-(high - low) // width))) for low, high in pairwise(edges))
+    return [*chain.from_iterable(parts)]
 
 
 def holes(ranges: Iterable[TokenRange]) -> int:

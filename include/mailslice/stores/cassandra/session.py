@@ -127,9 +127,8 @@ class CassandraSession:
     def begin(self, statement: Statement | str, params: Params = ()) -> Pending:
         """As `execute`, without waiting: for the answer, ask for its `result()`."""
         with self.translating():
-            return Pending(
-                self, statement, partial(self._session.execute_async, statement, params or None)
-            )
+            send = partial(self._session.execute_async, statement, params or None)
+            return Pending(self, statement, send)
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
         """As `execute`, of this node alone: virtual tables speak of the node that answers."""
@@ -250,10 +249,7 @@ class Pending:
     """What was sent, and whom to ask again."""
 
     def __init__(
-        self,
-        session: CassandraSession,
-        statement: Statement | str,
-        send: Callable[..., ResponseFuture],
+        self, session: CassandraSession, statement: Statement | str, send: parallel.Send
     ) -> None:
         self._session = session
         self._statement = statement
@@ -266,6 +262,5 @@ class Pending:
             try:
                 return list(self._future.result())
             except Exception as error:  # noqa: BLE001 - raised there, unless it mends
-                return list(
-                    self._session.retry.page(self._statement, error, self._future, self._send)
-                )
+                again = self._session.retry.page
+                return list(again(self._statement, error, self._future, self._send))

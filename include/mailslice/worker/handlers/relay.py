@@ -27,7 +27,12 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
-from mailslice.worker.handlers.next_hop import Connection, NextHop, StaleConnection
+from mailslice.worker.handlers.next_hop import (
+    Connection,
+    LoginRefused,
+    NextHop,
+    StaleConnection,
+)
 from mailslice.worker.handlers.smtp_dialogue import (
     BEGIN_WITHIN,
     Stopping,
@@ -36,7 +41,6 @@ from mailslice.worker.handlers.smtp_dialogue import (
     send,
 )
 from mailslice.worker.handlers.smtp_refusals import NO_ANSWER, Refusals
-from mailslice.worker.handlers.smtp_security import LoginRefused
 from mailslice.worker.handlers.smtp_wire import Body
 from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry

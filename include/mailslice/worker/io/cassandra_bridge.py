@@ -101,15 +101,10 @@ class Bridge:
         """The rows of the driver's future, its first page. Raises StoreUnavailable, BadSetting."""
         waiting: asyncio.Future[Rows] = self._loop.create_future()
         future.add_callbacks(
-            self._done, self._failed, callback_args=(waiting,), errback_args=(waiting,)
+            lambda rows: self._finish(waiting, rows, None),
+            lambda error: self._finish(waiting, None, self._session.error(error)),
         )
         return waiting
-
-    def _done(self, rows: Rows | None, waiting: asyncio.Future[Rows]) -> None:
-        self._finish(waiting, rows, None)
-
-    def _failed(self, error: BaseException, waiting: asyncio.Future[Rows]) -> None:
-        self._finish(waiting, None, self._session.error(error))
 
     def _finish(
         self, waiting: asyncio.Future[Rows], rows: Rows | None, error: BaseException | None

@@ -153,9 +153,8 @@ async def _with_reservation(
 
 
 async def _open(blobs: AsyncBlobStore, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
-    header, body = await asyncio.gather(
-        blobs.open(item.header_blob_id), blobs.open(item.body_blob_id)
-    )
+    opening = (blobs.open(item.header_blob_id), blobs.open(item.body_blob_id))
+    header, body = await asyncio.gather(*opening)
     return header, body
 
 

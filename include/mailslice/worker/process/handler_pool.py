@@ -112,12 +112,8 @@ def _retry_action(
         # Served recipients are done. For the others this was the last attempt: the next delivery
         # names only them.
         return lambda: delivery.retry(recipients=remaining)
-    return lambda: delivery.retry(
-        recipients=outcome.recipients,
-        after=pause,
-        counted=outcome.counted,
-        throttled=outcome.throttled,
-    )
+    how = {"counted": outcome.counted, "throttled": outcome.throttled}
+    return lambda: delivery.retry(outcome.recipients, pause, **how)
 
 
 def _final_outcome(
