@@ -13,16 +13,10 @@ from datetime import timedelta
 _DAY, _HOUR, _QUARTER = 24 * 3600, 3600, 900
 _SHORT = (1, 5, 30, 60, 120, 240, 480, 600, 6 * _HOUR)
 """With multiples of a quarter of an hour: the default back-off, and earlier versions' levels."""
-DELAY_LEVELS: tuple[int, ...] = tuple(
-    sorted(
-        {
-            *_SHORT,
-            *range(_QUARTER, 4 * _HOUR, _QUARTER),
-            *range(4 * _HOUR, 2 * _DAY, 4 * _HOUR),
-            *range(2 * _DAY, 30 * _DAY + 1, 2 * _DAY),
-        }
-    )
-)
+_QUARTERS = range(_QUARTER, 4 * _HOUR, _QUARTER)
+_FOUR_HOURS = range(4 * _HOUR, 2 * _DAY, 4 * _HOUR)
+_TWO_DAYS = range(2 * _DAY, 30 * _DAY + 1, 2 * _DAY)
+DELAY_LEVELS: tuple[int, ...] = tuple(sorted({*_SHORT, *_QUARTERS, *_FOUR_HOURS, *_TWO_DAYS}))
 """Seconds. A declared queue's TTL cannot change: levels may be added, and none may go."""
 LONGEST_DELAY = timedelta(days=30)
 LONGEST_WAIT = timedelta(seconds=_QUARTER)

@@ -83,14 +83,11 @@ class Recorder:
                 await self._write(self._listed())
             except Exception as error:
                 is_away, is_known = (isinstance(error, kind) for kind in (TryAgain, MailsliceError))
-                log.log(
-                    logging.INFO if is_away else logging.WARNING,
-                    "the worker's record was not written, again in %d s: %s",
-                    (self._every if is_away else _IDLE),
-                    error,
-                    exc_info=not is_known,
-                    extra={"action": "record_skipped", "queue": self._context.queue},
-                )
+                level = logging.INFO if is_away else logging.WARNING
+                text = "the worker's record was not written, again in %d s: %s"
+                extra = {"action": "record_skipped", "queue": self._context.queue}
+                pause = self._every if is_away else _IDLE
+                log.log(level, text, pause, error, exc_info=not is_known, extra=extra)
                 self._written = loop.time() + (0.0 if is_away else _IDLE)
 
     def _is_due(self, now: float) -> bool:

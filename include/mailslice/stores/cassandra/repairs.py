@@ -75,12 +75,9 @@ def repaired(
 ) -> tuple[TableRepair, ...]:
     """As `table_repairs`, however many replicas there are."""
     seconds, known = gc_grace_of(session, keyspace), _repairs(session, keyspace.lower())
+    repairs = {table: [one for one in known if table in one.tables] for table in tables}
     return tuple(
-        TableRepair(
-            table,
-            timedelta(seconds=seconds[table]),
-            complete_since(one_repair for one_repair in known if table in one_repair.tables),
-        )
+        TableRepair(table, timedelta(seconds=seconds[table]), complete_since(repairs[table]))
         for table in tables
     )
 

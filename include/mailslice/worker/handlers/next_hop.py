@@ -147,14 +147,10 @@ class NextHop:
         except ssl.SSLError as error:
             if self._settings.starttls is not StartTls.MAY or self._settings.implicit_tls:
                 raise
-            log.info(
-                "next hop %s:%d: no TLS could be agreed on (%s); sending without, "
-                "as MAILSLICE_RELAY_STARTTLS=may allows",
-                self._settings.host,
-                self._settings.port,
-                type(error).__name__,
-                extra={"action": "relay_clear"},
-            )
+            text = "next hop %s:%d: no TLS could be agreed on (%s); sending without, as %s allows"
+            facts = (self._settings.host, self._settings.port, type(error).__name__)
+            setting, extra = "MAILSLICE_RELAY_STARTTLS=may", {"action": "relay_clear"}
+            log.info(text, *facts, setting, extra=extra)
             return Connection(self._opened(None))
 
     def _current_tls(self) -> ssl.SSLContext | None:

@@ -183,14 +183,9 @@ class _Desk:
                 rows = await bridge.rows(self._table.read_future(queue, self._domain))
                 before = self._table.book(rows)
             now_us = int(self._context.clock().timestamp() * 1e6)
+            kept, chance = tuple(self._since), random.random()
             after, answers = decide(
-                before,
-                self._limit,
-                now_us,
-                asks,
-                freed=freed,
-                kept=tuple(self._since),
-                chance=random.random(),
+                before, self._limit, now_us, asks, freed=freed, kept=kept, chance=chance
             )
             writing = self._table.advance_future(queue, self._domain, before, after)
             if self._table.applied(await bridge.rows(writing)):

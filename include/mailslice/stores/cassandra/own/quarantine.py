@@ -90,14 +90,9 @@ class QuarantinedMail:
     due: datetime | None = None
 
 
-_ROWS = RowCodec(
-    QuarantinedMail,
-    omit=("enqueue_id", "attempt", "copy_id"),
-    age="age_ms",
-    header_blob_id="headerblobid",
-    body_blob_id="bodyblobid",
-    size="bytes",
-)
+_OMIT = ("enqueue_id", "attempt", "copy_id")
+_NAMES = {"header_blob_id": "headerblobid", "body_blob_id": "bodyblobid", "size": "bytes"}
+_ROWS = RowCodec(QuarantinedMail, omit=_OMIT, age="age_ms", **_NAMES)
 _KEY_COLUMNS = ("queuename", "enqueueid", "attempt")
 _VALUE_COLUMNS = (*_ROWS.columns, "copy_id")
 _SELECTED = (*_KEY_COLUMNS[1:], *_VALUE_COLUMNS)
@@ -125,10 +120,8 @@ class QuarantineTable(OwnTable):
         "IF state = ? AND released_as = ? AND decided = ?",
         idempotent=False,
     )
-    _delete = Statement(
-        f"DELETE FROM {{table}} WHERE {_KEY} IF state = ? AND decided = ? AND copy_id = ?",
-        idempotent=False,
-    )
+    _unchanged = "IF state = ? AND decided = ? AND copy_id = ?"
+    _delete = Statement(f"DELETE FROM {{table}} WHERE {_KEY} {_unchanged}", idempotent=False)
 
     def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
         """Write the row unless this enqueue id and attempt have one; the row there is now."""
