@@ -16,13 +16,14 @@ from typing import Any, get_args
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from mailslice.airflow.action_dag import MAIL_ACTIONS, action_doc
+from mailslice.actions.request import MAIL_ACTIONS
+from mailslice.airflow.action_dag import action_doc
 from mailslice.airflow.dag_doc import dag_doc
 from mailslice.bench.scale import read_measured, scale_page
-from mailslice.cli.documentation import cli_page
 from mailslice.model.durations import format_duration
 from mailslice.model.setting_types import Group
 from mailslice.model.settings import groups, variables
+from stack.cli_page import cli_page
 from stack.house import limits_table
 from stack.settings import TEST_PREFIX, stack_variables
 

@@ -10,6 +10,28 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+SLOW = ("queue audit",)
+"""Commands whose examples `make soak` alone runs: an audit uses Spark."""
+NOT_RUN = (
+    "worker run",
+    "worker smtp-in",
+    "queue delay",
+    "queue move",
+    "stuck release",
+    "stuck discard",
+    "postal stuck",
+    "postal health",
+    "postal quarantine list",
+    "postal quarantine release",
+    "postal quarantine discard",
+    "postal quarantine export",
+    "blobs restore",
+    "mail trace",
+    "airflow run",
+    "exporter",
+    "webadmin",
+)
+"""Commands whose examples are shown and not run."""
 _MORE = ">"
 _DIFFERS = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", "TIME"),

@@ -518,6 +518,30 @@ def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(world: World) ->
     assert hashlib.sha256(raw).hexdigest() == shown["sha256"]
 
 
+def test_smtp_in_shows_the_failed_enqueues_that_it_still_takes_back(world: World) -> None:
+    proxy, target, environ = behind_proxy(world.fresh, "MAILSLICE_CASSANDRA_CONTACT_POINTS")
+    health = free_port()
+    words = ["--queue", world.queue, "--port", "0", "--health-port", str(health), "--json"]
+    server = world.start([MAILSLICE, "worker", "smtp-in", *words], environ)
+    assert server.stdout is not None
+    port = json.loads(server.stdout.readline())["port"]
+
+    def undoing() -> float:
+        shown = fetch(health, "/metrics")[1].partition("\nmailslice_enqueues_undoing{")[2]
+        return float(shown.splitlines()[0].rpartition(" ")[2])
+
+    assert undoing() == 0
+    proxy.cut()
+    with smtplib.SMTP("127.0.0.1", port, local_hostname="client.example", timeout=60) as client:
+        client.mail("s@x.example")
+        client.rcpt("r@x.example")
+        assert client.data(b"Subject: x\r\n\r\nbody\r\n")[0] == 451
+    until(lambda: undoing() == 1, "its mark waits for Cassandra", 20)
+    again = Proxy(target, proxy.port)
+    until(lambda: undoing() == 0, "it is taken back", 60)
+    again.cut()
+
+
 def test_smtp_in_refuses_to_be_an_open_relay(world: World) -> None:
     server = world.start(
         [

@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 
-from mailslice.actions.request import ActionRequest
-from mailslice.actions.run import MAIL_ACTIONS, ActionRun
+from mailslice.actions.request import MAIL_ACTIONS, ActionRequest
+from mailslice.actions.run import ActionRun
 from mailslice.cockpit.app import Schedule, cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Guards, Right, Rights

@@ -4,8 +4,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from mailslice.airflow import task_chain
-from mailslice.airflow.common_artifacts import executor_of, require_common_artifacts
-from mailslice.airflow.dag_duty import DagDuty
+from mailslice.airflow.dag_duty import DagDuty, executor_of, require_common_artifacts
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import load_settings

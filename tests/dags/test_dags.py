@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from mailslice.cockpit import fields
+from mailslice.cockpit import views
 from mailslice.maintenance.registry import load, names
 from tests.dags.conftest import ROOT, parse
 
@@ -130,7 +130,7 @@ def test_a_new_airflow_runs_what_only_reads_and_nothing_else(parsed):
     on = {dag for dag, about in parsed["dags"].items() if about["paused"] is False}
     assert on - {ACTIONS} == READ_ONLY
     assert {d for d in parsed["dags"] if "reads only" in tags(parsed, d)} == READ_ONLY
-    assert fields.READ_ONLY == READ_ONLY, "the page's forms of the others have `approve`"
+    assert views.READ_ONLY == READ_ONLY, "the page's forms of the others have `approve`"
     assert {about["paused"] for about in parsed["dags"].values()} == {True, False}
 
 

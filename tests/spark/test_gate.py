@@ -9,7 +9,7 @@ import pytest
 from mailslice.checks.data_docs import Docs
 from mailslice.checks.gate import Expectation, Frame, evaluate
 from mailslice.engine.frames import InProcess
-from mailslice.engine.plan_rows import instants, plan_rows
+from mailslice.engine.plan_rows import plan_rows
 from mailslice.engine.spark_session import spark_session
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.model.errors import PlanRefused
@@ -38,6 +38,15 @@ def location(tmp_path):
         table = pa.table({"name": [f"{file} a", f"{file} b"], "at": AT, "more": [1, 2]})
         pq.write_table(table, tmp_path / f"{file}.parquet")
     return Artifacts(str(tmp_path), S3Settings())
+
+
+def instants(batch):
+    """Times as integers, in their own unit since the epoch."""
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def frame(engine, location, files, derive=instants):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mailslice.engine.id_arrays import of_packed
-from mailslice.engine.partition_scan import Marks, _Count, instant
+from mailslice.engine.partition_scan import Marks, Scan, _Count, instant
 from mailslice.model.mail import Partition
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import pack
@@ -16,13 +16,14 @@ PLACE = Partition(instant(0), 0)
 
 
 def count(live, dead, *, latest_us=10, written=5):
-    ids = of_packed(pack(uuid.uuid4() for _ in range(live + dead)))
-    found = _Count(QueueTable.V4, PLACE, latest_us, spool=False)
-    marked = np.arange(live + dead) >= live
-    for at in range(0, len(ids), 700):  # pages
-        part = slice(at, at + 700)
-        found.add(ids[part], np.full(len(ids[part]), written, np.int64), marked[part])
-    return found.finish(None, "why")
+    deleted, ids = MemoryDeletedMails(), [uuid.uuid4() for _ in range(live + dead)]
+    deleted.mark_many("spool", ids[live:])
+    spec = Scan(None, "spool", (), 1, None, "", "why", latest_us)
+    found = _Count(spec, QueueTable.V4, PLACE, spool=False)
+    pages = [of_packed(pack(ids[at : at + 700])) for at in range(0, len(ids), 700)]
+    times = [np.full(len(page), written, np.int64) for page in pages]
+    found.read(zip(pages, times, strict=True), Marks(deleted, "spool"))
+    return found.finish(None)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.actions.preview import Selection
-from mailslice.actions.request import MailAction
-from mailslice.actions.stuck import record_decision
+from mailslice.actions.request import ActionRequest, MailAction
 from mailslice.admin import holds, queues
 from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undelete
 from mailslice.admin.mail_queue import MailQueue
@@ -21,10 +20,11 @@ from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
+from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 from mailslice.view.configuration import ConfigurationGuard
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 _MOST_COUNTED = 100_000
 _MOST_IDS = 100
@@ -41,19 +41,6 @@ class Deed:
     accept_duplicates: bool = False
 
 
-@dataclass(slots=True)
-class ActionOutcome:
-    """`counts`: how many mails went which way. `failed`: a sentence, where not all is done."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    ids: Any = ()
-    failed: str | None = None
-    undo: Mapping[str, Any] = field(default_factory=dict)
-    """By which run the mails come back, and until when; empty where they cannot."""
-    information: Mapping[str, Any] | None = None
-    """What James' routes say of it besides."""
-
-
 def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> dict[str, Any]:
     """Act on the mails of the selection that are still there; the counts, and `failed` or None.
 
@@ -66,17 +53,17 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
     if request.to is not None:
         queues.require(stores, request.to)
     ConfigurationGuard(stores.tables, stores.settings).agreed()
-    outcome = ActionOutcome()
+    act = _Act(stores, selection, deed, clock)
     try:
-        _ACTIONS[request.action](stores, selection, deed, clock, outcome)
+        _ACTIONS[request.action](act)
     finally:
         facts: dict[str, object] = {
-            **outcome.counts,
-            **outcome.undo,
+            **act.counts,
+            **act.undo,
             "filter": request.texts.parsed().as_json(),
             "digest": selection.digest,
             "dagRun": deed.run,
-            "ids": outcome.ids,
+            "ids": act.ids,
         }
         facts |= {name: of for name in ("to", "run", "lasts") if (of := getattr(request, name))}
         write_decision(
@@ -90,199 +77,225 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
         )
     selected = None if selection.ids is None else len(selection.ids)
     about = {"queue": request.queue, "action": request.action.value, "to": request.to}
-    return {
-        **about,
-        "selected": selected,
-        **outcome.counts,
-        **outcome.undo,
-        "failed": outcome.failed,
-    } | ({"information": outcome.information} if outcome.information else {})
+    result = {**about, "selected": selected, **act.counts, **act.undo, "failed": act.failed}
+    return result | ({"information": act.information} if act.information else {})
 
 
-def _delete(
-    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
-) -> None:
-    queue = MailQueue(stores, selection.request.queue, clock)
-    initial = _size(queue, selection)
-    deletion = Deletion(deed.who, deed.reason or "")
-    try:
-        queue.delete(selection.mail_filter(clock()), deletion=deletion)
-    finally:
-        outcome.counts = {"deleted": deletion.mails} | _gone(selection, deletion.mails)
-        outcome.ids = [str(one) for one in (selection.ids or ())[:_MOST_IDS]]
-        if deletion.until is not None:
-            outcome.undo = {"undo": deletion.run, "restorableUntil": iso(deletion.until)}
-    if initial is not None:
-        outcome.information = {"initialCount": initial, "remainingCount": _size(queue, selection)}
+@dataclass(slots=True)
+class _Act:
+    """`counts`: how many mails went which way. `failed`: a sentence, where not all is done."""
 
+    stores: Stores
+    selection: Selection
+    deed: Deed
+    clock: Clock
+    counts: dict[str, int] = field(default_factory=dict)
+    ids: Any = ()
+    failed: str | None = None
+    undo: Mapping[str, Any] = field(default_factory=dict)
+    """By which run the mails come back, and until when; empty where they cannot."""
+    information: Mapping[str, Any] | None = None
+    """What James' routes say of it besides."""
 
-def _undelete(
-    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
-) -> None:
-    request, came = selection.request, Undeleted()
-    mails = deleted_mails(stores, request.queue, clock(), run=request.run)
-    again = deed.accept_duplicates
-    try:
-        undelete(stores, request.queue, clock, mails, came, accept_duplicates=again)
-    finally:
-        facts = dict(came.as_json())
-        outcome.ids = {str(old): str(new) for old, new in came.ids.items()}
-        outcome.counts = {name: int(str(facts[name])) for name in facts if name != "ids"}
-    outcome.failed = came.problem("accept_duplicates")
+    @property
+    def request(self) -> ActionRequest:
+        return self.selection.request
 
+    @property
+    def queue(self) -> MailQueue:
+        return MailQueue(self.stores, self.request.queue, self.clock)
 
-def _hold(
-    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
-) -> None:
-    """A later try does not make it last longer."""
-    request, lasts = selection.request, None
-    if request.lasts:
-        lasts = parse_duration(request.lasts, "lasts") - (clock() - selection.at)
-        lasts = max(lasts, timedelta(seconds=1))
-    about = {"who": deed.who, "reason": deed.reason or ""}
-    domains = _domains(selection)
-    made = holds.hold(stores, request.queue, clock, domains=domains, lasts=lasts, **about)
-    outcome.counts = {"held": len(made)}
+    @property
+    def why(self) -> str:
+        return self.deed.reason or "by hand"
 
+    def delete(self) -> None:
+        queue, deletion = self.queue, Deletion(self.deed.who, self.deed.reason or "")
+        initial = self._size(queue)
+        try:
+            queue.delete(self.selection.mail_filter(self.clock()), deletion=deletion)
+        finally:
+            self.counts = {"deleted": deletion.mails} | self._gone(deletion.mails)
+            self.ids = [str(one) for one in (self.selection.ids or ())[:_MOST_IDS]]
+            if deletion.until is not None:
+                self.undo = {"undo": deletion.run, "restorableUntil": iso(deletion.until)}
+        if initial is not None:
+            self.information = {"initialCount": initial, "remainingCount": self._size(queue)}
 
-def _release(
-    stores: Stores, selection: Selection, _deed: Deed, clock: Clock, outcome: ActionOutcome
-) -> None:
-    queue = selection.request.queue
-    ended = holds.release(stores, queue, clock, domains=_domains(selection))
-    outcome.counts = {"released": len(ended)}
+    def undelete(self) -> None:
+        request, came, again = self.request, Undeleted(), self.deed.accept_duplicates
+        mails = deleted_mails(self.stores, request.queue, self.clock(), run=request.run)
+        try:
+            undelete(self.stores, request.queue, self.clock, mails, came, accept_duplicates=again)
+        finally:
+            facts = dict(came.as_json())
+            self.ids = {str(old): str(new) for old, new in came.ids.items()}
+            self.counts = {name: int(str(facts[name])) for name in facts if name != "ids"}
+        self.failed = came.problem("accept_duplicates")
 
+    def hold(self) -> None:
+        """A later try does not make it last longer."""
+        lasts = None
+        if self.request.lasts:
+            passed = self.clock() - self.selection.at
+            lasts = max(parse_duration(self.request.lasts, "lasts") - passed, timedelta(seconds=1))
+        about = {"who": self.deed.who, "reason": self.deed.reason or ""}
+        queue, domains = self.request.queue, self._domains()
+        made = holds.hold(self.stores, queue, self.clock, domains=domains, lasts=lasts, **about)
+        self.counts = {"held": len(made)}
 
-def _domains(selection: Selection) -> list[str]:
-    domain = selection.request.texts.domain
-    return [domain] if domain else []
+    def release(self) -> None:
+        domains = self._domains()
+        ended = holds.release(self.stores, self.request.queue, self.clock, domains=domains)
+        self.counts = {"released": len(ended)}
 
+    def retry(self) -> None:
+        from mailslice.worker import open_worker
+        from mailslice.worker.retrying import Retried, deliver_due, retry_now
 
-def _size(queue: MailQueue, selection: Selection) -> int | None:
-    """For scripts, which have no preview: None where it would take too long."""
-    glance = queue.live_summary(_MOST_COUNTED) if selection.ids is None else None
-    return None if glance is None else glance.size
+        async def work() -> tuple[Retried, int]:
+            async with open_worker(self.stores.settings, self.request.queue) as worker:
+                retried = await retry_now(worker, self.selection.mail_filter(self.clock()))
+                return retried, await deliver_due(worker, retried.retried)
 
+        retried, pending = asyncio.run(work())
+        counts = retried.counts
+        self.counts = counts | {"pending": pending} | self._gone(sum(counts.values()))
+        self.ids = [str(one) for one in retried.retried[:_MOST_IDS]]
 
-def _retry(
-    stores: Stores, selection: Selection, _deed: Deed, clock: Clock, outcome: ActionOutcome
-) -> None:
-    from mailslice.worker import open_worker
-    from mailslice.worker.retrying import Retried, deliver_due, retry_now
-
-    async def work() -> tuple[Retried, int]:
-        async with open_worker(stores.settings, selection.request.queue) as worker:
-            retried = await retry_now(worker, selection.mail_filter(clock()))
-            return retried, await deliver_due(worker, retried.retried)
-
-    retried, pending = asyncio.run(work())
-    counts = retried.counts
-    outcome.counts = counts | {"pending": pending} | _gone(selection, sum(counts.values()))
-    outcome.ids = [str(one) for one in retried.retried[:_MOST_IDS]]
-
-
-def _move(
-    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
-) -> None:
-    """A move; also a delay, which is one into the mails' own queue."""
-    request, moved, due = selection.request, MoveOutcome(), None
-    if request.lasts:
-        due = selection.at + parse_duration(request.lasts, "lasts")
-        outcome.information = {"due": iso(due)}
-    rows = MailQueue(stores, request.queue, clock).matching(selection.mail_filter(clock()))
-    try:
-        Moves(stores, request.queue, clock).move(
-            rows,
-            request.to or request.queue,
-            why=deed.reason or "by hand",
-            who=deed.who,
-            accept_duplicates=deed.accept_duplicates,
-            outcome=moved,
-            due=due,
-        )
-    finally:
-        outcome.counts = moved.counts
-        outcome.ids = moved.shown_ids(_MOST_IDS)
-    outcome.failed = moved.problem("accept_duplicates")
-
-
-def _stuck(
-    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
-) -> None:
-    """One mail after the other, of those that are still in quarantine. One that fails is left."""
-    request = selection.request
-    discards = request.action is MailAction.DISCARD_STUCK
-    quarantine = Quarantine(stores, request.queue, clock)
-    ids, done, failures = request.texts.parsed().ids or frozenset(), {}, []
-    mails = [mail for mail in quarantine.waiting() if mail.enqueue_id in ids]
-    name = "discarded" if discards else "released"
-    try:
-        for mail in mails:
-            try:
-                new = None if discards else quarantine.release(mail)
-                if discards and not quarantine.discard(mail):
-                    continue  # somebody else was faster
-            except TryAgain:
-                raise
-            except MailsliceError as error:
-                failures.append(f"{mail.enqueue_id}: {error}")
-                continue
-            done[str(mail.enqueue_id)] = new and str(new)
-            record_decision(
-                stores,
-                request.queue,
-                mail,
-                released_as=new,
-                why=deed.reason or "by hand",
-                who=deed.who,
-                now=clock(),
+    def move(self) -> None:
+        """A move; also a delay, which is one into the mails' own queue."""
+        request, moved, due = self.request, MoveOutcome(), None
+        if request.lasts:
+            due = self.selection.at + parse_duration(request.lasts, "lasts")
+            self.information = {"due": iso(due)}
+        try:
+            Moves(self.stores, request.queue, self.clock).move(
+                self.queue.matching(self.selection.mail_filter(self.clock())),
+                request.to or request.queue,
+                why=self.why,
+                who=self.deed.who,
+                accept_duplicates=self.deed.accept_duplicates,
+                outcome=moved,
+                due=due,
             )
-    finally:
-        outcome.ids = done
-        outcome.counts = {name: len(done), "gone": len(ids) - len(done) - len(failures)}
-    if failures:
-        outcome.failed = f"{len(failures)} mails are left, such as {failures[0]}"
+        finally:
+            self.counts = moved.counts
+            self.ids = moved.shown_ids(_MOST_IDS)
+        self.failed = moved.problem("accept_duplicates")
+
+    def stuck(self) -> None:
+        """One mail after the other, of those still in quarantine. One that fails is left."""
+        discards = self.request.action is MailAction.DISCARD_STUCK
+        quarantine = Quarantine(self.stores, self.request.queue, self.clock)
+        ids, done, failures = self.request.texts.parsed().ids or frozenset(), {}, []
+        mails = [mail for mail in quarantine.waiting() if mail.enqueue_id in ids]
+        try:
+            for mail in mails:
+                try:
+                    new = decide(
+                        self.stores,
+                        self.request.queue,
+                        quarantine,
+                        mail,
+                        self.clock,
+                        discards=discards,
+                        why=self.why,
+                        who=self.deed.who,
+                    )
+                except TryAgain:
+                    raise
+                except MailsliceError as error:
+                    failures.append(f"{mail.enqueue_id}: {error}")
+                else:
+                    if new is not False:  # else somebody else was faster
+                        done[str(mail.enqueue_id)] = None if discards else str(new)
+        finally:
+            self.ids = done
+            name = "discarded" if discards else "released"
+            self.counts = {name: len(done), "gone": len(ids) - len(done) - len(failures)}
+        if failures:
+            self.failed = f"{len(failures)} mails are left, such as {failures[0]}"
+
+    def republish(self) -> None:
+        """An audit with a census, and then the mails that it proves lost: with their gates."""
+        again, age = self.deed.accept_duplicates, self.request.texts.older_than
+        audit = self._run("queue_audit", f"{self.deed.run}-audit", age, census=True)
+        of_audit = {"audit": audit["run"], "accept_duplicates": again}
+        report = self._run("republish_lost", self.deed.run, age, **of_audit)
+        count = int(report["nbRequeuedMails"])
+        doubtful = 0 if again else int(audit["verdicts"].get("lost or ghost") or 0)
+        self.counts = {"republished": count, "mayBeDelivered": doubtful}
+        self.information = {"nbRequeuedMails": count, "run": report["run"]}
+
+    def _run(self, duty: str, run: str, age: str | None, **params: object) -> dict[str, Any]:
+        from mailslice.maintenance.run_request import RunRequest
+        from mailslice.maintenance.runner import run_all
+
+        params |= {"reason": self.why} | ({} if age is None else {"older_than": age})
+        asked = RunRequest(duty, self.request.queue, run, who=self.deed.who, params=params)
+        return run_all(asked, self.stores.settings, clock=self.clock)
+
+    def _domains(self) -> list[str]:
+        return [domain] if (domain := self.request.texts.domain) else []
+
+    def _size(self, queue: MailQueue) -> int | None:
+        """For scripts, which have no preview: None where it would take too long."""
+        glance = queue.live_summary(_MOST_COUNTED) if self.selection.ids is None else None
+        return None if glance is None else glance.size
+
+    def _gone(self, seen: int) -> dict[str, int]:
+        """Mails of the preview that are not there any more, or were done by an earlier try."""
+        ids = self.selection.ids
+        return {} if ids is None else {"gone": max(0, len(ids) - seen)}
 
 
-def _republish(
-    stores: Stores, selection: Selection, deed: Deed, clock: Clock, outcome: ActionOutcome
-) -> None:
-    """An audit that takes a census, and then the mails that it proves lost: with their gates."""
-    from mailslice.maintenance.run_request import RunRequest
-    from mailslice.maintenance.runner import run_all
-
-    def run(duty: str, run_id: str, params: Mapping[str, object]) -> dict[str, Any]:
-        given = {**params, **age, "reason": deed.reason or "by hand"}
-        asked = RunRequest(duty, selection.request.queue, run_id, who=deed.who, params=given)
-        return run_all(asked, stores.settings, clock=clock)
-
-    asked_age = selection.request.texts.older_than
-    age = {} if asked_age is None else {"older_than": asked_age}
-    audit = run("queue_audit", f"{deed.run}-audit", {"census": True})
-    params = {"audit": audit["run"], "accept_duplicates": deed.accept_duplicates}
-    report = run("republish_lost", deed.run, params)
-    count = int(report["nbRequeuedMails"])
-    doubtful = 0 if deed.accept_duplicates else int(audit["verdicts"].get("lost or ghost") or 0)
-    outcome.counts = {"republished": count, "mayBeDelivered": doubtful}
-    outcome.information = {"nbRequeuedMails": count, "run": report["run"]}
-
-
-def _gone(selection: Selection, seen: int) -> dict[str, int]:
-    """Mails of the preview that are not there any more, or were done by an earlier try."""
-    return {} if selection.ids is None else {"gone": max(0, len(selection.ids) - seen)}
-
-
-_ACTIONS: Mapping[MailAction, Callable[[Stores, Selection, Deed, Clock, ActionOutcome], None]] = {
-    MailAction.DELETE: _delete,
-    MailAction.CLEAR: _delete,
-    MailAction.FLUSH: _retry,
-    MailAction.RETRY: _retry,
-    MailAction.MOVE: _move,
-    MailAction.DELAY: _move,
-    MailAction.REPUBLISH: _republish,
-    MailAction.UNDELETE: _undelete,
-    MailAction.HOLD: _hold,
-    MailAction.RELEASE: _release,
-    MailAction.RELEASE_STUCK: _stuck,
-    MailAction.DISCARD_STUCK: _stuck,
+_ACTIONS: Mapping[MailAction, Callable[[_Act], None]] = {
+    MailAction.DELETE: _Act.delete,
+    MailAction.CLEAR: _Act.delete,
+    MailAction.FLUSH: _Act.retry,
+    MailAction.RETRY: _Act.retry,
+    MailAction.MOVE: _Act.move,
+    MailAction.DELAY: _Act.move,
+    MailAction.REPUBLISH: _Act.republish,
+    MailAction.UNDELETE: _Act.undelete,
+    MailAction.HOLD: _Act.hold,
+    MailAction.RELEASE: _Act.release,
+    MailAction.RELEASE_STUCK: _Act.stuck,
+    MailAction.DISCARD_STUCK: _Act.stuck,
 }
+
+
+def decide(
+    stores: Stores,
+    queue: QueueName,
+    quarantine: Quarantine,
+    mail: QuarantinedMail,
+    clock: Clock,
+    *,
+    discards: bool,
+    why: str,
+    who: str,
+) -> EnqueueId | bool:
+    """Release or discard the mail, and keep that. Its new id; of a discard, whether it was there.
+
+    Raises as `Quarantine.release` and `Quarantine.discard`.
+    """
+    released_as = None if discards else quarantine.release(mail)
+    if discards and not quarantine.discard(mail):
+        return False
+    row = DecisionRow(
+        mail.enqueue_id,
+        mail.name,
+        mail.stage,
+        mail.worker,
+        mail.age,
+        verdict=BY_A_PERSON,
+        action="released" if released_as else "discarded",
+        why=why + (f"; it is {released_as} now" if released_as else ""),
+        decided=clock(),
+        who=who,
+        attempt=mail.attempt,
+    )
+    stores.own.decisions.save(queue, row, stores.settings.duty.retention)
+    return released_as or True

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from mailslice.actions.request import DELAYED_ONLY, WITHOUT_PREVIEW, ActionRequest, MailAction
@@ -23,9 +23,7 @@ from mailslice.model.clock import Clock
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, Refused
 from mailslice.model.mail import EnqueueId, ViewRow
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 PREVIEWS = "previews"
 """The folder of previews, in the artifacts."""
@@ -213,13 +211,10 @@ def _looked_at(queue: MailQueue, mail_filter: MailFilter) -> Iterator[ViewRow]:
 
 def _those(stores: Stores, request: ActionRequest, rows: Sequence[ViewRow]) -> Sequence[ViewRow]:
     """The delayed ones, where the action is about these alone. Creates no table."""
-    from mailslice.stores.cassandra.own import DelayedMails
-
-    if request.action not in DELAYED_ONLY or not rows:
+    if request.action not in DELAYED_ONLY:
         return rows
-    table = DelayedMails.existing(stores.cassandra, stores.settings)
-    due = table.waiting(request.queue, [row.enqueue_id for row in rows]) if table else {}
-    return [row for row in rows if row.enqueue_id in due]
+    states = stores.delay_states(request.queue, [row.enqueue_id for row in rows])
+    return [row for row in rows if (state := states.get(row.enqueue_id)) and state.due]
 
 
 def _size(stores: Stores, rows: Sequence[ViewRow]) -> int:

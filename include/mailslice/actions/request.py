@@ -18,6 +18,8 @@ from mailslice.model.holds import held_domain
 from mailslice.model.mail import QueueName, parse_enqueue_id
 from mailslice.model.names import queue_name
 
+MAIL_ACTIONS = "mail_actions"
+"""The DAG, and its folder of runs."""
 MOST_GIVEN = 10_000
 """Ids that one request may name."""
 _LONGEST = 1000
@@ -71,14 +73,12 @@ class MailTexts:
         """The filter; `*` and `?` are wildcards. Raises BadInput naming the field."""
         if len(self.ids) > MOST_GIVEN:
             raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MOST_GIVEN} are")
-        return MailFilter.of_texts(
-            sender=self.sender or None,
-            recipient=self.recipient or None,
-            domain=self.domain or None,
-            name=self.name or None,
-            older_than=parse_duration(self.older_than, "older_than") if self.older_than else None,
-            ids=[parse_enqueue_id(one, "ids") for one in self.ids] if self.ids else None,
-        )
+        values = self.given
+        if self.older_than:
+            values["older_than"] = parse_duration(self.older_than, "older_than")
+        if self.ids:
+            values["ids"] = [parse_enqueue_id(one, "ids") for one in self.ids]
+        return MailFilter.of_texts(**values)
 
 
 @dataclass(frozen=True, slots=True)

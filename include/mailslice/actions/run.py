@@ -11,7 +11,7 @@ from typing import Any
 
 from mailslice.actions.perform import Deed, perform
 from mailslice.actions.preview import Selection, keep, preview, previewed
-from mailslice.actions.request import WITHOUT_PREVIEW, ActionRequest
+from mailslice.actions.request import MAIL_ACTIONS, WITHOUT_PREVIEW, ActionRequest
 from mailslice.admin import queues
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.retention import prune_sometimes
@@ -23,8 +23,6 @@ from mailslice.model.settings import Settings
 from mailslice.stores import open_stores
 
 log = logging.getLogger(__name__)
-MAIL_ACTIONS = "mail_actions"
-"""The DAG, and its folder of runs."""
 ANY = "any"
 """In place of a digest: the mails that match when the run begins, without a preview."""
 _SELECTION, _RESULT = "selection.json", "result.json"

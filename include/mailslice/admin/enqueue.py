@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.codec import message as codec
@@ -21,12 +20,10 @@ from mailslice.model.delay_levels import level_for
 from mailslice.model.mail import Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import HEADER_DELAY_TOKEN, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
 from mailslice.view.configuration import Shape, view_shape
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 
 def enter(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from operator import eq
 
 from mailslice.codec.addresses import (
     NULL_SENDER,
@@ -122,15 +123,15 @@ class MailFilter:
         latest = self.latest(now)
         return (
             (self.ids is None or enqueue_id in self.ids)
-            and (self.name is None or _is_name(self.name, mail.name))
+            and (self.name is None or _is(self.name, mail.name, eq))
             and (self.sender is None or _is_sender(self.sender, mail.sender))
             and (
                 self.recipient is None
-                or any(_is_recipient(self.recipient, one) for one in mail.recipients)
+                or any(_is(self.recipient, one, same) for one in mail.recipients)
             )
             and (
                 self.domain is None
-                or any(_is_domain(self.domain, domain_of(one)) for one in mail.recipients)
+                or any(_is(self.domain, domain_of(one), _same_domain) for one in mail.recipients)
             )
             and (latest is None or (enqueued is not None and enqueued <= latest))
         )
@@ -152,8 +153,8 @@ class MailFilter:
         return given
 
 
-def _is_name(wanted: _Text, name: str) -> bool:
-    return wanted.matches(name) if isinstance(wanted, Wildcard) else name == wanted
+def _is(wanted: _Text, text: str, equal: Callable[[str, str], bool]) -> bool:
+    return wanted.matches(text) if isinstance(wanted, Wildcard) else equal(text, wanted)
 
 
 def _is_sender(wanted: _Text, sender: str | None) -> bool:
@@ -162,9 +163,5 @@ def _is_sender(wanted: _Text, sender: str | None) -> bool:
     return same(sender, None if wanted == NULL_SENDER else wanted)
 
 
-def _is_recipient(wanted: _Text, recipient: str) -> bool:
-    return wanted.matches(recipient) if isinstance(wanted, Wildcard) else same(recipient, wanted)
-
-
-def _is_domain(wanted: _Text, domain: str) -> bool:
-    return wanted.matches(domain) if isinstance(wanted, Wildcard) else domain == folded(wanted)
+def _same_domain(domain: str, wanted: str) -> bool:
+    return domain == folded(wanted)

@@ -18,6 +18,7 @@ from mailslice.model.errors import BadInput, Refused
 from mailslice.model.holds import APPLIES_TO, WHOLE_QUEUE, ActiveHolds, Hold, held_domain
 from mailslice.model.mail import QueueName
 from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import Holds
 
 MOST_DOMAINS = 500
 """Of one queue: workers read all of them every few seconds."""
@@ -103,8 +104,6 @@ def release(
 
     Each is ended alone: without `domains`, domains stay held. What is not held is left out.
     """
-    from mailslice.stores.cassandra.own import Holds
-
     names = _names(domains)
     queues.require(stores, queue)
     table = Holds.existing(stores.cassandra, stores.settings)
@@ -120,8 +119,6 @@ def active_holds(
     stores: Stores, clock: Clock, queue: QueueName | None = None
 ) -> dict[QueueName, ActiveHolds]:
     """What is held now, by queue; of one queue, or of all. One read. Creates nothing."""
-    from mailslice.stores.cassandra.own import Holds
-
     table = Holds.existing(stores.cassandra, stores.settings)
     by_queue: dict[QueueName, list[Hold]] = {}
     for one in table.list(queue) if table is not None else ():

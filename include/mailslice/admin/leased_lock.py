@@ -6,14 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import Refused, StoreUnavailable
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 LEASE = timedelta(seconds=30)
 _PART = 0.7
@@ -48,17 +45,25 @@ class LeasedLock:
         try:
             yield
         finally:
-            self._locks.release(self._name, self._me)
+            self.give_back()
+
+    def take(self) -> bool:
+        """Takes or renews it; False where another has it."""
+        asked = elapsed_seconds()
+        if self._locks.acquire(self._name, self._me, self._lease) != self._me:
+            return False
+        self.until = asked + self._lease.total_seconds() * _PART
+        return True
+
+    def give_back(self) -> None:
+        """Others may take it."""
+        self._locks.release(self._name, self._me)
 
     def renew(self) -> None:
         """Waits for another holder, who may have been killed. Raises Refused where it goes on."""
         end = elapsed_seconds() + 2 * self._lease.total_seconds()
-        while True:
-            asked = elapsed_seconds()
-            if self._locks.acquire(self._name, self._me, self._lease) == self._me:
-                self.until = asked + self._lease.total_seconds() * _PART
-                return
-            if asked > end:
+        while not self.take():
+            if elapsed_seconds() > end:
                 raise Refused(f"somebody else {self._doing}: try again later")
             self._sleep(_TICK)
 

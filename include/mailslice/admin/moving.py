@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
@@ -29,12 +29,10 @@ from mailslice.model.errors import QueueMissing, Refused
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 from mailslice.stores.rabbitmq.publishing import has_consumers
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -299,13 +297,7 @@ class Moves:
 
     def _hands(self) -> _Hands:
         records = self._stores.own.worker_records.list(self._queue)
-        in_flight = (
-            mail.enqueue_id
-            for record in records
-            if record.is_alive
-            for mail in record.in_flight
-            if not mail.returned
-        )
+        in_flight = (mail.enqueue_id for record in records for mail in record.held)
         done = (enqueue_id for record in records for enqueue_id in record.done)
         return _Hands(frozenset(in_flight), frozenset(done))
 

@@ -27,17 +27,12 @@ def create(stores: Stores, name: str) -> QueueName:
     return queue
 
 
-def known(stores: Stores) -> list[QueueName]:
-    """The names of all mail queues, sorted."""
-    return stores.rabbitmq.names()
-
-
 def require(stores: Stores, name: str) -> QueueName:
     """The name, when the queue is known; else UnknownQueue naming those that are."""
     queue = queue_name(name)
     if stores.rabbitmq.exists(queue):
         return queue
-    names = known(stores)
+    names = stores.rabbitmq.names()
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     hint = f"known are: {', '.join(names[:_MOST_NAMES])}{more}" if names else "there is none"
     raise UnknownQueue(

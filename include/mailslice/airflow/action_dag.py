@@ -6,22 +6,20 @@ It is on when Airflow first sees it: nothing but a person, or a script, ever sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from textwrap import fill
 from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 
-from mailslice.actions.request import MOST_GIVEN, WITHOUT_PREVIEW, MailAction
-from mailslice.airflow.dag_duty import DagDuty
-from mailslice.airflow.dag_settings import DagSettings, load_dag_settings
-from mailslice.airflow.deployments import Deployment, deployments
-from mailslice.airflow.duty_dag import Declaration, dag_arguments
+from mailslice.actions.request import MAIL_ACTIONS, MOST_GIVEN, WITHOUT_PREVIEW, MailAction
+from mailslice.airflow.dag_doc import with_params
+from mailslice.airflow.dag_duty import DagDuty, final_errors
+from mailslice.airflow.dag_settings import DagSettings
+from mailslice.airflow.deployments import Deployment
+from mailslice.airflow.duty_dag import Declaration, dag_arguments, in_each_deployment
 from mailslice.airflow.notifier import DutyNotifier
 from mailslice.airflow.run_request import who
-from mailslice.airflow.task_chain import final_errors
 from mailslice.airflow.versions import AirflowFailException, AirflowSkipException
 
-MAIL_ACTIONS = "mail_actions"
 MOST_RUNS = 8
 """At once: a long move keeps no delete waiting."""
 _TEXT = {"type": ["null", "string"], "maxLength": 1000}
@@ -99,38 +97,21 @@ def action_dag(*, doc: str | None, **more: Any) -> Callable[[Wire], Wire]:
 
     `more` are the fields of Declaration. Raises BadSetting, which Airflow shows as import error.
     """
-    declaration = Declaration(duty=MAIL_ACTIONS, doc=doc, **more)
-
-    def declare(wire: Wire) -> Wire:
-        settings = load_dag_settings()
-        for deployment in deployments():
-            _build(declaration, wire, settings, deployment)
-        return wire
-
-    return declare
+    return in_each_deployment(_build, Declaration(duty=MAIL_ACTIONS, doc=doc, **more))
 
 
 def action_doc(text: str) -> str:
     """Markdown: `text`, with the params before its example."""
-    before, example, after = text.strip().partition("**Example**")
-    lines = []
-    for name, (default, _, meaning) in PARAMS.items():
-        shown = "required" if default is ... else "false" if default is False else "unset"
-        words = fill(
-            f"- `{name}` (`{shown}`): {meaning}",
-            100,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        lines.append(words)
-    head = "**Params.** In brackets: the default."
-    return "\n".join([f"{before}{head}", "", *lines, "", f"{example}{after}"])
+    params = (
+        (name, "required" if default is ... else "false" if default is False else "unset", meaning)
+        for name, (default, _, meaning) in PARAMS.items()
+    )
+    return with_params(text, "In brackets: the default.", params)
 
 
 def _build(
     declaration: Declaration, wire: Wire, settings: DagSettings, deployment: Deployment
-) -> None:
+) -> DAG:
     own, prefix = settings.of(MAIL_ACTIONS), settings.prefix + deployment.prefix
     duty = DagDuty(
         duty=MAIL_ACTIONS,
@@ -150,7 +131,7 @@ def _build(
         | {"max_active_runs": MOST_RUNS},
     ) as dag:
         wire(ActionTasks(duty))
-    dag.fileloc = wire.__code__.co_filename
+    return dag
 
 
 def _param(name: str) -> Param:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mailslice.airflow.dag_duty import DagDuty
+from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.versions import AirflowFailException, ApprovalOperator
 from mailslice.maintenance.artifacts import FILES, RunFolder, iso
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import MailsliceError, Refused, TryAgain
+from mailslice.model.errors import Refused
 from mailslice.model.settings import Settings
 
 ANSWER = "approval.json"
@@ -47,7 +47,7 @@ class ApproveStep(_Operator):
         from mailslice.maintenance.runner import folder_of
 
         duty, wait = self.dag_duty, self.dag_duty.wait
-        try:
+        with final_errors():
             if not duty.asks(context):
                 self.log.info("not asked: a dry run, or neither `approve` nor the settings want it")
                 return None
@@ -55,10 +55,6 @@ class ApproveStep(_Operator):
             summary = plan_with_work(request, settings)
             if summary is not None:
                 note_question(folder_of(request, settings), summary)
-        except TryAgain:
-            raise
-        except MailsliceError as error:
-            raise AirflowFailException(str(error)) from error
         if summary is None:
             self.log.info("not asked: the plan changes nothing")
             return None

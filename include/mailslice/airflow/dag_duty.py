@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from mailslice.airflow.common_artifacts import require_common_artifacts
 from mailslice.airflow.dag_settings import OneDag
-from mailslice.airflow.run_request import APPROVE, is_dry
-from mailslice.airflow.versions import ApprovalOperator
-from mailslice.model.errors import BadInput
+from mailslice.airflow.run_request import is_dry
+from mailslice.airflow.versions import AirflowFailException, ApprovalOperator, conf
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.params import APPROVE
+from mailslice.model.errors import BadInput, BadSetting, MailsliceError, TryAgain
 from mailslice.model.settings import Settings, load_settings
 
+_ON_ONE_MACHINE = {"LocalExecutor", "SequentialExecutor", "DebugExecutor"}
 NO_APPROVALS = (
     "approve: this Airflow asks nobody: approvals need Airflow 3.1 and "
     "apache-airflow-providers-standard; leave `approve` out, or start a dry run"
@@ -67,3 +70,38 @@ class DagDuty:
         if ApprovalOperator is None:
             raise BadInput(NO_APPROVALS)
         return True
+
+
+def executor_of(setting: str) -> str:
+    """The class that runs tasks: the first of `[core] executor`, without alias and module."""
+    first = setting.split(",", maxsplit=1)[0].strip()
+    return first.rpartition(":")[2].rpartition(".")[2]
+
+
+def require_common_artifacts(settings: Settings, shared: bool, executor: str | None = None) -> None:
+    """Raises BadSetting where tasks run on several machines and artifacts lie on one of them.
+
+    `shared`: the DAG settings say that the folder is the same everywhere. `executor` as Airflow's
+    setting has it; None: ask Airflow.
+    """
+    name = executor_of(executor or conf.get("core", "executor"))
+    location = artifacts(settings)
+    if name in _ON_ONE_MACHINE or shared or location.bucket is not None:
+        return
+    raise BadSetting(
+        f"MAILSLICE_ARTIFACTS is the folder {location.location} of one machine, and {name} runs "
+        "tasks on several: set MAILSLICE_ARTIFACTS=s3a://BUCKET/PREFIX in every Airflow process, "
+        "or, where the folder is mounted on every worker, shared_artifacts: true in the file of "
+        "MAILSLICE_AIRFLOW_CONFIG"
+    )
+
+
+@contextmanager
+def final_errors() -> Iterator[None]:
+    """Errors of mailslice end the task, but for those that a later try may not meet."""
+    try:
+        yield
+    except TryAgain:
+        raise
+    except MailsliceError as error:
+        raise AirflowFailException(str(error)) from error

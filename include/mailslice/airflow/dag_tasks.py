@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from mailslice.actions.request import MailAction, literal, of_literal
-from mailslice.actions.run import ANY, MAIL_ACTIONS, result_of
+from mailslice.actions.request import MAIL_ACTIONS, MailAction, literal, of_literal
+from mailslice.actions.run import ANY, result_of
 from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
@@ -18,18 +18,13 @@ from mailslice.model.errors import BadInput, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.webadmin.answers import instant
 from mailslice.webadmin.queues import Queues
-from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
+from mailslice.webadmin.tasks import DUTIES, Status, Task, TaskRequest, TaskType, figures
 
 SUBMITTED_FROM = "airflow"
 CANCELED = "canceled by DELETE /tasks"
-MOST_TASKS = 1000
+MOST_TASKS, MOST_WHOLE = 1000, 100
 _UUID = "________-____-____-____-____________"
 _TEXTS = ("sender", "name", "recipient")
-_DUTIES = {
-    TaskType.BROWSE_START: "queue_cleanup",
-    TaskType.BLOB_GC: "blob_gc",
-    TaskType.COUNTERS: "counter_repair",
-}
 _ACTIONS = {
     TaskType.CLEAR: MailAction.CLEAR,
     TaskType.DELETE: MailAction.DELETE,
@@ -50,7 +45,7 @@ class DagTasks:
 
     def __init__(self, runs: DagRuns, facts: Facts, dag_of: Callable[[str], str]) -> None:
         self._runs, self._facts, self._dag_of = runs, facts, dag_of
-        self._names = {dag_of(name): name for name in (MAIL_ACTIONS, *_DUTIES.values())}
+        self._names = {dag_of(name): name for name in (MAIL_ACTIONS, *DUTIES.values())}
 
     def submit(self, request: TaskRequest) -> None:
         """See `tasks.Tasks`. Raises Refused where the DAG is missing or paused."""
@@ -58,14 +53,27 @@ class DagTasks:
         self._runs.start(self._dag_of(name), conf, request.who, str(request.id))
 
     def get(self, task: UUID) -> Task | None:
-        """See `tasks.Tasks`."""
         found = self._runs.find(list(self._names), str(task))
-        return None if found is None else self._task(found, whole=True)
+        if found is None:
+            return None
+        try:
+            return self._task(found, whole=True)
+        except TryAgain:  # what the run did is not known now; its state is
+            return self._task(found, whole=False)
 
     def newest(self) -> Sequence[Task]:
-        """See `tasks.Tasks`. Without what duties report: that would be a read of each."""
-        found = self._runs.newest(list(self._names), _UUID, MOST_TASKS)
-        tasks = [task for one in found if (task := self._task(one, whole=False)) is not None]
+        """See `tasks.Tasks`. The first hundred with their figures, each of which is a read, as long
+        as the stores answer.
+        """
+        tasks: list[Task] = []
+        whole = MOST_WHOLE
+        for one in self._runs.newest(list(self._names), _UUID, MOST_TASKS):
+            try:
+                task = self._task(one, whole=len(tasks) < whole)
+            except TryAgain:
+                task, whole = self._task(one, whole=False), 0
+            if task is not None:
+                tasks.append(task)
         return sorted(tasks, key=lambda task: task.submitted, reverse=True)
 
     def cancel(self, task: UUID) -> None:
@@ -85,6 +93,9 @@ class DagTasks:
         if type_ is None or str(id_) != one.run:
             return None
         status = _status(one)
+        about = _about(one, type_) | (self._figures(one, type_, status) if whole else {})
+        if status is Status.FAILED:
+            about.setdefault("error", f"the run of {one.dag} failed: its log in Airflow has more")
         return Task(
             id_,
             type_,
@@ -95,38 +106,33 @@ class DagTasks:
             ended=one.ended if status.is_final else None,
             executed_on=None if one.started is None else SUBMITTED_FROM,
             canceled_from=SUBMITTED_FROM if status is Status.CANCELED else None,
-            information=self._information(one, type_, status) if whole else _about(one, type_),
+            information=about,
         )
 
-    def _information(self, one: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
-        """What is known of the work: James' figures, from the run's report."""
-        about = _about(one, type_)
+    def _figures(self, one: DagRunState, type_: TaskType, status: Status) -> dict[str, Any]:
+        """James' figures of the work. Those of a run that is done and whose report is gone are not
+        known, and left out. Raises TryAgain.
+        """
+        before = figures(type_, {})
+        if not status.is_final:
+            return before
         queue = QueueName(
             str(one.conf.get("queue") or next(iter(one.conf.get("queues") or ()), ""))
         )
         if type_ in _ACTIONS:
             result = result_of(self._facts.settings, queue, one.run) or {}
-            about |= result.get("information") or {}
-            error = result.get("failed")
+            known, error = dict(result.get("information") or {}), result.get("failed")
         else:
-            run = run_of_dag(_DUTIES[type_], queue or NO_QUEUE, one.run)
-            report = self._report(run)
-            about |= {name: report.get(key, 0) for name, key in _FIGURES.get(type_, {}).items()}
-            if type_ is TaskType.COUNTERS:
-                about["failedMailboxes"] = sorted(report.get("failures") or ())
-            about |= {"run": run} if report else {}
-            error = report.get("message")
-        if status is Status.FAILED:
-            about["error"] = error or f"the run of {one.dag} failed: its log in Airflow has more"
-        return about
+            report = self._report(run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run))
+            known, error = figures(type_, report) if report else {}, report.get("message")
+        if status is not Status.COMPLETED:
+            known = {**before, **known}
+        return known | ({"error": error} if error and status is Status.FAILED else {})
 
     def _report(self, run: str) -> Mapping[str, Any]:
-        try:
-            with self._facts.stores() as stores:
-                runs = stores.existing_runs()
-                row = runs.get(run) if runs is not None else None
-        except TryAgain:  # what the run did is not known now; its state is
-            return {}
+        with self._facts.stores() as stores:
+            runs = stores.existing_runs()
+            row = runs.get(run) if runs is not None else None
         return {} if row is None else dict(json.loads(row.report))
 
 
@@ -168,21 +174,13 @@ def conf_of(request: TaskRequest) -> tuple[str, dict[str, Any]]:
         conf["queues"] = [request.queue]
     if request.type is TaskType.COUNTERS:
         conf["trust_projection"] = params["trustMessageProjection"]
-    return _DUTIES[request.type], conf
-
-
-_FIGURES: Mapping[TaskType, Mapping[str, str]] = {
-    TaskType.BLOB_GC: {
-        name: name for name in ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount")
-    },
-    TaskType.COUNTERS: {"processedMailboxes": "processedMailboxes"},
-}
+    return DUTIES[request.type], conf
 
 
 def _type(name: str, conf: Mapping[str, Any]) -> TaskType | None:
     if name == MAIL_ACTIONS:
         return next((one for one, act in _ACTIONS.items() if act == conf.get("action")), None)
-    return next(one for one, duty in _DUTIES.items() if duty == name)
+    return next(one for one, duty in DUTIES.items() if duty == name)
 
 
 def _status(one: DagRunState) -> Status:
@@ -196,7 +194,6 @@ def _status(one: DagRunState) -> Status:
 
 
 def _about(one: DagRunState, type_: TaskType) -> dict[str, Any]:
-    """What the request said."""
     at = one.ended or one.started or one.queued
     about: dict[str, Any] = {"type": type_.value, "timestamp": instant(at)}
     if "queue" in one.conf:

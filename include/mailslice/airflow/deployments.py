@@ -91,7 +91,6 @@ _REPLACED: dict[str, str | None] = {}
 
 
 def _own_environment() -> dict[str, str]:
-    """The environment of this process as it was before `enter`."""
     environment = dict(os.environ)
     for name, value in _REPLACED.items():
         environment.pop(name, None)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.sdk import DAG
 
@@ -35,6 +35,7 @@ from mailslice.airflow.versions import (
 from mailslice.maintenance.registry import names
 from mailslice.model.errors import BadSetting, TryAgain
 
+W = TypeVar("W", bound=Callable[..., None])
 SCHEDULES = "MAILSLICE_STACK_SCHEDULES"
 """`off`: no schedule fires by itself (`make run`); backfills and runs by hand still work."""
 
@@ -76,12 +77,19 @@ def duty_dag(duty: str, *, doc: str | None, **more: Any) -> Callable[..., Callab
 
     `more` are the fields of Declaration. Raises BadSetting, which Airflow shows as import error.
     """
-    declaration = Declaration(duty=duty, doc=doc, **more)
+    return in_each_deployment(build, Declaration(duty=duty, doc=doc, **more))
 
-    def declare(wire: Callable[[Chain], None]) -> Callable[[Chain], None]:
+
+def in_each_deployment(
+    build: Callable[[Declaration, W, DagSettings, Deployment], DAG], declaration: Declaration
+) -> Callable[[W], W]:
+    """Builds the DAG in each deployment; the decorated function wires its tasks."""
+
+    def declare(wire: W) -> W:
         settings = load_dag_settings()
         for deployment in deployments():
-            build(declaration, wire, settings, deployment)
+            dag = build(declaration, wire, settings, deployment)
+            dag.fileloc = wire.__code__.co_filename
         return wire
 
     return declare
@@ -116,7 +124,6 @@ def build(
         **dag_arguments(declaration, own, DutyNotifier(deployment.connection)),
     ) as dag:
         wire(Chain(dag_duty))
-    dag.fileloc = wire.__code__.co_filename
     return dag
 
 

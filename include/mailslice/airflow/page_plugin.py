@@ -15,7 +15,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
-from mailslice.actions.run import MAIL_ACTIONS
+from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.airflow import runs
 from mailslice.airflow.dag_settings import load_dag_settings
 from mailslice.airflow.dag_tasks import DagQueues, DagTasks
@@ -23,7 +23,7 @@ from mailslice.airflow.deployments import Deployment, deployments
 from mailslice.airflow.page_rights import guards_of, rights_of
 from mailslice.cockpit.app import Schedule, cockpit
 from mailslice.cockpit.facts import Facts
-from mailslice.cockpit.writes import refusal
+from mailslice.cockpit.rights import refusal
 from mailslice.maintenance.registry import names
 from mailslice.webadmin.answers import INVALID, Halt
 from mailslice.webadmin.app import webadmin

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from mailslice.maintenance.params import APPROVE, DRY_RUN, QUEUES
 from mailslice.maintenance.registry import load
 from mailslice.maintenance.run_request import RunRequest, run_of_dag, subject
 from mailslice.model.errors import BadInput
 
 log = logging.getLogger(__name__)
-QUEUES, APPROVE, DRY_RUN = "queues", "approve", "dry_run"
 OF_AIRFLOW = (QUEUES, APPROVE)
 """Params that are the DAG's business: which queues run, and whether a person is asked."""
 _WITHOUT_A_FORM = ("scheduled", "backfill", "asset_triggered")

@@ -16,7 +16,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Connection
 
 from mailslice.airflow.approval import require_approval
-from mailslice.airflow.dag_duty import DagDuty
+from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_target import Target, target_of
 from mailslice.airflow.versions import (
@@ -28,7 +28,7 @@ from mailslice.airflow.versions import (
 from mailslice.engine.scratch import scratch_folder
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.submission import Outcome, read_outcome
-from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
+from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.package_files import job_file
 from mailslice.model.settings import Settings
 
@@ -69,7 +69,7 @@ class SparkStep(SparkSubmitOperator):
 
     def execute(self, context: Any) -> None:
         """Submit the job and wait for it."""
-        try:
+        with final_errors():
             request = request_of(context, self.duty, self.mail_queue)
             if self.step == "apply" and request.params.get("dry_run"):
                 raise AirflowSkipException(DRY_RUN)
@@ -79,10 +79,6 @@ class SparkStep(SparkSubmitOperator):
             if self._runs_in_process(request, settings, "check" if asks else "report"):
                 return
             target = target_of(require_connection(self.dag_duty.connection), settings)
-        except TryAgain:
-            raise
-        except MailsliceError as error:
-            raise AirflowFailException(str(error)) from error
         folder = scratch_folder("mailslice-submit")
         try:
             self._submit(context, request, settings, target, folder)

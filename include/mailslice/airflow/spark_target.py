@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.apache.spark.hooks import spark_submit
+from airflow.sdk import Connection
 from pydantic import TypeAdapter, ValidationError
 
 from mailslice.engine.spark_conf import PY_FILES, SMALL, added, is_local, on_loopback, zip_package
@@ -23,9 +24,6 @@ from mailslice.maintenance.submission import SETTINGS_FILE, write_settings
 from mailslice.model.errors import BadInput, BadSetting
 from mailslice.model.settings import Settings
 from mailslice.model.spark_conf import SparkConf
-
-if TYPE_CHECKING:
-    from airflow.sdk import Connection
 
 _CONF: TypeAdapter[tuple[tuple[str, str], ...]] = TypeAdapter(SparkConf)
 

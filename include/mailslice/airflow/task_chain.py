@@ -8,8 +8,8 @@ run when a step failed. DAGs that only read have no `approve`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -17,9 +17,9 @@ from airflow.sdk import get_current_context, task, task_group
 
 from mailslice.airflow.approval import ApproveStep, require_approval
 from mailslice.airflow.assets import duty_asset, queue_asset, queues_alias, run_asset
-from mailslice.airflow.dag_duty import DagDuty
+from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.notifier import notify_alerts
-from mailslice.airflow.run_request import QUEUES, is_dry, request_of
+from mailslice.airflow.run_request import is_dry, request_of
 from mailslice.airflow.spark_operator import DRY_RUN, SparkStep, about
 from mailslice.airflow.versions import (
     AirflowFailException,
@@ -27,11 +27,13 @@ from mailslice.airflow.versions import (
     ApprovalOperator,
     TriggerRule,
 )
+from mailslice.maintenance.params import QUEUES
 from mailslice.maintenance.registry import load
 from mailslice.maintenance.report import DRY_RUN as WAS_DRY
 from mailslice.maintenance.report import FAILED, REFUSED
 from mailslice.maintenance.run_request import NO_QUEUE
-from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.model.errors import BadInput
+from mailslice.stores import open_stores
 
 GROUP = "queue"
 BAD = (FAILED, REFUSED)
@@ -105,11 +107,8 @@ def queues_of(duty: DagDuty, context: Mapping[str, Any]) -> list[str]:
         settings = duty.ready()
         if asked:
             return list(asked)
-        from mailslice.admin.queues import known
-        from mailslice.stores import open_stores
-
         with open_stores(settings) as stores:
-            return sorted(known(stores))
+            return sorted(stores.rabbitmq.names())
 
 
 def _all_queues(duty: DagDuty) -> Callable[[], Any]:
@@ -187,17 +186,13 @@ def _recorded(context: Any, duty: DagDuty, queue: str) -> dict[str, Any] | None:
 
     The row alone proves nothing: it may be of a try before the tasks were cleared.
     """
-    from mailslice.maintenance.artifacts import RunFolder, artifacts
     from mailslice.maintenance.ledger import Ledger
-    from mailslice.maintenance.runner import FAILURE
-    from mailslice.model.errors import BadInput
-    from mailslice.stores import open_stores
+    from mailslice.maintenance.runner import FAILURE, folder_of
 
     settings = duty.load()
     with suppress(BadInput):
         request = request_of(context, duty.duty, queue)
-        folder = RunFolder(artifacts(settings), duty.duty, request.queue, request.run)
-        if folder.read_json(FAILURE) is not None:
+        if folder_of(request, settings).read_json(FAILURE) is not None:
             with open_stores(settings) as stores:
                 row = Ledger(stores, settings).show(request.run)
             return row if row["status"] in BAD else None
@@ -220,14 +215,3 @@ def run_in_process(duty: DagDuty, step: str, queue: str) -> dict[str, Any]:
     with final_errors():
         request, settings = request_of(get_current_context(), duty.duty, queue), duty.ready()
         return done_ahead(step, request, settings) or run_step(step, request, settings)
-
-
-@contextmanager
-def final_errors() -> Iterator[None]:
-    """Errors of mailslice end the task, but for those that a later try may not meet."""
-    try:
-        yield
-    except TryAgain:
-        raise
-    except MailsliceError as error:
-        raise AirflowFailException(str(error)) from error

@@ -9,14 +9,17 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.queues import insert_all
-from mailslice.bench.spark_runs import own_stores, peak_memory, rate, run_duty, timed
+from mailslice.bench.spark_runs import DutyRun, own_stores, peak_memory, rate, run_duty, timed
 from mailslice.duties.blob_gc.trash import KeptBlobs
+from mailslice.model.batches import batches
 from mailslice.model.mail import BlobId
 from mailslice.stores.blobs.async_store import AsyncBlobStore
-from mailslice.stores.blobs.opening import open_patient_store
+from mailslice.stores.blobs.store import KEYS_A_DELETE
 
 if TYPE_CHECKING:
     from mailslice.model.settings import Settings
@@ -29,8 +32,12 @@ _AT_ONCE, _IN_FLIGHT = 5000, 64
 _ORPHAN_ONE_IN = 4
 _OLD_ENOUGH_S = 3.0
 """Past the grace of a second, and S3's whole seconds."""
-_LIMIT = 2000
-"""Objects by which S3's own limits are measured."""
+_LIMIT, _MOST_LIMIT = 2000, 10_000
+"""Objects by which S3's own limits are measured: as many as orphans, within these."""
+_GROUPS_AT_ONCE = 4
+"""As apply has on two cores."""
+_PATIENCE = timedelta(minutes=2)
+"""A server like the local one walks all files for a page of keys behind them."""
 
 
 def measure_gc(
@@ -43,10 +50,14 @@ def measure_gc(
 ) -> dict[str, Any]:
     """Fill, a run that records candidates (and starts Spark), and one that deletes them.
 
-    Rates a second, times in seconds, memory in MiB.
+    Rates a second, times in seconds, memory in MiB, CPU of apply in microseconds a key. S3's own
+    limits are measured last: the server is warm then.
     """
-    sources = {"absent_sources": _ABSENT, "sources": ""}
-    with own_stores(settings, KEYSPACE, buckets=True, gc=sources) as stores:
+    groups = {
+        "gc": {"absent_sources": _ABSENT, "sources": ""},
+        "s3": {"timeout": _PATIENCE},
+    }
+    with own_stores(settings, KEYSPACE, buckets=True, **groups) as stores:
         stores.cassandra.execute(
             f"CREATE TABLE {KEYSPACE}.messagev3 "
             "(messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)"
@@ -54,14 +65,13 @@ def measure_gc(
         print_progress(f"{blobs} blobs and {references} references: putting and inserting")
         keys, filled = timed(lambda: _fill(stores, blobs, references))
         orphans = len(keys[::_ORPHAN_ONE_IN])
-        print_progress("what S3 can do")
-        limits = _limits(stores)
         time.sleep(_OLD_ENOUGH_S)
         with peak_memory(settings) as peak:
             print_progress("the run that records candidates")
-            first = _run(stores.settings, keep=keep)
+            first = _run(stores.settings, keep=keep).report
             print_progress("the run that deletes them")
-            second = _run(stores.settings, keep=keep)
+            deletion = _run(stores.settings, keep=keep)
+        second = deletion.report
         counted = tuple(first[name] for name in ("candidates", "references", "blobCount"))
         deleted = second["gcedBlobCount"], second["errorCount"]
         if (*counted, *deleted) != (orphans, references, blobs, orphans, 0):
@@ -69,6 +79,8 @@ def measure_gc(
                 f"{blobs} blobs, {orphans} orphans, {references} references were planted; the runs "
                 f"counted {counted}, deleted {deleted}: {second['message']}"
             )
+        print_progress("what S3 can do")
+        limits = _limits(stores, orphans)
         print_progress("removing what remains")
         _remove(stores, keys)
     seconds, deleting = second["spent"], second["spent"]["deleting"]
@@ -81,19 +93,22 @@ def measure_gc(
         "keep": keep,
         "fill_rate": round((blobs + references) / filled),
         "step_seconds": [first["seconds"], second["seconds"]],
+        "apply_seconds_by_part": seconds,
         "listed_blobs_per_second": rate(blobs, seconds["listing"]),
         "references_per_second": rate(references, seconds["references"]),
         "join_seconds": seconds["join"],
         "deleted_keys_per_second": rate(orphans, deleting),
+        "applied_keys_per_second": rate(orphans, second["seconds"]["apply"]),
+        "apply_cpu": deletion.cpu.by_rows(orphans, "apply")["apply"],
         "s3_limits": {**limits, "keys_per_second": round(limit)},
         "deleted_share_of_limit": round(orphans / deleting / limit, 2) if deleting else None,
         **peak.as_json(),
     }
 
 
-def _run(settings: Settings, *, keep: bool) -> dict[str, Any]:
+def _run(settings: Settings, *, keep: bool) -> DutyRun:
     times: dict[str, Any] = {"grace": "1s", "delete_after": "1ms", "keep": "7d" if keep else "0s"}
-    return run_duty(settings, "blob_gc", max_share=1, **times).report
+    return run_duty(settings, "blob_gc", store="s3", max_share=1, **times)
 
 
 def _key(number: int) -> BlobId:
@@ -150,16 +165,26 @@ async def _put(stores: Stores, keys: list[BlobId]) -> None:
     blobs.close()
 
 
-def _limits(stores: Stores) -> dict[str, int]:
-    """Objects a second that S3 looks at, copies and deletes when nothing else is done."""
-    keys = [BlobId(str(uuid.uuid4())) for _ in range(_LIMIT)]
+def _limits(stores: Stores, orphans: int) -> dict[str, int]:
+    """Objects a second that S3 looks at, copies and deletes when nothing else is done.
+
+    In the folders of the others, by the requests of apply.
+    """
+    keys = [_key(number) for number in range(min(max(orphans, _LIMIT), _MOST_LIMIT))]
     asyncio.run(_put(stores, keys))
-    with open_patient_store(stores.settings.s3, stores.own_blobs.bucket) as own:
-        work: dict[str, Callable[[], object]] = {
-            "copies": lambda: own.copies(stores.blobs.bucket, {key: key for key in keys}),
-            "heads": lambda: own.heads(keys),
-            "deletes": lambda: own.delete_many(keys),
+    groups = list(batches(keys, KEYS_A_DELETE))
+    with KeptBlobs(stores.settings) as trash, ThreadPoolExecutor(_GROUPS_AT_ONCE) as pool:
+        james, own = trash.james, trash.own
+        work: dict[str, Callable[[list[BlobId]], object]] = {
+            "copies": lambda group: own.copies(james.bucket, {key: key for key in group}),
+            "heads": james.heads,
+            "deletes": james.delete_many,
         }
-        limits = {f"{name}_per_second": round(_LIMIT / timed(ask)[1]) for name, ask in work.items()}
-        stores.blobs.delete_many(keys)
+
+        def per_second(ask: Callable[[list[BlobId]], object]) -> int:
+            _, seconds = timed(lambda: [*pool.map(ask, groups)])
+            return round(len(keys) / seconds)
+
+        limits = {f"{name}_per_second": per_second(ask) for name, ask in work.items()}
+        own.delete_many(keys)
     return limits

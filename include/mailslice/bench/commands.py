@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from mailslice.cli.arguments import count, counts, duration, share, size
+from mailslice.bench.arguments import counts, share, size
+from mailslice.cli.arguments import count, duration
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput

@@ -130,7 +130,7 @@ def bench_queue(
     consumed, or another benchmark uses it.
     """
     with _lock(settings, name), open_stores(not_shared(settings)) as stores:
-        known = name in queues.known(stores)
+        known = name in stores.rabbitmq.names()
         is_own = not known or name == OWN_QUEUE
         if synthetic and not is_own:
             raise Refused(

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 _MIB = 1024 * 1024
-_SAMPLE_SECONDS = 0.25
+_SAMPLE_SECONDS = 1.0
+"""A look at the memory of all processes costs 30 ms of CPU."""
 _TASKS = 64
 CpuClock = Callable[[], tuple[float | None, float]]
-"""CPU seconds so far: of Cassandra, if it runs here, and of this process and its children."""
-_REST, _REST_TIMEOUT = 2.0, 180.0
-"""Seconds without a compaction that count as rest, and the most that is waited for it."""
+"""CPU seconds so far: of a store, if it runs here, and of this process and its children."""
+_REST, _REST_TIMEOUT, _PAUSE = 2.0, 180.0, 0.25
+"""Seconds without a compaction that count as rest, the most that is waited for it, and a pause."""
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def own_stores(
         fields = {
             "cassandra": {"keyspace": keyspace},
             "own": {"keyspace": f"{keyspace}_own", "bucket": f"{bucket}-own"},
-            "s3": {"bucket": bucket},
+            "s3": {"bucket": bucket, **changes.pop("s3", {})},
             "duty": {"artifacts": folder, **changes.pop("duty", {})},
             **changes,
         }
@@ -140,28 +141,31 @@ def _resident(process: Any) -> int:
 
 
 class StepCpu:
-    """CPU seconds of each step: Cassandra's, and those of this process and its children.
+    """CPU seconds of each step: those of a store, and those of this process and its children.
 
-    Cassandra's are None where it runs elsewhere.
+    The store's are None where it runs elsewhere.
     """
 
-    def __init__(self, settings: Settings, clock: CpuClock | None = None) -> None:
-        self._clock = clock or partial(_cpu_seconds, StoreCpu(settings))
+    def __init__(
+        self, settings: Settings, clock: CpuClock | None = None, *, store: str = "cassandra"
+    ) -> None:
+        self._store = store
+        self._clock = clock or partial(_cpu_seconds, StoreCpu(settings), store)
         self._last = self._clock()
         self._steps: dict[str, tuple[float | None, float]] = {}
 
     def step(self, name: str, _: object = None) -> None:
         """A step has ended."""
-        cassandra, own_rows = now = self._clock()
+        stored, own_rows = now = self._clock()
         before, own_before = self._last
-        known = None if cassandra is None or before is None else cassandra - before
+        known = None if stored is None or before is None else stored - before
         self._steps[name] = known, own_rows - own_before
         self._last = now
 
     def by_rows(self, rows: int, *steps: str) -> dict[str, Any]:
         """Of these steps: microseconds a row, and the rows a second that keep all cores busy.
 
-        Those of both together, and those of Cassandra alone.
+        Those of both together, and those of the store alone.
         """
         cores = os.cpu_count() or 1
 
@@ -173,17 +177,17 @@ class StepCpu:
 
         return {
             step: {
-                "cassandra": one(cassandra),
+                self._store: one(stored),
                 "ours": one(own_rows),
-                "rows_per_second": None if cassandra is None else most(cassandra + own_rows),
-                "rows_per_second_of_cassandra": most(cassandra),
+                "rows_per_second": None if stored is None else most(stored + own_rows),
+                f"rows_per_second_of_{self._store}": most(stored),
             }
             for step in steps
-            for cassandra, own_rows in (self._steps[step],)
+            for stored, own_rows in (self._steps[step],)
         }
 
 
-def _cpu_seconds(stores: StoreCpu) -> tuple[float | None, float]:
+def _cpu_seconds(stores: StoreCpu, store: str) -> tuple[float | None, float]:
     seconds = 0.0
     for process in (own := psutil.Process(), *own.children(recursive=True)):
         with suppress(psutil.Error):
@@ -191,7 +195,7 @@ def _cpu_seconds(stores: StoreCpu) -> tuple[float | None, float]:
             seconds += times.user + times.system
             if process != own:  # the ended children of this process are other programs
                 seconds += times.children_user + times.children_system
-    return stores.seconds()["cassandra"], seconds
+    return stores.seconds()[store], seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +207,18 @@ class DutyRun:
     cpu: StepCpu
 
 
-def run_duty(settings: Settings, duty: str, queue: Any = NO_QUEUE, **params: Any) -> DutyRun:
-    """All steps of a run."""
+def run_duty(
+    settings: Settings,
+    duty: str,
+    queue: Any = NO_QUEUE,
+    *,
+    store: str = "cassandra",
+    **params: Any,
+) -> DutyRun:
+    """All steps of a run; `store`: whose CPU is told beside ours."""
     params = {**params, "reason": "mailslice bench"}
     request = RunRequest(duty, queue, new_run(system_clock), None, who(), params)
-    cpu = StepCpu(settings)
+    cpu = StepCpu(settings, store=store)
     report, seconds = timed(lambda: run_all(request, settings, on_step=cpu.step))
     return DutyRun(report, seconds, cpu)
 
@@ -232,4 +243,4 @@ def settle(stores: Stores) -> None:
     while time.monotonic() < until and time.monotonic() - rested < _REST:
         if any(nodes.compacting(node.address).pending for node in nodes.all() if node.asked):
             rested = time.monotonic()
-        time.sleep(_SAMPLE_SECONDS)
+        time.sleep(_PAUSE)

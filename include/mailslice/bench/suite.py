@@ -15,11 +15,12 @@ from mailslice.bench.delayed import measure_delays
 from mailslice.bench.hotpath import measure
 from mailslice.bench.isolated import isolated
 from mailslice.bench.marks import measure_marks
-from mailslice.bench.page import page_text, write_page
+from mailslice.bench.page import machine, page_text, write_page
 from mailslice.bench.relay import measure_relay
 from mailslice.bench.scale import read_measured
 from mailslice.bench.servers import measure_servers
 from mailslice.bench.view import measure_view
+from mailslice.model.errors import BadInput
 
 if TYPE_CHECKING:
     from mailslice.cli.output import Output
@@ -45,30 +46,43 @@ def run_all(
 
     The page is printed at the end, and written to `page` after each measurement: what stops it is
     not to cost what is known. Where some parts are measured, the others stay there as they were.
-    What fails is noted, and raised at the end: the first of several failures.
+    What fails is noted, and raised at the end: the first of several failures. Raises BadInput
+    where the others were measured on another machine: figures are compared within one alone.
     """
     failures: list[Exception] = []
-    earlier = read_measured(page.with_suffix(".json"))["rows"] if page and parts else []
-    rows = [row for row in earlier if row.get("part") not in parts]
+    rows = _rows_of_page(page) if page and parts else []
     for part in parts or table:
+        others = [row for row in rows if row.get("part") != part]
+        measured: list[dict[str, Any]] = []
         for bench, measure_rows in table[part]:
             print_progress(part)
             try:
-                measured = measure_rows(print_progress=print_progress)
+                result = measure_rows(print_progress=print_progress)
             except Exception as error:  # noqa: BLE001 - the others are measured all the same
                 out.note(f"bench: {part} failed: {type(error).__name__}: {error}")
                 failures.append(error)
                 continue
-            for row in measured if isinstance(measured, list) else [measured]:
-                rows.append({"bench": bench, "part": part, **row})
+            for row in result if isinstance(result, list) else [result]:
+                measured.append({"bench": bench, "part": part, **row})
                 if out.as_json:
-                    out.one(rows[-1])
+                    out.one(measured[-1])
+            rows = [*others, *measured]
             if page is not None:
                 write_page(page, rows)
     if not out.as_json:
         print(page_text(rows))
     if failures:
         raise failures[0]
+
+
+def _rows_of_page(page: Path) -> list[dict[str, Any]]:
+    earlier = read_measured(page.with_suffix(".json"))
+    if earlier["rows"] and earlier["machine"] != machine():
+        raise BadInput(
+            f"--write {page}: its figures are of {earlier['machine']}, this machine is "
+            f"{machine()}. Measure all parts, or name another page"
+        )
+    return list(earlier["rows"])
 
 
 def parts_of(

@@ -51,10 +51,7 @@ class Docs:
 
     @property
     def run_name(self) -> str:
-        """Names the run in paths and pages.
-
-        A name that is too long for a file is cut, and ends in a digest of the full name.
-        """
+        """Names the run in paths and pages; too long a name ends in a digest of the full one."""
         full_name = f"{self.duty}-{self.queue}-{self.run}"
         name = re.sub(r"[^A-Za-z0-9._+-]", "-", full_name)
         if len(name) <= _LONGEST:

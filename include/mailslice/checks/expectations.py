@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 Rows: TypeAlias = "Sequence[Mapping[str, Any]] | pa.Table | DataFrame"
 """What a gate checks: a few facts as dicts, or rows as an Arrow table or a Spark frame."""
 
+Fact: TypeAlias = tuple[float | None, float | None, float | None, str]
+"""A value, the least and the most that it may be (None: any), and the sentence that holds then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
@@ -67,18 +70,19 @@ class Frame:
     may_be_empty: bool = False
 
     @classmethod
-    def facts(cls, name: str, *facts: tuple[object, Expectation]) -> Self:
-        """One row of facts, each with what is expected of it; a column each."""
-        row = {column: value for value, rule in facts for column in rule.columns}
-        return cls(name, [row], [rule for _, rule in facts])
+    def facts(cls, name: str, **facts: Fact) -> Self:
+        """One row of facts, a column each."""
+        rules = [
+            Expectation.between(column, low, high, sentence)
+            for column, (_, low, high, sentence) in facts.items()
+        ]
+        return cls(name, [{column: fact[0] for column, fact in facts.items()}], rules)
 
     @classmethod
     def zeros(cls, name: str, **counts: tuple[int, str]) -> Self:
         """One row of counts that are to be 0; a column each, with the sentence that holds then."""
-        rules = (
-            (count, Expectation.equal(column, 0, text)) for column, (count, text) in counts.items()
-        )
-        return cls.facts(name, *rules)
+        facts = {column: (count, 0, 0, text) for column, (count, text) in counts.items()}
+        return cls.facts(name, **facts)
 
     def rules(self) -> Iterator[Expectation]:
         """The expectations, after those that no column they are about lacks a value."""

@@ -6,11 +6,11 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from mailslice.checks.data_docs import Docs
 from mailslice.checks.expectations import Expectation, Frame, Rows
@@ -24,10 +24,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one expectation over `rows` rows.
-
-    `observed`: a few values that broke it, or values that met it.
-    """
+    """The result of one expectation over `rows` rows. `observed`: values that broke or met it."""
 
     frame: str
     sentence: str
@@ -61,10 +58,8 @@ class GateResult:
         return [finding.as_json() for finding in self.findings]
 
 
-class Evaluator(Protocol):
-    """Checks the frames of a gate, whether they pass or fail."""
-
-    def __call__(self, name: str, frames: Sequence[Frame], docs: Docs) -> GateResult: ...
+Evaluator: TypeAlias = Callable[[str, Sequence[Frame], Docs], GateResult]
+"""Checks the frames of the gate of that name, whether they pass or fail."""
 
 
 def run_gate(

@@ -1,10 +1,10 @@
 """Shared arguments and options; parsers raise BadInput with option, value and what is allowed."""
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -17,13 +17,11 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import is_broken, queue_name
 
 N = TypeVar("N", int, float)
-_MAX_INT = 2**31 - 1
+MAX_INT = 2**31 - 1
 _LONGEST = timedelta(days=36500)
-_SIZE = re.compile(r"(\d+)\s*([kKmMgG]?)(?:i?[bB])?", re.ASCII)
-_SCALE = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
-def _bounded(
+def bounded(
     option: str, convert: Callable[[str], N], least: N, most: N, allowed: str
 ) -> Callable[[Any], N]:
     """A parser of numbers between two bounds. `convert` raises ValueError for other text."""
@@ -40,33 +38,14 @@ def _bounded(
     return parse
 
 
-def count(option: str, least: int = 1, most: int = _MAX_INT) -> Callable[[Any], int]:
+def count(option: str, least: int = 1, most: int = MAX_INT) -> Callable[[Any], int]:
     """A parser of whole numbers between `least` and `most`."""
-    return _bounded(option, int, least, most, f"a whole number from {least} to {most} is")
-
-
-def share(option: str) -> Callable[[Any], float]:
-    """A parser of shares from 0 to 1: 0.8, 80%."""
-
-    def convert(text: str) -> float:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-
-    return _bounded(option, convert, 0.0, 1.0, "a share from 0 to 1 is (0.8, 80%)")
+    return bounded(option, int, least, most, f"a whole number from {least} to {most} is")
 
 
 def factor(option: str) -> Callable[[Any], float]:
     """A parser of numbers from 1 to 100."""
-    return _bounded(option, float, 1.0, 100.0, "a number from 1 to 100 is")
-
-
-def size(option: str, most: int = _MAX_INT) -> Callable[[Any], int]:
-    """A parser of sizes in bytes: 4096, 4k, 25M."""
-
-    def convert(text: str) -> int:
-        match = _SIZE.fullmatch(text)
-        return int(match[1]) * _SCALE[match[2].lower()] if match else 0
-
-    return _bounded(option, convert, 1, most, f"a size from 1 to {most} bytes is (4096, 4k, 25M)")
+    return bounded(option, float, 1.0, 100.0, "a number from 1 to 100 is")
 
 
 def check_text(option: str, value: object) -> None:
@@ -74,18 +53,6 @@ def check_text(option: str, value: object) -> None:
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and is_broken(text):
             raise BadInput(f"{option}: {text[:60]!r} is not allowed; text in UTF-8 is")
-
-
-class CountList(tuple[int, ...]):
-    """Whole numbers, given as `1,2,4`."""
-
-    __slots__ = ()
-
-
-def counts(option: str, most: int = _MAX_INT) -> Callable[[Any], CountList]:
-    """A parser of whole numbers from 1 to `most` with commas between them."""
-    one = count(option, most=most)
-    return lambda text: CountList(one(word) for word in str(text).split(","))
 
 
 def duration(
@@ -131,7 +98,7 @@ def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:
     def parse(text: Any) -> datetime:
         if isinstance(text, datetime):
             return text
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             at = datetime.fromisoformat(str(text).strip())
             return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
         try:
@@ -169,15 +136,25 @@ def queue_option(help_text: str) -> Any:
     return option("--queue QUEUE", help_text, lambda _: queue_name)
 
 
+def folder(text: Any) -> Path:
+    """A folder; never the empty text (`"$UNSET"`), which would be the current one."""
+    if not str(text):
+        raise BadInput("DIR: '' is not allowed; the path of a folder is, such as .")
+    return Path(text)
+
+
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        parser=folder, metavar="DIR", help="Created when missing; nothing in it is overwritten."
+    ),
+]
 Queue = Annotated[
     QueueName, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")
 ]
 Reason = Annotated[str | None, option("--reason TEXT", "Why; kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
-NoUndo = Annotated[
-    bool, typer.Option("--no-undo", help="Keep no copy: what is deleted cannot be brought back.")
-]
 Sender = Annotated[
     str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]

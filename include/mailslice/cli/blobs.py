@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,11 +10,10 @@ from mailslice.cli.arguments import DryRun, Limit, Reason, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_stores, record
+from mailslice.duties.blob_gc.trash import EXPIRED, PRESENT, RESTORED, Kept, KeptBlobs
+from mailslice.model.batches import batches
 from mailslice.model.errors import BadInput, SomeFailed
 from mailslice.model.mail import BlobId
-
-if TYPE_CHECKING:
-    from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
 
 app = group("Blobs that blob_gc deleted and keeps for a while in mailslice's own bucket.")
 
@@ -25,8 +24,6 @@ Run = Annotated[str | None, option("--run RUN", "All blobs that this run of blob
 @command(app, "kept")
 def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
-    from mailslice.duties.blob_gc.trash import KeptBlobs
-
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
         exists = stores.own_blobs.bucket_exists()
         pages = copies.pages() if exists else iter(())
@@ -50,8 +47,6 @@ def restore(
 
     A key without a copy is listed, and the exit code is 1.
     """
-    from mailslice.duties.blob_gc.trash import EXPIRED, KeptBlobs
-
     requested = [BlobId(key) for key in dict.fromkeys(keys or ())]
     if bool(requested) == (run is not None):
         raise BadInput("blobs restore: give either keys or --run RUN")
@@ -79,20 +74,13 @@ def restore(
     _end(counts, run)
 
 
-def _copies(
-    copies: "KeptBlobs", requested: list[BlobId], run: str | None
-) -> "Iterator[list[Kept]]":
+def _copies(copies: KeptBlobs, requested: list[BlobId], run: str | None) -> Iterator[list[Kept]]:
     if run is None:
-        yield list(copies.of_keys(requested).values())
-        return
-    all_of_run = copies.of_run(run)
-    while batch := list(islice(all_of_run, _AT_ONCE)):
-        yield batch
+        return iter([list(copies.of_keys(requested).values())])
+    return batches(copies.of_run(run), _AT_ONCE)
 
 
 def _end(counts: dict[str, int], run: str | None) -> None:
-    from mailslice.duties.blob_gc.trash import PRESENT, RESTORED
-
     bad = {status: count for status, count in counts.items() if status not in {PRESENT, RESTORED}}
     if run is not None and not counts:
         raise BadInput(
@@ -105,5 +93,5 @@ def _end(counts: dict[str, int], run: str | None) -> None:
         )
 
 
-def _shown(copy: "Kept") -> dict[str, object]:
+def _shown(copy: Kept) -> dict[str, object]:
     return {"key": copy.key, "run": copy.run, "bytes": copy.size, "keptUntil": copy.expires}

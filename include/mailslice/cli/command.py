@@ -2,9 +2,9 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -12,7 +12,6 @@ from typer.core import TyperCommand
 from mailslice.cli.arguments import check_text
 from mailslice.cli.examples import ExampleCommand
 from mailslice.cli.output import Output
-from mailslice.cli.selection import MailOptions
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import load_settings
 
@@ -67,7 +66,7 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register `function(out, ...)` as the command `name` of `app`; `main` acts on --debug.
 
-    A parameter of the type MailOptions stands for the options of a filter.
+    A parameter whose type is a dataclass stands for the options that are its fields.
     """
     keyword = inspect.Parameter.KEYWORD_ONLY
     everywhere = [
@@ -98,9 +97,10 @@ def command(
             if "reason" in values and not values.get("dry_run"):
                 _check_reason(ctx.command_path, values["reason"])
             for one in own.values():
-                if one.annotation is MailOptions:
-                    options = {field.name: values.pop(field.name) for field in fields(MailOptions)}
-                    values[one.name] = MailOptions(**options)
+                kind = one.annotation
+                if isinstance(kind, type) and is_dataclass(kind):
+                    options = {each.name: values.pop(each.name) for each in fields(kind)}
+                    values[one.name] = kind(**options)
             context = {"ctx": ctx} if takes_context else {}
             function(Output(ctx.meta[_JSON]), **context, **values)
 
@@ -113,12 +113,12 @@ def command(
 
 
 def _expanded(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
-    """One of MailOptions becomes those of its fields."""
     for parameter in parameters:
-        if parameter.annotation is MailOptions:
-            for field in fields(MailOptions):
+        if is_dataclass(parameter.annotation):
+            types = get_type_hints(parameter.annotation, include_extras=True)
+            for field in fields(parameter.annotation):
                 yield inspect.Parameter(
-                    field.name, parameter.kind, default=field.default, annotation=field.type
+                    field.name, parameter.kind, default=field.default, annotation=types[field.name]
                 )
         else:
             yield parameter

@@ -1,6 +1,6 @@
 """`mailslice config`: the stored configuration of the queue view and that of the settings."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -9,10 +9,10 @@ from mailslice.cli.arguments import Reason
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_stores, record
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores, has_cassandra
+from mailslice.view import sharing
 
 app = group("Configuration of the view: the stored one wins over the settings.")
 
@@ -41,8 +41,6 @@ def check(out: Output) -> None:
     Ends with 1 when the configuration differs, RabbitMQ may lose a mail (unsafeQueues), or the mode
     for Postal lacks something.
     """
-    from mailslice.stores import has_cassandra
-
     with open_stores() as stores:
         postal = _postal(stores)
         if not has_cassandra(stores.settings):
@@ -91,8 +89,6 @@ def shared(
 
     Refused while a worker runs with the other value.
     """
-    from mailslice.view import sharing
-
     if value not in {None, "true", "false"}:
         raise BadInput(f"config shared {value!r}: allowed are true and false")
     with open_stores() as stores:
@@ -105,12 +101,10 @@ def shared(
         out.one(item | {"source": stores.settings.source})
 
 
-def _postal(stores: "Stores") -> dict[str, Any]:
-    """The checks of Postal as the field `postal`; no field without one."""
+def _postal(stores: Stores) -> dict[str, Any]:
     if stores.settings.postal.url is None:
         return {}
     from mailslice.cli.postal_check import postal_checks
-    from mailslice.model.clock import system_clock
 
     return {"postal": postal_checks(stores, system_clock)}
 
@@ -119,7 +113,7 @@ def _is_well(postal: dict[str, Any]) -> bool:
     return not postal or bool(postal["postal"]["ok"])
 
 
-def _comparison(stores: "Stores") -> dict[str, object]:
+def _comparison(stores: Stores) -> dict[str, object]:
     from mailslice.view.configuration import ConfigurationGuard
 
     comparison = ConfigurationGuard(stores.tables, stores.settings).check()

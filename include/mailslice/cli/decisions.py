@@ -9,12 +9,14 @@ from mailslice.cli.arguments import moment, option, queue_option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_stores
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.maintenance.decision_files import written_decisions
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
+from mailslice.stores import Stores
 
 if TYPE_CHECKING:
-    from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import DecisionRow
 
 app = group("Decisions: who did what to which mails, and why.")
@@ -67,11 +69,8 @@ Line = tuple[datetime, dict[str, object]]
 
 
 def _of_people(
-    stores: "Stores", queue: str | None, since: datetime, until: datetime
+    stores: Stores, queue: str | None, since: datetime, until: datetime
 ) -> Iterator[Line]:
-    from mailslice.maintenance.artifacts import artifacts
-    from mailslice.maintenance.decision_files import written_decisions
-
     for at, decision in written_decisions(artifacts(stores.settings), since, until):
         if queue is None or decision.get("queue") == queue:
             yield at, _line_of(at, decision)
@@ -96,9 +95,8 @@ def _line_of(at: datetime, decision: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _of_duties(
-    stores: "Stores", queue: QueueName | None, since: datetime, until: datetime
+    stores: Stores, queue: QueueName | None, since: datetime, until: datetime
 ) -> Iterator[Line]:
-    """Rows of the table of decisions: one mail each; none where there is no table."""
     from mailslice.stores.cassandra.own import Decisions
 
     table = Decisions.existing(stores.cassandra, stores.settings)

@@ -9,10 +9,13 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
+import typer
+
 from mailslice.cli import shapes
+from mailslice.cli.arguments import WINDOW, Reason, count, duration, option
 from mailslice.codec.shown import shown
 
 if TYPE_CHECKING:
@@ -36,13 +39,28 @@ class DrainOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrainOptions:
-    """How to drain. `most` None: until the queue is idle."""
+    """The options of `worker drain`."""
 
-    most: int | None
-    outcome: DrainOutcome
-    idle: timedelta
-    prefetch: int
-    reason: str
+    most: Annotated[
+        int | None,
+        option("--max N", "End after this many mails; without it, when the queue is idle.", count),
+    ] = None
+    outcome: Annotated[
+        DrainOutcome, typer.Option("--outcome", help="What happens to each mail.")
+    ] = DrainOutcome.SUCCESS
+    idle: Annotated[
+        timedelta,
+        option(
+            "--idle DURATION",
+            "End when the queue has given nothing for so long.",
+            duration,
+            show_default="2s",
+        ),
+    ] = timedelta(seconds=2)
+    prefetch: Annotated[
+        int, option("--prefetch M", "Mails delivered ahead of their handling.", WINDOW)
+    ] = 64
+    reason: Reason = None
 
 
 class Draining:
@@ -155,7 +173,8 @@ class Draining:
             case DrainOutcome.RETRY:
                 await delivery.retry()
             case DrainOutcome.REJECT:
-                await delivery.reject(self._options.reason)
+                reason = self._options.reason or "rejected by mailslice worker drain"
+                await delivery.reject(reason)
         self.handled += 1
         mail = delivery.item.mail
         item = shapes.envelope(delivery.item.enqueue_id, mail) | {

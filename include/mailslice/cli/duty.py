@@ -5,39 +5,31 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from mailslice.cli.arguments import DryRun, Reason, option, queue_option
+from mailslice.cli.arguments import DryRun, Reason, check_text, option, queue_option
 from mailslice.cli.command import command, group
-from mailslice.cli.duty_options import (
-    DutyCommand,
-    params_of_options,
-    refuse_duplicates,
-    refuse_empty,
-)
+from mailslice.cli.duty_options import DutyCommand, refuse_empty, with_options
 from mailslice.cli.extras import require_extra
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, who
+from mailslice.cli.runs import newest_pending
 from mailslice.codec.shown import shown
+from mailslice.maintenance import registry
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import QueueName
-from mailslice.model.settings import load_settings
-
-if TYPE_CHECKING:
-    from mailslice.maintenance.artifacts import RunFolder
-    from mailslice.maintenance.run_request import RunRequest
-    from mailslice.model.settings import Settings
+from mailslice.model.settings import Settings, load_settings
+from mailslice.stores import has_cassandra
 
 app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify -> report.")
 
 
 def _duties() -> list[str]:
-    """Names for the completion of a shell."""
-    from mailslice.maintenance import registry
-
     return list(registry.names())
 
 
@@ -66,7 +58,6 @@ Run = Annotated[
 @command(app, "list")
 def list_(out: Output) -> None:
     """All duties, with their params."""
-    from mailslice.maintenance import registry
 
     def lines() -> Iterator[dict[str, object]]:
         for name in registry.names():
@@ -157,12 +148,8 @@ def _step_command(step: str, help_text: str) -> None:
         else:
             request = _as_planned(request, folder)
         if step == "apply" and request.params.get("dry_run"):
-            about = {
-                "run": request.run,
-                "duty": duty,
-                "queue": request.reported_queue,
-                "step": step,
-            }
+            about = {"run": request.run, "duty": duty, "queue": request.reported_queue}
+            about["step"] = step
             planned = (folder.read_json("plan.json") or {}).get("planned")
             out.one({**about, "dryRun": True, "planned": planned, "applied": 0})
             return
@@ -188,14 +175,10 @@ def _opened(
     params: dict[str, object],
     run: str | None,
     pending: str | None = None,
-) -> "tuple[Settings, RunRequest]":
+) -> tuple[Settings, RunRequest]:
     """Settings and request, checked. `pending`: a step that goes on with the newest such run."""
-    from mailslice.cli.runs import newest_pending
-    from mailslice.maintenance.registry import load
-    from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
-
-    entry = load(duty)
-    refuse_empty(params, entry.params.model_fields)
+    entry = registry.load(duty)
+    refuse_empty(params, entry.params)
     entry.params.parse(params, f"duty {duty}")
     require_extra("duties")
     settings = _settings_for(duty, queue, entry.needs_queue)
@@ -207,16 +190,17 @@ def _opened(
     )
 
 
-def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Settings":
+def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> Settings:
     """The settings of a known queue. A queue given to a duty that needs none is only said."""
     if not needs_queue:
+        settings = load_settings()
         if queue is not None:
-            with open_queue(queue):  # a name that is wrong is wrong here, too
-                print(
-                    f"duty {duty} is about all queues: --queue {shown(queue)} is ignored",
-                    file=sys.stderr,
-                )
-        return load_settings()
+            if has_cassandra(settings):  # a name that is wrong is wrong here, too
+                with open_queue(queue):
+                    pass
+            words = f"duty {duty} is about all queues: --queue {shown(queue)} is ignored"
+            print(words, file=sys.stderr)
+        return settings
     if queue is None:
         raise BadInput(
             f"duty {duty}: --queue is missing: allowed is the name of a mail queue "
@@ -230,15 +214,14 @@ def _params(
     ctx: typer.Context, texts: list[str] | None, reason: str | None, *, dry_run: bool
 ) -> dict[str, object]:
     """The params as JSON values; only what was given, so that defaults stay the duty's own."""
-    options = params_of_options(ctx)
     params: dict[str, object] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadInput(f"--param {text[:80]!r}: allowed is NAME=VALUE")
         params[name.strip()] = _value(value)
-    refuse_duplicates(options, params)
-    params |= options
+        check_text(f"--param {name}", params[name.strip()])
+    params = with_options(ctx, params)
     if reason is not None:
         params["reason"] = reason
     if dry_run:
@@ -250,34 +233,32 @@ def _value(text: str) -> object:
     """Numbers, true, false, null and lists as JSON; everything else is text."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
-def _folder(settings: "Settings", request: "RunRequest") -> "RunFolder":
-    from mailslice.maintenance.artifacts import RunFolder, artifacts
-
+def _folder(settings: Settings, request: RunRequest) -> RunFolder:
     return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
 
 
-def _keep_request(request: "RunRequest", folder: "RunFolder") -> None:
+def _keep_request(request: RunRequest, folder: RunFolder) -> None:
     """For steps that a person takes later."""
     folder.write_json("request.json", {"params": request.params, "who": request.who})
 
 
-def _as_planned(request: "RunRequest", folder: "RunFolder") -> "RunRequest":
+def _as_planned(request: RunRequest, folder: RunFolder) -> RunRequest:
     """The request with the planned params; --dry-run is of this command.
 
     Raises BadInput for an option that says something else than the plan, where the plan counts.
     """
-    from mailslice.maintenance.registry import load
-
     stored = folder.read_json("request.json")
     if stored is None:  # Airflow planned it
         return request
     planned: dict[str, Any] = stored.get("params", {})
     planned.pop("dry_run", None)
-    return replace(request, params=load(request.duty).params.later(planned, request.params))
+    return replace(
+        request, params=registry.load(request.duty).params.later(planned, request.params)
+    )
 
 
 def _progress(out: Output, step: str, summary: dict[str, Any]) -> None:

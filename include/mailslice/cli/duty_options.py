@@ -1,20 +1,17 @@
 """Options of `mailslice duty STEP DUTY`, one a param: `--older-than` is the param older_than."""
 
 import inspect
-import typing
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from mailslice.cli.arguments import check_text
 from mailslice.cli.examples import ExampleCommand
-from mailslice.model.durations import format_duration
+from mailslice.maintenance import registry
+from mailslice.maintenance.params import DutyParams, ParamShape, param_shapes
 from mailslice.model.errors import BadInput
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 _PARAMS_KEY = "mailslice.maintenance.params"
 """Where in the command's context the given params are."""
@@ -22,6 +19,7 @@ _COMMON = {"reason", "dry_run"}
 """Options of every duty, which the commands declare themselves."""
 _WITH_VALUE = {"--queue", "--reason", "--param", "--run"}
 _SWITCHES = {"--dry-run", "--json", "--debug", "--help"}
+_METAVARS = {timedelta: "DURATION", datetime: "TIME", int: "N", float: "NUMBER"}
 
 
 class DutyCommand(ExampleCommand):
@@ -29,8 +27,6 @@ class DutyCommand(ExampleCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse with the duty's options. An unknown duty is reported before its options."""
-        from mailslice.maintenance import registry
-
         name = duty_in(args, registry.names())
         own = [*self.params]
         try:
@@ -38,7 +34,7 @@ class DutyCommand(ExampleCommand):
                 if (word := _first_word(args)) is not None:
                     registry.load(word)
             else:
-                self.params = [*own, *options_of(registry.load(name).params.model_fields)]
+                self.params = [*own, *options_of(registry.load(name).params)]
             return super().parse_args(ctx, args)
         finally:
             # --help is printed while parsing; the next command line may name another duty.
@@ -67,13 +63,13 @@ def _first_word(args: Sequence[str]) -> str | None:
     return words[0][0] if words else None
 
 
-def options_of(fields: "dict[str, FieldInfo]") -> list[Any]:
+def options_of(params: type[DutyParams]) -> list[Any]:
     """One option a param. Values stay text: the duty's params check them."""
 
     def carrier(**_: Any) -> None:
         """Only its signature is used."""
 
-    own = [_option(name, info) for name, info in fields.items() if name not in _COMMON]
+    own = [_option(param) for param in param_shapes(params) if param.name not in _COMMON]
     carrier.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
     carrier.__annotations__ = {option.name: option.annotation for option in own}
     app = typer.Typer(add_completion=False)
@@ -81,24 +77,21 @@ def options_of(fields: "dict[str, FieldInfo]") -> list[Any]:
     return list(typer.main.get_command(app).params)
 
 
-def _option(name: str, info: "FieldInfo") -> inspect.Parameter:
-    word = name.replace("_", "-")
-    shared: dict[str, Any] = {
-        "help": info.description,
-        "expose_value": False,
-        "callback": _store_param,
-    }
+def _option(param: ParamShape) -> inspect.Parameter:
+    word = param.name.replace("_", "-")
+    shared: dict[str, Any] = {"help": param.text, "expose_value": False, "callback": _store_param}
     kind: Any
-    if is_switch(info.annotation):
+    if param.kind == "boolean":
         kind = Annotated[bool | None, typer.Option(f"--{word}/--no-{word}", **shared)]
     else:
-        many = is_list(info.annotation)
-        default = None if info.default is None or many else str(_shown(info.default))
-        option = typer.Option(
-            f"--{word}", metavar=_metavar(info), show_default=default or False, **shared
-        )
+        many = param.kind == "array"
+        metavar = next((text for kind, text in _METAVARS.items() if kind in param.types), "TEXT")
+        default = None if many else param.default_text
+        option = typer.Option(f"--{word}", metavar=metavar, show_default=default or False, **shared)
         kind = Annotated[list[str] | None, option] if many else Annotated[str | None, option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    return inspect.Parameter(
+        param.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
+    )
 
 
 def _store_param(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
@@ -111,55 +104,28 @@ def _store_param(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> 
     return value
 
 
-def params_of_options(ctx: Any) -> dict[str, object]:
-    """The params that this command line gave as options, as text, switches and lists of text."""
-    return dict(ctx.meta.get(_PARAMS_KEY, {}))
+def with_options(ctx: Any, params: dict[str, object]) -> dict[str, object]:
+    """The params with those that this command line gave as options: text, switches, lists of text.
 
-
-def refuse_duplicates(options: dict[str, object], params: dict[str, object]) -> None:
-    """BadInput when the same param was given as option and by --param."""
+    BadInput when the same param was given as option and by --param.
+    """
+    options: dict[str, object] = ctx.meta.get(_PARAMS_KEY, {})
     for name in options.keys() & params.keys():
         raise BadInput(
             f"--param {name}: it was given as --{name.replace('_', '-')}, too; allowed is "
             "one of them"
         )
+    return params | options
 
 
-def refuse_empty(params: dict[str, object], fields: "dict[str, FieldInfo]") -> None:
+def refuse_empty(params: dict[str, object], of_duty: type[DutyParams]) -> None:
     """BadInput for a list that names nothing (`--users "$UNSET"`): it would mean all."""
-    for name, value in params.items():
+    lists = {param.name for param in param_shapes(of_duty) if param.kind == "array"}
+    for name in params.keys() & lists:
+        value = params[name]
         texts = [value] if isinstance(value, str) else value
-        if name not in fields or not is_list(fields[name].annotation):
-            continue
         if isinstance(texts, list) and not any(str(text).strip(" ,") for text in texts):
             raise BadInput(
                 f"--{name.replace('_', '-')}: it was given and names nothing; allowed is "
                 "at least one name, or to leave it out for all"
             )
-
-
-def is_switch(annotation: Any) -> bool:
-    """Whether a param of this type is on or off."""
-    from mailslice.maintenance.params import kinds
-
-    return bool in kinds(annotation)
-
-
-def is_list(annotation: Any) -> bool:
-    """Whether a param of this type holds several values."""
-    from mailslice.maintenance.params import kinds
-
-    lists = (list, tuple, set, frozenset)
-    return any(typing.get_origin(kind) in lists for kind in kinds(annotation))
-
-
-def _metavar(info: "FieldInfo") -> str:
-    from mailslice.maintenance.params import kinds
-
-    allowed = kinds(info.annotation)
-    names = {timedelta: "DURATION", datetime: "TIME", int: "N", float: "NUMBER"}
-    return next((text for kind, text in names.items() if kind in allowed), "TEXT")
-
-
-def _shown(value: Any) -> Any:
-    return format_duration(value) if isinstance(value, timedelta) else value

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.cli import shapes
-from mailslice.cli.output import NoRoomError
+from mailslice.cli.output import NoRoomError, Output
 from mailslice.cli.streams import StoppedError, stoppable
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.files import STDIN, FoundMail, read_mails, too_large
@@ -24,10 +23,8 @@ from mailslice.codec.mime import envelope
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError, TryAgain
 from mailslice.model.mail import Mail
-
-if TYPE_CHECKING:
-    from mailslice.cli.output import Output
-    from mailslice.worker import QueueWorker
+from mailslice.worker import QueueWorker
+from mailslice.worker.io.content_loader import ContentBudget, Reservation
 
 IN_FLIGHT = 64
 BYTES_IN_FLIGHT = 64 * 1024 * 1024
@@ -60,7 +57,8 @@ class Enqueuing:
         self._worker = worker
         self._options = options
         self._out = out
-        self._budget = _Budget(IN_FLIGHT, bytes_in_flight)
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._budget = ContentBudget(bytes_in_flight)
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: Exception | None = None
         self._stop = threading.Event()
@@ -79,8 +77,9 @@ class Enqueuing:
                     if mail.content is None:
                         self._failed(mail, mail.error or "cannot be read")
                         continue
-                    await self._budget.take(len(mail.content))
-                    task = asyncio.create_task(self._one(mail, mail.content))
+                    await self._slots.acquire()
+                    reservation = await self._budget.acquire(len(mail.content))
+                    task = asyncio.create_task(self._one(mail, mail.content, reservation))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
                     advance(len(mail.content))
@@ -95,7 +94,7 @@ class Enqueuing:
         if self._error is not None:
             raise self._error
 
-    async def _one(self, source: FoundMail, content: bytes) -> None:
+    async def _one(self, source: FoundMail, content: bytes, reservation: Reservation) -> None:
         try:
             if self._error is None:
                 await self._enqueue(source, content)
@@ -110,7 +109,8 @@ class Enqueuing:
         except Exception as error:  # noqa: BLE001 - stdout was closed, or a bug: `run` raises it
             self._end(error)
         finally:
-            self._budget.give_back(len(content))
+            reservation.release()
+            self._slots.release()
 
     def _end(self, error: Exception) -> None:
         """No further mail is enqueued. The first error is the one that is told."""
@@ -169,42 +169,10 @@ def _mails(paths: Sequence[str], max_bytes: int, stop: threading.Event) -> Itera
 
 
 def _next(mails: Iterator[FoundMail]) -> FoundMail | None:
-    """None at the end, and when the reading was stopped."""
     try:
         return next(mails, None)
     except StoppedError:
         return None
-
-
-class _Budget:
-    """Bounds mails and bytes in flight. A mail larger than all bytes waits until it is alone."""
-
-    def __init__(self, mails: int, size: int) -> None:
-        self._mails = mails
-        self._size = size
-        self._reserved = 0
-        self._count = 0
-        self._changed = asyncio.Condition()
-
-    async def take(self, size: int) -> None:
-        async with self._changed:
-            await self._changed.wait_for(
-                lambda: (
-                    self._count == 0
-                    or (self._count < self._mails and self._reserved + size <= self._size)
-                )
-            )
-            self._reserved += size
-            self._count += 1
-
-    def give_back(self, size: int) -> None:
-        self._reserved -= size
-        self._count -= 1
-        asyncio.get_running_loop().create_task(self._wake())
-
-    async def _wake(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
 
 @contextmanager

@@ -18,28 +18,6 @@ from typer.core import TyperCommand
 
 PROMPT = "$ "
 
-SLOW = ("queue audit",)
-"""An audit uses Spark: run by `make soak` alone."""
-NOT_RUN = (
-    "worker run",
-    "worker smtp-in",
-    "queue delay",
-    "queue move",
-    "stuck release",
-    "stuck discard",
-    "postal stuck",
-    "postal health",
-    "postal quarantine list",
-    "postal quarantine release",
-    "postal quarantine discard",
-    "postal quarantine export",
-    "blobs restore",
-    "mail trace",
-    "airflow run",
-    "exporter",
-    "webadmin",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Example:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from mailslice.cli.arguments import PORT, duration, option
 from mailslice.cli.output import Output
+from mailslice.model.host_port import host_port
 from mailslice.model.settings import load_settings
 
 
@@ -52,7 +53,8 @@ def exporter(
     figures.start()
     server.start()
     out.line(
-        {"host": address, "port": server.port}, f"metrics on http://{address}:{server.port}/metrics"
+        {"host": address, "port": server.port},
+        f"metrics on http://{host_port(address, server.port)}/metrics",
     )
     stop.wait()
     server.stop()

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.cli.worker_top import of_workers
 from mailslice.duties.queue_size.metrics import figures as size_figures
@@ -24,13 +24,12 @@ from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verd
 from mailslice.maintenance.overview import overview
 from mailslice.maintenance.postal_health import postal_overview
 from mailslice.model.clock import system_clock
+from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import WorkerRecords
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.worker.health import Answer
-
-if TYPE_CHECKING:
-    from mailslice.model.mail import QueueName
-    from mailslice.stores import Stores
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +96,11 @@ class Exporter:
     def page(self) -> Answer:
         """/metrics: always 200."""
         figures = [one for known in self._known.values() for one in known.figures]
-        return 200, _TYPE, exposition([*self._own(), *sorted(figures, key=_family)])
+        return (
+            200,
+            _TYPE,
+            exposition([*self._own(), *sorted(figures, key=lambda figure: figure.name)]),
+        )
 
     def readyz(self) -> Answer:
         """200 when every store answered in the last round."""
@@ -140,10 +143,6 @@ _LONGEST_ROUND = 300.0
 """Seconds: every request to a store ends within its time-out."""
 
 
-def _family(figure: Figure) -> str:
-    return figure.name
-
-
 def broker_figures(stores: Stores) -> Iterator[Figure]:
     """Depths, consumers and the head's age of every mail queue, and the broker's alarms."""
     moving = traffic(stores.management)
@@ -181,8 +180,6 @@ def _of_broker_queue(queue: QueueName, moving: Mapping[str, Traffic]) -> Iterato
 
 def ledger_figures(stores: Stores) -> Iterator[Figure]:
     """Last runs of every duty, measurements, verdicts, workers."""
-    from mailslice.stores.cassandra.own import WorkerRecords
-
     yield from report_figures(stores)
     records = WorkerRecords.existing(stores.cassandra, stores.settings)
     for queue in records.queues() if records is not None else ():

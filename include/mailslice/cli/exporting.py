@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.cli.output import Output
 from mailslice.cli.shapes import LOST
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, SomeFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from mailslice.admin.mail_queue import MailQueue
-    from mailslice.cli.output import Output
-    from mailslice.model.mail import ViewRow
+from mailslice.model.mail import ViewRow
 
 
 def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder: Path) -> None:
@@ -34,7 +28,7 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
         for row in rows:
             try:
                 yield _export(queue, row, folder)
-            except (ContentMissing, _TakenError) as error:
+            except (ContentMissing, TakenError) as error:
                 why = f"{LOST}: {error}" if isinstance(error, ContentMissing) else str(error)
                 failures.append(
                     {"error": why, "enqueueId": row.enqueue_id, "name": row.item.mail.name}
@@ -48,7 +42,7 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
         )
 
 
-class _TakenError(Exception):
+class TakenError(Exception):
     """The file exists with other content."""
 
 
@@ -64,13 +58,8 @@ def prepare(folder: Path) -> None:
 def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
     """The enqueue id names the file, so that no mail can choose a path. Streams the content."""
     path = folder / f"{row.enqueue_id}.eml"
-    read = _Read(queue.pieces(row))
-    with _named(path):
-        if path.exists() or path.is_symlink():
-            if path.is_symlink() or not _has_content(path, read):
-                raise _TakenError(f"{path} exists with other content: left as it is")
-        else:
-            _write(path, read)
+    read = Digested(queue.pieces(row))
+    keep_file(path, read)
     mail = row.item.mail
     return {
         "enqueueId": row.enqueue_id,
@@ -83,20 +72,24 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
     }
 
 
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Names the file in errors that name none, such as a full disk."""
+def keep_file(path: Path, content: Digested) -> None:
+    """Write the file, unless it is there already. Raises TakenError, MailsliceError, OSError."""
     try:
-        yield
+        if path.exists() or path.is_symlink():
+            if path.is_symlink() or not _has_content(path, content):
+                raise TakenError(f"{path} exists with other content: left as it is")
+        else:
+            _write(path, content)
     except OSError as error:
         if error.filename is not None:
             raise
+        # A full disk, for one, names no file.
         raise MailsliceError(
             f"{path} cannot be read or written: {error.strerror or error}"
         ) from error
 
 
-class _Read:
+class Digested:
     """Pieces of a content, counted and digested as they pass."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -111,13 +104,13 @@ class _Read:
             yield piece
 
 
-def _has_content(path: Path, read: _Read) -> bool:
+def _has_content(path: Path, read: Digested) -> bool:
     """Whether the file holds exactly these bytes; all of them are read then."""
     with path.open("rb") as stream:
         return all(stream.read(len(piece)) == piece for piece in read) and not stream.read(1)
 
 
-def _write(path: Path, read: _Read) -> None:
+def _write(path: Path, read: Digested) -> None:
     """Link a complete file: a killed export leaves no half mail; a link never replaces a file."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
@@ -126,6 +119,6 @@ def _write(path: Path, read: _Read) -> None:
             stream.writelines(read)
         os.link(part, path)
     except FileExistsError:
-        raise _TakenError(f"{path} exists: left as it is") from None
+        raise TakenError(f"{path} exists: left as it is") from None
     finally:
         part.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """`mailslice mail`: one mail, and new mails."""
 
 import hashlib
+import sys
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
@@ -14,15 +15,16 @@ from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
+from mailslice.codec.content import split
 from mailslice.codec.shown import shown
+from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, events_of, raise_for
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
-from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
     from mailslice.admin.mail_queue import MailQueue
-    from mailslice.model.mail import ViewRow
 
 app = group("Mails: show one, trace one, enqueue new ones.")
 
@@ -94,10 +96,6 @@ def trace(
 
     A line a place, with its time; what does not answer is unknown (exit 4). Known to nobody: 2.
     """
-    import sys
-
-    from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, events_of, raise_for
-
     with open_stores() as stores:
         wanted = Wanted.of(mail)
         tracing = Trace(stores, wanted, [queue] if queue else [])
@@ -107,7 +105,12 @@ def trace(
                 events = events_in(sys.stdin)
             elif log is not None:
                 path = Path(log)
-                file = files.enter_context(path.open(encoding="utf-8", errors="replace"))
+                try:
+                    file = files.enter_context(path.open(encoding="utf-8", errors="replace"))
+                except OSError as error:
+                    raise BadInput(
+                        f"--log {log!r}: {error.strerror}; allowed: a file with a log, or -"
+                    ) from error
                 events = events_in(file)
             entries = tracing.run(events)
         shown_entries = [one for one in entries if out.as_json or one["answer"] != NO]
@@ -211,8 +214,6 @@ def _bytes(queue: "MailQueue", row: "ViewRow") -> bytes:
 
 def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, object]:
     """The header block as text and what identifies the content; reports content that is lost."""
-    from mailslice.codec.content import split
-
     try:
         content = queue.content(row)
     except ContentMissing as error:

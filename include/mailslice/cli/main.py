@@ -40,6 +40,8 @@ from mailslice.codec.shown import ShownFormatter, shown
 from mailslice.model.errors import MailsliceError
 
 INTERRUPTED, STDOUT_CLOSED = 130, 141
+_LONGEST_LINE = 2000
+"""Characters of a line of an error; of a longer one the beginning and the end are shown."""
 
 app = typer.Typer(
     name="mailslice",
@@ -129,14 +131,12 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _in_an_extra(error: BaseException, argv: Sequence[str]) -> BaseException:
-    """MissingExtra in place of the error of a module that an extra brings."""
     if not isinstance(error, ModuleNotFoundError) or (extra := extra_of(error.name)) is None:
         return error
     return MissingExtra(_command_of(argv), extra, str(error.name))
 
 
 def _command_of(argv: Sequence[str]) -> str:
-    """The command that these words name, without its options and arguments."""
     words: list[str] = []
     command: Any = typer.main.get_command(app)
     for word in argv:
@@ -147,7 +147,6 @@ def _command_of(argv: Sequence[str]) -> str:
 
 
 def _failed(error: BaseException, debug: bool) -> int:
-    """Print an error on stderr; its exit code."""
     if isinstance(error, StdoutClosedError | NoRoomError) or (
         isinstance(error, OSError) and error.errno in FULL
     ):
@@ -193,8 +192,13 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
         traceback.print_exc()
     lines = [line for line in message.splitlines() if line.strip()][:2] or ["failed"]
-    print("mailslice: " + "\n".join(shown(line) for line in lines), file=sys.stderr, flush=True)
+    print("mailslice: " + "\n".join(map(_cut, lines)), file=sys.stderr, flush=True)
     return code
+
+
+def _cut(line: str) -> str:
+    half = _LONGEST_LINE // 2
+    return shown(line if len(line) <= _LONGEST_LINE else f"{line[:half]} ... {line[-half:]}")
 
 
 def _quiet(debug: bool) -> None:

@@ -216,7 +216,6 @@ class Output:
 
 @contextmanager
 def _stdout_errors() -> Iterator[None]:
-    """What goes wrong with stdout itself."""
     try:
         yield
     except BrokenPipeError as exc:
@@ -240,7 +239,6 @@ def _brief(value: object) -> object:
 
 
 def _trimmed(text: str) -> Iterator[str]:
-    """Without the blanks that end a table's lines, and without its empty first and last line."""
     lines = [line.rstrip() for line in text.splitlines()]
     while lines and not lines[0]:
         del lines[0]

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import Clock
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import PostalMode
-from mailslice.stores import has_cassandra
+from mailslice.stores import Stores, has_cassandra
+from mailslice.stores.mariadb.client import MariaDb
 from mailslice.stores.mariadb.failures import NoRight
-from mailslice.stores.postal.rights import (
-    PostalRight,
-    has_right,
-    rights_of_main,
-    rights_of_server,
-)
+from mailslice.stores.postal.rights import PostalRight, has_right, rights_of_main, rights_of_server
 from mailslice.stores.postal.rows import PostalQueue
 from mailslice.stores.postal.schema import check_main, check_messages
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-    from mailslice.stores.mariadb.client import MariaDb
 
 EVERY, CHANGING = "every mode", "close and retry"
 _MOST_SKEW = 10.0
@@ -60,10 +51,7 @@ def postal_checks(stores: Stores, clock: Clock) -> dict[str, object]:
         "server": stores.postal.main.address,
         "mode": mode.value,
         "ok": not any(one.ok is False and one.needed in needed for one in found),
-        "checks": [
-            {"check": one.check, "ok": one.ok, "needed": one.needed, "detail": one.detail}
-            for one in found
-        ],
+        "checks": [asdict(one) for one in found],
     }
 
 
@@ -157,7 +145,6 @@ def _own(stores: Stores) -> PostalCheck:
 
 
 def _artifacts(stores: Stores) -> PostalCheck:
-    """A file is written and removed again."""
     folder, name = artifacts(stores.settings), f"config-check-{secrets.token_hex(4)}"
     try:
         folder.write(name, b"")

@@ -1,28 +1,27 @@
 """`mailslice postal quarantine`: messages that were set aside, and their ways out."""
 
 import hashlib
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mailslice.cli.arguments import Reason, Yes, count, option
+from mailslice.cli.arguments import Folder, Reason, Yes, count, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.postal import app as postal_app
 from mailslice.cli.queue_session import confirm, open_stores, record, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, MailsliceError, SomeFailed
+from mailslice.model.errors import BadInput, SomeFailed
+from mailslice.stores import Stores
 
 if TYPE_CHECKING:
     from mailslice.duties.stuck_mails_postal.quarantined import QuarantinedMessage
     from mailslice.duties.stuck_mails_postal.releases import PostalReleases
-    from mailslice.stores import Stores
     from mailslice.stores.own.postal_quarantine import PostalEntry
 
 app = group("Messages of a Postal that were set aside: list, release, discard, export.")
@@ -49,7 +48,6 @@ _COLUMNS = (
     *("server", "message", "state", "stage", "rcptTo", "mailFrom", "bytes", "closedAt"),
     *("lockedBy", "lockedAt", "reason"),
 )
-_RESULTS = ("server", "message", "result", "queuedMessage", "why")
 
 
 @command(app, "list")
@@ -79,20 +77,9 @@ def release(
 
     With --all, those that are not kept are passed over. At a terminal it asks first.
     """
-    _one_of("release", server, message, every)
-
-    def one(releases: "PostalReleases", entry: "PostalEntry") -> dict[str, object]:
-        return {"result": "released", "queuedMessage": releases.release(entry)}
-
-    _act(
-        out,
-        "release",
-        (server, message),
-        reason=reason,
-        accept=accept_duplicates,
-        ask=None if yes else "Put {} messages back into Postal's queue?",
-        one=one,
-    )
+    question = None if yes else "Put {} messages back into Postal's queue?"
+    accept = accept_duplicates
+    _act(out, "release", server, message, every=every, reason=reason, accept=accept, ask=question)
 
 
 @command(app, "discard")
@@ -110,34 +97,12 @@ def discard(
     At a terminal it asks first. A message that Postal holds no more by our record stays as it is
     there.
     """
-    _one_of("discard", server, message, every)
-
-    def one(releases: "PostalReleases", entry: "PostalEntry") -> dict[str, object]:
-        releases.discard(entry)
-        return {"result": "discarded"}
-
-    _act(
-        out,
-        "discard",
-        (server, message),
-        reason=reason,
-        accept=False,
-        ask=None if yes else "Remove {} messages from the quarantine for good?",
-        one=one,
-    )
+    question = None if yes else "Remove {} messages from the quarantine for good?"
+    _act(out, "discard", server, message, every=every, reason=reason, ask=question)
 
 
 @command(app, "export")
-def export(
-    out: Output,
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Created when missing; nothing in it is overwritten."),
-    ],
-    *,
-    server: Server = None,
-    message: Message = None,
-) -> None:
+def export(out: Output, folder: Folder, *, server: Server = None, message: Message = None) -> None:
     """Write contents as SERVER-MESSAGE.eml, byte for byte as they were closed. They stay."""
     from mailslice.cli.exporting import prepare
     from mailslice.duties.stuck_mails_postal.keeping import PostalCopies
@@ -167,12 +132,17 @@ def export(
 
 
 def _exported(content: bytes | None, entry: "PostalEntry", folder: Path) -> dict[str, object]:
+    from mailslice.cli.exporting import Digested, TakenError, keep_file
+
     path = folder / f"{entry.server}-{entry.message}.eml"
     error = None
     if content is None or hashlib.sha256(content).hexdigest() != entry.sha256:
         error = "its copy is missing or damaged in the artifacts location"
     else:
-        error = _written(path, content)
+        try:
+            keep_file(path, Digested(iter([content])))
+        except TakenError as taken:
+            error = str(taken)
     return {
         "server": entry.server,
         "message": entry.message,
@@ -183,41 +153,16 @@ def _exported(content: bytes | None, entry: "PostalEntry", folder: Path) -> dict
     }
 
 
-def _written(path: Path, content: bytes) -> str | None:
-    """Link a complete file, which never replaces another; None, or why not."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.link(part, path)
-    except FileExistsError:
-        if not path.is_symlink() and path.is_file() and path.read_bytes() == content:
-            return None
-        return f"{path} exists with other content: left as it is"
-    except OSError as error:
-        raise MailsliceError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
-    return None
-
-
-def _one_of(doing: str, server: int | None, message: int | None, every: bool) -> None:
-    one = server is not None and message is not None
-    if one == every or (server is None) != (message is None):
-        raise BadInput(f"postal quarantine {doing}: give either --server N --message ID, or --all")
-
-
 def _act(
     out: Output,
     doing: str,
-    chosen: tuple[int | None, int | None],
+    server: int | None,
+    message: int | None,
     *,
+    every: bool,
     reason: str | None,
-    accept: bool,
     ask: str | None,
-    one: "Callable[[PostalReleases, PostalEntry], dict[str, object]]",
+    accept: bool = False,
 ) -> None:
     """One message after the other. Refused ones end with SomeFailed, but for `--all`."""
     from mailslice.duties.stuck_mails_postal.releases import (
@@ -226,10 +171,12 @@ def _act(
         open_releases,
     )
 
-    every = chosen == (None, None)
+    one = server is not None and message is not None
+    if one == every or (server is None) != (message is None):
+        raise BadInput(f"postal quarantine {doing}: give either --server N --message ID, or --all")
     refused: list[str] = []
     with open_stores() as stores:
-        entries = list(_chosen(stores, doing, *chosen))
+        entries = _chosen(stores, doing, server, message)
         if not entries:
             out.note("no message of Postal is in quarantine")
             return
@@ -240,7 +187,7 @@ def _act(
             for entry in entries:
                 about: dict[str, object] = {"server": entry.server, "message": entry.message}
                 try:
-                    outcome = one(releases, entry)
+                    outcome = _decided(releases, doing, entry)
                 except NotReleased as error:
                     outcome = {"result": "refused", "why": str(error)}
                     refused.append(str(error))
@@ -249,6 +196,13 @@ def _act(
                 out.line(about | outcome, _sentence(about | outcome))
     if refused and not every:
         raise SomeFailed(f"postal quarantine {doing}: {refused[0]}")
+
+
+def _decided(releases: "PostalReleases", doing: str, entry: "PostalEntry") -> dict[str, object]:
+    if doing == "release":
+        return {"result": "released", "queuedMessage": releases.release(entry)}
+    releases.discard(entry)
+    return {"result": "discarded"}
 
 
 def _sentence(line: dict[str, object]) -> str:
@@ -260,7 +214,7 @@ def _sentence(line: dict[str, object]) -> str:
     return ": ".join([" ".join(words[:2]), *words[2:]])
 
 
-def _entries(stores: "Stores") -> "list[PostalEntry]":
+def _entries(stores: Stores) -> "list[PostalEntry]":
     """Everything in quarantine. Looking makes no table."""
     from mailslice.duties.stuck_mails_postal.quarantined import in_quarantine
     from mailslice.stores.own.postal_quarantine import POSTAL_QUARANTINE, PostalQuarantineTable
@@ -271,8 +225,8 @@ def _entries(stores: "Stores") -> "list[PostalEntry]":
 
 
 def _chosen(
-    stores: "Stores", doing: str, server: int | None, message: int | None
-) -> "Iterable[PostalEntry]":
+    stores: Stores, doing: str, server: int | None, message: int | None
+) -> "list[PostalEntry]":
     entries = _entries(stores)
     if server is None:
         return entries

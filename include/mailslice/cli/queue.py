@@ -1,15 +1,25 @@
 """`mailslice queue`: queues as a whole, and the mails that wait in them."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mailslice.cli import shapes
-from mailslice.cli.arguments import DryRun, Limit, NoUndo, Queue, Reason, Yes, count, moment, option
+from mailslice.cli.arguments import (
+    DryRun,
+    Folder,
+    Limit,
+    Queue,
+    Reason,
+    Yes,
+    count,
+    moment,
+    option,
+)
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import (
@@ -23,19 +33,15 @@ from mailslice.cli.queue_session import (
     who,
 )
 from mailslice.cli.selection import MailOptions
+from mailslice.maintenance.artifacts import artifacts
+from mailslice.model.batches import batches
 from mailslice.model.clock import system_clock
+from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import CONTENT_START, RabbitNames
 from mailslice.model.settings import load_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mailslice.admin.deletions import Deletion
-    from mailslice.admin.filters import MailFilter
-    from mailslice.model.mail import ViewRow
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 app = group("Queues: create, look, count, delete.")
 _IDS_AT_ONCE = 1000
@@ -157,7 +163,7 @@ def shape(
     from mailslice.cli.queue_shape import as_table, shape_rows
 
     with open_queue(queue) as opened:
-        lines = shape_rows(opened.stores, queue, _all(opened), system_clock(), limit)
+        lines = shape_rows(opened.stores, queue, opened.queue.browse(), system_clock(), limit)
         out.rows(lines if out.as_json else [as_table(line) for line in lines])
 
 
@@ -178,7 +184,6 @@ def audit(out: Output, queue: Queue) -> None:
 
     'duty run queue_audit --queue QUEUE' makes one.
     """
-    from mailslice.maintenance.artifacts import artifacts
     from mailslice.maintenance.audits import newest_audit
 
     with open_queue(queue) as opened:
@@ -203,7 +208,6 @@ def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
     'duty run dead_letters' deals with them.
     """
     from mailslice.admin.dead_letters import classify, peek
-    from mailslice.model.dead_letters import MAX_CHECKED_OUT
 
     with open_queue(queue) as opened:
         peeked = peek(
@@ -215,55 +219,38 @@ def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
         out.rows(map(shapes.dead_letter, letters), shapes.DEAD_COLUMNS, empty="no dead letter")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """The options of a delete and of a clear."""
+
+    yes: Yes = False
+    dry_run: DryRun = False
+    no_undo: Annotated[
+        bool,
+        typer.Option("--no-undo", help="Keep no copy: what is deleted cannot be brought back."),
+    ] = False
+    reason: Reason = None
+
+
 @command(app, "delete")
-def delete(
-    out: Output,
-    queue: Queue,
-    *,
-    mails: MailOptions,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    no_undo: NoUndo = False,
-    reason: Reason = None,
-) -> None:
+def delete(out: Output, queue: Queue, *, mails: MailOptions, options: DeleteOptions) -> None:
     """Delete mails by id, sender, recipient, domain, name and age: those for which all hold.
 
     RabbitMQ's messages of deleted mails are dropped at delivery. 'queue undelete' brings them back
     for MAILSLICE_ADMIN_UNDO_FOR, 7 days.
     """
-    from mailslice.admin.deletions import Deletion
-
     if not mails.name_mails:
         raise BadInput(
             f"queue delete {queue}: give at least one of --sender, --recipient, --name, "
             "--domain, --id (--older-than only narrows them; queue clear deletes all)"
         )
-    if not dry_run:
-        need_yes(yes, "queue delete")
-    mail_filter = mails.parsed()
-    with open_queue(queue) as opened:
-        deletion = Deletion(who(), reason or "", undo=not no_undo)
-        _delete(out, opened, mail_filter, deletion, yes=yes, dry_run=dry_run)
+    _delete(out, queue, mails, options)
 
 
 @command(app, "clear")
-def clear(
-    out: Output,
-    queue: Queue,
-    *,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    no_undo: NoUndo = False,
-    reason: Reason = None,
-) -> None:
+def clear(out: Output, queue: Queue, *, options: DeleteOptions) -> None:
     """Delete all mails of a queue. 'queue undelete' brings them back, as after 'queue delete'."""
-    from mailslice.admin.deletions import Deletion
-
-    if not dry_run:
-        need_yes(yes, "queue clear")
-    with open_queue(queue) as opened:
-        deletion = Deletion(who(), reason or "", undo=not no_undo)
-        _delete(out, opened, None, deletion, yes=yes, dry_run=dry_run)
+    _delete(out, queue, None, options)
 
 
 @command(app, "flush")
@@ -284,15 +271,7 @@ def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
 
 @command(app, "export")
 def export(
-    out: Output,
-    queue: Queue,
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Created when missing; nothing in it is overwritten."),
-    ],
-    *,
-    limit: Limit = None,
-    mails: MailOptions,
+    out: Output, queue: Queue, folder: Folder, *, limit: Limit = None, mails: MailOptions
 ) -> None:
     """Write the mails of a queue as .eml files, byte for byte. They stay in the queue."""
     from mailslice.cli.exporting import export_mails
@@ -304,41 +283,43 @@ def export(
 
 
 def _delete(
-    out: Output,
-    opened: OpenQueue,
-    mail_filter: "MailFilter | None",
-    deletion: "Deletion",
-    *,
-    yes: bool,
-    dry_run: bool,
+    out: Output, queue: QueueName, mails: MailOptions | None, options: DeleteOptions
 ) -> None:
-    queue = opened.queue.name
-    if dry_run or not yes:
-        matching = (
-            opened.queue.delete(mail_filter, dry_run=True) if mail_filter else opened.queue.size()
-        )
-        if dry_run:
-            out.one({"queue": queue, "deleted": matching, "dryRun": True})
-            return
-        every = "all " if mail_filter is None or mail_filter.matches_all else ""
-        confirm(f"Delete {every}{matching} mails of {queue}?", yes)
-    action = "queue delete" if mail_filter else "queue clear"
-    given = {"filter": mail_filter.as_json()} if mail_filter else {}
-    try:
-        if mail_filter:
-            opened.queue.delete(mail_filter, deletion=deletion)
-        else:
-            opened.queue.clear(deletion)
-    finally:
-        facts = {**deletion.as_json(), **given}
-        record(opened.settings, action, queue, deletion.reason or None, **facts)
+    from mailslice.admin.deletions import Deletion
+
+    action = "queue clear" if mails is None else "queue delete"
+    if not options.dry_run:
+        need_yes(options.yes, action)
+    mail_filter = None if mails is None else mails.parsed()
+    deletion = Deletion(who(), options.reason or "", undo=not options.no_undo)
+    with open_queue(queue) as opened:
+        if options.dry_run or not options.yes:
+            every = mail_filter is None or mail_filter.matches_all
+            matching = (
+                opened.queue.delete(mail_filter, dry_run=True)
+                if mail_filter
+                else opened.queue.size()
+            )
+            if options.dry_run:
+                out.one({"queue": queue, "deleted": matching, "dryRun": True})
+                return
+            confirm(f"Delete {'all ' if every else ''}{matching} mails of {queue}?", yes=False)
+        given = {"filter": mail_filter.as_json()} if mail_filter else {}
+        try:
+            if mail_filter:
+                opened.queue.delete(mail_filter, deletion=deletion)
+            else:
+                opened.queue.clear(deletion)
+        finally:
+            facts = {**deletion.as_json(), **given}
+            record(opened.settings, action, queue, options.reason or None, **facts)
     about = deletion.as_json()
     out.one({"queue": queue, **{one: about[one] for one in about if out.as_json or one in _SHOWN}})
     if deletion.until:
         out.note(f"undo: mailslice queue undelete {queue} --run {deletion.run}")
 
 
-def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
+def _summary(stores: Stores, name: QueueName) -> dict[str, object]:
     from mailslice.admin.mail_queue import MailQueue
 
     names, depth = RabbitNames(name), stores.management.depth
@@ -369,15 +350,9 @@ def _details(opened: OpenQueue) -> dict[str, object]:
 
 def _delayed(opened: OpenQueue) -> int:
     """Delayed mails of the queue. Delay levels keep copies of flushed and deleted ones."""
-    from mailslice.stores.cassandra.own import DelayedMails
-
-    table = DelayedMails.existing(opened.stores.cassandra, opened.settings)
-    if table is None:
-        return 0
-    ids = (row.enqueue_id for row in _all(opened))
-    batches = iter(lambda: list(islice(ids, _IDS_AT_ONCE)), [])
-    return sum(len(table.waiting(opened.queue.name, batch)) for batch in batches)
-
-
-def _all(opened: OpenQueue) -> "Iterator[ViewRow]":
-    return opened.queue.browse()
+    ids = (row.enqueue_id for row in opened.queue.browse())
+    return sum(
+        state.due is not None
+        for batch in batches(ids, _IDS_AT_ONCE)
+        for state in opened.stores.delay_states(opened.queue.name, batch).values()
+    )

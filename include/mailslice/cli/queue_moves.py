@@ -1,11 +1,13 @@
 """`mailslice queue retry`, `delay` and `move`: mails that wait go sooner, later or elsewhere."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from mailslice.admin.filters import MailFilter
 from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes, duration, option
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
@@ -19,20 +21,27 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import load_settings
 
-if TYPE_CHECKING:
-    from mailslice.admin.filters import MailFilter
-
 __all__ = ["app"]
 _MOST_IDS = 100
 """Of the mails, in the record of a decision."""
-AcceptDuplicates = Annotated[
-    bool,
-    typer.Option(
-        "--accept-duplicates",
-        help="Move mails, too, at which an earlier move was cut off and that may have been "
-        "delivered since.",
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOptions:
+    """The options of a move and of a delay."""
+
+    limit: Limit = None
+    accept_duplicates: Annotated[
+        bool,
+        typer.Option(
+            "--accept-duplicates",
+            help="Move mails, too, at which an earlier move was cut off and that may have been "
+            "delivered since.",
+        ),
+    ] = False
+    yes: Yes = False
+    dry_run: DryRun = False
+    reason: Reason = None
 
 
 @command(app, "retry")
@@ -77,11 +86,7 @@ def move(
     ],
     *,
     mails: MailOptions,
-    limit: Limit = None,
-    accept_duplicates: AcceptDuplicates = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    reason: Reason = None,
+    options: MoveOptions,
 ) -> None:
     """Move mails to another queue: all of them, or those for which all that is given holds.
 
@@ -90,17 +95,7 @@ def move(
     """
     if queue == into:
         raise BadInput(f"queue move: FROM and TO are one queue, {queue!r}; two are allowed")
-    _move(
-        out,
-        queue,
-        into,
-        mails.parsed(),
-        limit=limit,
-        accept_duplicates=accept_duplicates,
-        yes=yes,
-        dry_run=dry_run,
-        reason=reason,
-    )
+    _move(out, queue, into, mails.parsed(), options)
 
 
 @command(app, "delay")
@@ -117,77 +112,57 @@ def delay(
         ),
     ],
     mails: MailOptions,
-    limit: Limit = None,
-    accept_duplicates: AcceptDuplicates = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    reason: Reason = None,
+    options: MoveOptions,
 ) -> None:
     """Deliver mails later: all of them, or those for which all that is given holds.
 
     Each becomes a new entry of its queue with a new id, as by a move; what is due later anyway
     stays. It needs a worker of mailslice on the queue. 'queue retry' ends it.
     """
-    _move(
-        out,
-        queue,
-        queue,
-        mails.parsed(),
-        limit=limit,
-        accept_duplicates=accept_duplicates,
-        yes=yes,
-        dry_run=dry_run,
-        reason=reason,
-        due=system_clock() + lasts,
-    )
+    _move(out, queue, queue, mails.parsed(), options, due=system_clock() + lasts)
 
 
 def _move(
     out: Output,
     queue: QueueName,
     into: QueueName,
-    mail_filter: "MailFilter",
+    mail_filter: MailFilter,
+    options: MoveOptions,
     *,
-    limit: int | None,
-    accept_duplicates: bool,
-    yes: bool,
-    dry_run: bool,
-    reason: str | None,
     due: datetime | None = None,
 ) -> None:
-    """A move, and with `due` a delay, counted or done."""
     from mailslice.admin import queues
     from mailslice.admin.moving import MoveOutcome, Moves
 
     doing, done = ("delay", "delayed") if due else ("move", "moved")
     about: dict[str, object] = {"due": due} if due else {"to": into}
     outcome = MoveOutcome()
-    if not dry_run:
-        need_yes(yes, f"queue {doing}")
+    if not options.dry_run:
+        need_yes(options.yes, f"queue {doing}")
     with open_queue(queue) as opened:
         queues.require(opened.stores, into)
-        if dry_run or not yes:
-            count = sum(1 for _ in opened.queue.browse(mail_filter, limit))
-            if dry_run:
+        if options.dry_run or not options.yes:
+            count = sum(1 for _ in opened.queue.browse(mail_filter, options.limit))
+            if options.dry_run:
                 out.one({"queue": queue, **about, done: count, "dryRun": True})
                 return
             every = "all " if mail_filter.matches_all else ""
             until = f"until {due:%Y-%m-%d %H:%M} UTC" if due else f"to {into}"
-            confirm(f"{doing.capitalize()} {every}{count} mails of {queue} {until}?", yes)
+            confirm(f"{doing.capitalize()} {every}{count} mails of {queue} {until}?", yes=False)
         try:
             Moves(opened.stores, queue, system_clock).move(
-                opened.queue.matching(mail_filter, limit),
+                opened.queue.matching(mail_filter, options.limit),
                 into,
-                why=reason or "by hand",
+                why=options.reason or "by hand",
                 who=who(),
-                accept_duplicates=accept_duplicates,
+                accept_duplicates=options.accept_duplicates,
                 outcome=outcome,
                 due=due,
             )
         finally:
             about |= outcome.counts
             facts = {"filter": mail_filter.as_json(), "ids": outcome.shown_ids(_MOST_IDS)}
-            record(opened.settings, f"queue {doing}", queue, reason, **about, **facts)
+            record(opened.settings, f"queue {doing}", queue, options.reason, **about, **facts)
     out.one({"queue": queue, **about})
     if problem := outcome.problem("--accept-duplicates"):
         raise SomeFailed(f"queue {doing}: {problem}")

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mailslice.cli.output import plain
 from mailslice.codec.shown import shown
+from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import system_clock
+from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.errors import BadInput, Refused
-from mailslice.model.settings import load_settings
+from mailslice.model.settings import Settings, load_settings
+from mailslice.stores import Stores
 
 if TYPE_CHECKING:
     from mailslice.admin.mail_queue import MailQueue
-    from mailslice.model.configuration import ViewConfiguration
-    from mailslice.model.settings import Settings
-    from mailslice.stores import Stores
 
 T = TypeVar("T")
 
@@ -39,9 +39,7 @@ class OpenQueue:
 @contextmanager
 def open_stores() -> Iterator[Stores]:
     """The stores of the settings; closed at the end."""
-    from mailslice.stores import open_stores as connect
-
-    with connect(load_settings()) as stores:
+    with Stores(load_settings()) as stores:
         yield stores
 
 
@@ -73,12 +71,12 @@ def guard(stores: Stores, *, create: bool = False) -> ViewConfiguration:
 
 
 def who() -> str:
-    """Who acts, for decisions and ledger rows: user@host."""
+    """Who acts, for decisions and ledger rows: user@host, in UTF-8."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user id without a name
         user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    return f"{user}@{socket.gethostname()}".encode("utf-8", "replace").decode()
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -104,8 +102,6 @@ def record(
     settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object
 ) -> None:
     """Keep who did what and why as a JSON file in `decisions/` of the artifacts; else warn."""
-    from mailslice.maintenance.decision_files import write_decision
-
     write_decision(
         settings,
         system_clock(),

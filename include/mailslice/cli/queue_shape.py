@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.codec.addresses import NO_DOMAIN, domain_of
 from mailslice.duties.queue_size.age_histogram import COLUMNS, OTHERS, AgeHistogram
+from mailslice.model.batches import batches
+from mailslice.model.mail import QueueName, ViewRow
 from mailslice.model.throttling import Book, Limits, destination
-
-if TYPE_CHECKING:
-    from mailslice.model.mail import QueueName, ViewRow
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DelayState, Destinations
 
 TOTAL = "TOTAL"
 _LIMITED = ("perMinute", "connections", "connectionsInUse", "lineSeconds")
@@ -31,15 +30,15 @@ class Shaped:
     delayed: Counter[str] = field(default_factory=Counter)
     throttled: Counter[str] = field(default_factory=Counter)
 
-    def add(self, row: ViewRow, now: datetime, throttled: bool | None, limits: Limits) -> None:
-        """Count a mail. `throttled` None: not delayed; else it counts for its limited domains."""
+    def add(self, row: ViewRow, now: datetime, state: DelayState, limits: Limits) -> None:
+        """Count a mail. One that waits for a destination counts for its limited domains."""
         recipients = row.item.mail.recipients
         self.ages.add(recipients, row.enqueued_time, now)
-        if throttled is None:
+        if state.due is None:
             return
         domains = {domain_of(recipient) for recipient in recipients} or {NO_DOMAIN}
         self.delayed.update({TOTAL, *domains})
-        if throttled:
+        if state.throttled:
             self.throttled.update(
                 {TOTAL, *({domain for domain in domains if limits.of(domain)} or domains)}
             )
@@ -104,21 +103,15 @@ def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
 def _shaped(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, limits: Limits
 ) -> Shaped:
-    from mailslice.stores.cassandra.own import DelayedMails
-
-    shaped, stream = Shaped(), iter(rows)
-    table = DelayedMails.existing(stores.cassandra, stores.settings)
-    while chunk := list(islice(stream, _AT_ONCE)):
-        delayed = {} if table is None else table.states(queue, [row.enqueue_id for row in chunk])
+    shaped = Shaped()
+    for chunk in batches(rows, _AT_ONCE):
+        states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
         for row in chunk:
-            state = delayed.get(row.enqueue_id)
-            shaped.add(row, now, state.throttled if state and state.due else None, limits)
+            shaped.add(row, now, states.get(row.enqueue_id, DelayState()), limits)
     return shaped
 
 
 def _books(stores: Stores, queue: QueueName, domains: list[str]) -> dict[str, Book]:
-    from mailslice.stores.cassandra.own import Destinations
-
     table = Destinations.existing(stores.cassandra, stores.settings) if domains else None
     if table is None:
         return {}

@@ -8,6 +8,8 @@ from mailslice.cli.arguments import Limit, option, queue_option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_stores
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.registry import load
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 
@@ -15,19 +17,13 @@ app = group("Reports of duty runs.")
 
 Duty = Annotated[str | None, option("--duty DUTY", "Only runs of this duty.")]
 OfQueue = Annotated[QueueName | None, queue_option("Only runs on this queue.")]
-_COLUMNS = tuple(
-    """
-    run duty queue status started planned applied skipped failed who
-    """.split()
-)
+_COLUMNS = tuple("run duty queue status started planned applied skipped failed who".split())
 
 
 @command(app, "last")
 def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
     """The newest report."""
     _known(duty)
-    from mailslice.maintenance.ledger import Ledger
-
     with open_stores() as stores:
         row = Ledger(stores, stores.settings).last(duty, queue)
         if row is None:
@@ -42,8 +38,6 @@ def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
 def list_(out: Output, *, duty: Duty = None, queue: OfQueue = None, limit: Limit = 20) -> None:
     """The newest reports, newest first."""
     _known(duty)
-    from mailslice.maintenance.ledger import Ledger
-
     with open_stores() as stores:
         out.rows(
             Ledger(stores, stores.settings).list(duty, queue, limit or 20),
@@ -58,17 +52,12 @@ def show(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, as report list shows it.")],
 ) -> None:
     """One report."""
-    from mailslice.maintenance.ledger import Ledger
-
     with open_stores() as stores:
         out.one(Ledger(stores, stores.settings).show(run))
 
 
 def _known(duty: str | None) -> None:
-    """BadInput when there is no such duty; asked before the ledger loads Cassandra's driver."""
     if duty is not None:
-        from mailslice.maintenance.registry import load
-
         load(duty)
 
 

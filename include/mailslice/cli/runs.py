@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING
 
+from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, queue_folder
+from mailslice.maintenance.run_request import STEPS
 from mailslice.model.errors import BadInput, PlanRefused
-
-if TYPE_CHECKING:
-    from mailslice.model.settings import Settings
+from mailslice.model.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +24,6 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     Apply takes only the newest plan, once it passed its check: never an older one, such as a dry
     run's. A newer run whose files cannot be read ends apply with PlanRefused; other steps skip it.
     """
-    from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, queue_folder
-    from mailslice.maintenance.run_request import STEPS
-
     location = artifacts(settings)
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
 
@@ -43,9 +39,8 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     ]:
         folder = RunFolder(location, duty, queue, run)
         try:
-            if (
-                folder.read_json(FILES[step]) is not None
-            ):  # read first: of most runs it is all that is asked for
+            # Read first: of most runs it is all that is asked for.
+            if folder.read_json(FILES[step]) is not None:
                 if step == "apply":
                     break
                 continue

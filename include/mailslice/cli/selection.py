@@ -2,17 +2,15 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
-from typing import IO, TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated
 
 import typer
 
+from mailslice.admin.filters import MOST_IDS, MailFilter
 from mailslice.cli.arguments import OlderThan, option
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, parse_enqueue_id
-
-if TYPE_CHECKING:
-    from mailslice.admin.filters import MailFilter
 
 STDIN = "-"
 _LONGEST_LINE = 200
@@ -53,22 +51,10 @@ class MailOptions:
             getattr(self, one.name) is not None for one in fields(self) if one.name != "older_than"
         )
 
-    def parsed(self, stdin: Iterable[str] | None = None) -> "MailFilter":
-        """The filter; ids are read from stdin where one of them is `-`.
-
-        Raises BadInput naming the option.
-        """
-        from mailslice.admin.filters import MailFilter
-
-        return MailFilter.of_texts(
-            sender=self.sender,
-            recipient=self.recipient,
-            domain=self.domain,
-            name=self.name,
-            older_than=self.older_than,
-            ids=None if self.ids is None else _all_ids(self.ids, stdin),
-            prefix="--",
-        )
+    def parsed(self, stdin: Iterable[str] | None = None) -> MailFilter:
+        """The filter; `-` reads ids from stdin. Raises BadInput naming the option."""
+        ids = None if self.ids is None else _all_ids(self.ids, stdin)
+        return MailFilter.of_texts(**{**asdict(self), "ids": ids}, prefix="--")
 
 
 def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:
@@ -81,10 +67,8 @@ def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueI
             yield parse_enqueue_id(text, "--id")
 
 
-def _ids_in(lines: "Iterable[str] | IO[str]") -> Iterator[EnqueueId]:
+def _ids_in(lines: Iterable[str]) -> Iterator[EnqueueId]:
     """Ids one a line; empty lines are left out. Every line is read before anything is done."""
-    from mailslice.admin.filters import MOST_IDS
-
     for number, line in enumerate(lines, 1):
         if number > MOST_IDS:
             raise BadInput(f"--id -: more than {MOST_IDS} lines; at most {MOST_IDS} are allowed")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.shown import shown
-from mailslice.model.mail import BlobId, Mail, RecipientHeader, ViewRow
+from mailslice.model.batches import batches
+from mailslice.model.mail import BlobId, Mail, ViewRow
 
 if TYPE_CHECKING:
     from mailslice.admin.dead_letters import ClassifiedLetter
@@ -41,14 +42,6 @@ def from_to(mail: Mail) -> str:
     """Sender and the first recipients in one line, safe to show."""
     more = f" and {len(mail.recipients) - 3} more" if len(mail.recipients) > 3 else ""
     return shown(f"{mail.sender or NULL_SENDER} -> {', '.join(mail.recipients[:3])}{more}")
-
-
-def recipient_headers(headers: tuple[RecipientHeader, ...]) -> list[dict[str, str]]:
-    """Headers that only one recipient gets."""
-    return [
-        {"recipient": header.recipient, "name": header.name, "value": header.value}
-        for header in headers
-    ]
 
 
 def envelope(enqueue_id: EnqueueId, mail: Mail) -> dict[str, object]:
@@ -81,7 +74,7 @@ def view_row(
         "remoteAddr": mail.remote_addr,
         "remoteHost": mail.remote_host,
         "attributes": attributes(mail),
-        "perRecipientHeaders": recipient_headers(mail.per_recipient_headers),
+        "perRecipientHeaders": [asdict(header) for header in mail.per_recipient_headers],
     }
 
 
@@ -131,18 +124,14 @@ def with_next_delivery(
     """The rows as JSON objects, with what is known of their delays and attempts, a hundred at a
     time; creates no table. Attempts that run now are those that a living worker has recorded.
     """
-    from mailslice.stores.cassandra.own import DelayedMails
-
-    delayed, stream = DelayedMails.existing(stores.cassandra, stores.settings), iter(rows)
     running = {
         mail.enqueue_id: mail.attempt
         for record in stores.worker_records(queue)
-        if record.is_alive
-        for mail in record.in_flight
-        if mail.begun and not mail.returned
+        for mail in record.held
+        if mail.begun
     }
-    while chunk := list(islice(stream, _DUE_TIMES_AT_ONCE)):
-        states = {} if delayed is None else delayed.states(queue, [row.enqueue_id for row in chunk])
+    for chunk in batches(rows, _DUE_TIMES_AT_ONCE):
+        states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
         for row in chunk:
             yield view_row(row, states.get(row.enqueue_id), running.get(row.enqueue_id))
 

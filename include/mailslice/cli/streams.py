@@ -8,7 +8,8 @@ import os
 import select
 import sys
 import threading
-from typing import BinaryIO
+from contextlib import suppress
+from typing import Any, BinaryIO
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -50,6 +51,15 @@ class _Stoppable(io.RawIOBase):
         raise StoppedError
 
 
+class _Stderr(io.FileIO):
+    """What finds no room there, or no reader, is dropped: it changes no exit code."""
+
+    def write(self, data: Any, /) -> int:
+        with suppress(OSError):
+            return super().write(data)
+        return len(data)
+
+
 def open_streams() -> None:
     """A closed standard stream (`<&-`, a service manager) reads as empty and takes anything.
 
@@ -66,6 +76,10 @@ def open_streams() -> None:
             mode = "r" if number == 0 else "w"
             stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+    buffer = io.BufferedWriter(_Stderr(2, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(buffer, sys.stderr.encoding, line_buffering=True)
+    if os.environ.get("COLUMNS") == "0":  # a terminal whose width nobody knows: rich shows nothing
+        del os.environ["COLUMNS"]
 
 
 def forget_stdout() -> None:

@@ -1,7 +1,6 @@
 """`mailslice stuck`: mails whose worker hung, and what a person decides about them."""
 
 import sys
-from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, SomeFailed, TryAgain
 
 if TYPE_CHECKING:
-    from mailslice.admin.quarantine import Quarantine
     from mailslice.stores.cassandra.own import QuarantinedMail
 
 app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
@@ -47,18 +45,7 @@ def release(
 
     With --all, those that their worker completed after all are left: release them by name.
     """
-
-    def one(quarantine: "Quarantine", mail: "QuarantinedMail") -> dict[str, object]:
-        if every and mail.finished is not None:
-            when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
-            words = (
-                f"its worker completed it after all, seen at {when} (not for recipients in doubt "
-                "that its why names); release it by --name"
-            )
-            return {"newEnqueueId": None, "skipped": words}
-        return {"newEnqueueId": quarantine.release(mail)}
-
-    _run_on_mails(out, queue, "release", name=name, every=every, reason=reason, one=one)
+    _decide(out, queue, "release", name=name, every=every, reason=reason)
 
 
 @command(app, "discard")
@@ -75,28 +62,11 @@ def discard(
 
     At a terminal `--all` asks first; a script says what it wants.
     """
-    _one_of(name, every, "discard")
     asks = every and not yes and sys.stdin.isatty()
-
-    def one(quarantine: "Quarantine", mail: "QuarantinedMail") -> dict[str, object]:
-        return {"discarded": quarantine.discard(mail)}
-
-    def asked(mails: "list[QuarantinedMail]") -> None:
-        confirm(
-            f"Remove {len(mails)} quarantined mails of {queue} for good, "
-            f"{sum(mail.size for mail in mails)} bytes?",
-            not asks,
-        )
-
-    _run_on_mails(out, queue, "discard", name=name, every=every, reason=reason, one=one, ask=asked)
+    _decide(out, queue, "discard", name=name, every=every, reason=reason, asks=asks)
 
 
-def _one_of(name: str | None, every: bool, doing: str) -> None:
-    if (name is None) == (not every):
-        raise BadInput(f"stuck {doing}: give either --name NAME or --all")
-
-
-def _run_on_mails(
+def _decide(
     out: Output,
     queue: str,
     doing: str,
@@ -104,43 +74,52 @@ def _run_on_mails(
     name: str | None,
     every: bool,
     reason: str | None,
-    one: "Callable[[Quarantine, QuarantinedMail], dict[str, Any]]",
-    ask: "Callable[[list[QuarantinedMail]], None] | None" = None,
+    asks: bool = False,
 ) -> None:
     """One mail after the other; SomeFailed at the end. An unavailable store ends it at once."""
-    from mailslice.actions.stuck import record_decision
+    from mailslice.actions.perform import decide
     from mailslice.admin.quarantine import Quarantine
 
-    _one_of(name, every, doing)
+    if (name is None) == (not every):
+        raise BadInput(f"stuck {doing}: give either --name NAME or --all")
     with open_queue(queue) as opened:
+        stores, discards, words = opened.stores, doing == "discard", reason or "by hand"
         mails = _requested(opened, name, doing)
         if not mails:
             out.note(f"no mail of {queue} is in quarantine")
             return
-        if ask is not None:
-            ask(mails)
-        quarantine = Quarantine(opened.stores, opened.queue.name, system_clock)
+        size = sum(mail.size for mail in mails)
+        question = f"Remove {len(mails)} quarantined mails of {queue} for good, {size} bytes?"
+        confirm(question, not asks)
+        quarantine = Quarantine(stores, opened.queue.name, system_clock)
         done, failures = 0, []
         for mail in mails:
-            try:
-                outcome = one(quarantine, mail)
-            except TryAgain:
-                raise
-            except MailsliceError as error:
-                outcome = {"error": str(error)}
-                failures.append(str(error))
+            outcome: dict[str, Any]
+            if not discards and every and mail.finished is not None:
+                when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
+                why = f"its worker completed it after all, seen at {when} (not for recipients in "
+                why += "doubt that its why names); release it by --name"
+                outcome = {"newEnqueueId": None, "skipped": why}
             else:
-                if "skipped" not in outcome:
-                    done += 1
-                    record_decision(
-                        opened.stores,
+                try:
+                    decided = decide(
+                        stores,
                         opened.queue.name,
+                        quarantine,
                         mail,
-                        released_as=outcome.get("newEnqueueId"),
-                        why=reason or "by hand",
+                        system_clock,
+                        discards=discards,
+                        why=words,
                         who=who(),
-                        now=system_clock(),
                     )
+                except TryAgain:
+                    raise
+                except MailsliceError as error:
+                    outcome = {"error": str(error)}
+                    failures.append(str(error))
+                else:
+                    done += bool(decided)  # else somebody else was faster
+                    outcome = {"discarded" if discards else "newEnqueueId": decided}
             about = {"enqueueId": mail.enqueue_id, "name": mail.name}
             out.line(about | outcome, _sentence(mail, doing, outcome))
         if done:
@@ -151,29 +130,19 @@ def _run_on_mails(
         )
 
 
-def _has_own_tables(opened: OpenQueue) -> bool:
-    """A deployment without them has nothing to show: nothing is created to find that out."""
-    from mailslice.stores.cassandra.own import QuarantineTable
-
-    return QuarantineTable.existing(opened.stores.cassandra, opened.settings) is not None
-
-
 def _quarantined(opened: OpenQueue) -> "list[QuarantinedMail]":
-    """The rows of mails that are set aside, but for those that are released, by age."""
-    from mailslice.admin.quarantine import Quarantine
+    from mailslice.admin.quarantine import in_quarantine
 
-    if not _has_own_tables(opened):
-        return []
-    mails = Quarantine(opened.stores, opened.queue.name, system_clock).waiting()
-    return sorted(mails, key=lambda mail: (mail.since, mail.enqueue_id))
+    return in_quarantine(opened.stores, opened.queue.name, system_clock)
 
 
 def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
     """What the last run in shadow mode would do, as `_shown`."""
     from mailslice.duties.stuck_mails.mails import Action
     from mailslice.duties.stuck_mails.work import noted
+    from mailslice.stores.cassandra.own import QuarantineTable
 
-    if not _has_own_tables(opened):
+    if QuarantineTable.existing(opened.stores.cassandra, opened.settings) is None:
         return []
     return [
         {
@@ -225,7 +194,6 @@ def _shown(mail: "QuarantinedMail") -> dict[str, object]:
 
 
 def _sentence(mail: "QuarantinedMail", doing: str, outcome: dict[str, Any]) -> str:
-
     if "error" in outcome:
         word, why = "failed", outcome["error"]
     elif "skipped" in outcome:

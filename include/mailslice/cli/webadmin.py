@@ -1,13 +1,13 @@
 """`mailslice webadmin`: James' webadmin routes for mail queues, without Airflow."""
 
 import logging
-import secrets
 import socket
 from typing import Annotated
 
 from mailslice.cli.arguments import PORT, option
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadSetting
+from mailslice.model.host_port import host_port
 from mailslice.model.settings import load_settings
 
 
@@ -27,32 +27,17 @@ def webadmin(
     one task at a time.
     """
     import uvicorn
-    from fastapi import HTTPException, Request
 
     from mailslice.cockpit.facts import Facts
     from mailslice.cockpit.rights import Right
     from mailslice.maintenance.artifacts import artifacts
     from mailslice.webadmin import app, in_process, queues
+    from mailslice.webadmin.bearer import bearer
     from mailslice.webadmin.work import perform
 
     settings = load_settings()
     given = settings.webadmin.token
-    if given is None or not given.get_secret_value().strip():
-        raise BadSetting(
-            "MAILSLICE_WEBADMIN_TOKEN is unset: set it, or MAILSLICE_WEBADMIN_TOKEN_FILE, to what "
-            "clients send as `Authorization: Bearer TOKEN`"
-        )
-    token = given.get_secret_value().strip().encode()
-
-    def authorized(request: Request) -> None:
-        """Whether the token is ours, in a time that does not tell how much of it is right."""
-        scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-        right = secrets.compare_digest(sent.strip().encode("utf-8", "replace"), token)
-        if scheme.lower() != "bearer" or not right:
-            raise HTTPException(
-                401, "a bearer token is missing, or wrong", {"WWW-Authenticate": "Bearer"}
-            )
-
+    authorized = bearer(given.get_secret_value() if given else "")
     facts = Facts(lambda: settings)
     tasks = in_process.InProcessTasks(
         lambda request, watch: perform(request, settings, watch),
@@ -65,12 +50,15 @@ def webadmin(
         dict.fromkeys(Right, authorized),
         reason_required=lambda: settings.admin.reason_required,
     )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family is socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        listener = socket.create_server((host, port), reuse_port=False)
-    except OSError as error:
+        listener = socket.create_server((host, port), family=family, dualstack_ipv6=both)
+    except (OSError, TypeError) as error:  # TypeError: no name of a host
+        why = getattr(error, "strerror", None) or error
         raise BadSetting(
-            f"{host}:{port} cannot be opened: {error.strerror or error}; choose another with "
-            "--host and --port"
+            f"{host_port(host, port)} cannot be opened: {why}; choose another with --host and "
+            "--port"
         ) from error
     bound = listener.getsockname()[1]
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -82,7 +70,7 @@ def webadmin(
         date_header=True,
         timeout_graceful_shutdown=5,
     )
-    out.line({"host": host, "port": bound}, f"webadmin on http://{host}:{bound}")
+    out.line({"host": host, "port": bound}, f"webadmin on http://{host_port(host, bound)}")
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:

@@ -13,7 +13,6 @@ from mailslice.cli.arguments import (
     PORT,
     WINDOW,
     Queue,
-    Reason,
     count,
     duration,
     factor,
@@ -21,10 +20,11 @@ from mailslice.cli.arguments import (
     queue_option,
 )
 from mailslice.cli.command import command, group
-from mailslice.cli.draining import Draining, DrainOptions, DrainOutcome
+from mailslice.cli.draining import Draining, DrainOptions
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.codec.shown import ShownFormatter
+from mailslice.model.host_port import host_port
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import GiveUp, Settings, load_settings
@@ -33,42 +33,14 @@ app = group("Worker processes: drain by hand, consume with a handler, accept by 
 
 _PREFETCH, _PREFETCH_RELAY = 32, 16
 """32 at once are 1,000 mails/s where S3 is 20 ms away. A handler that waits long holds fewer."""
-Prefetch = Annotated[
-    int, option("--prefetch M", "Mails delivered ahead of their handling.", WINDOW)
-]
 
 
 @command(app, "drain")
-def drain(
-    out: Output,
-    queue: Queue,
-    *,
-    most: Annotated[
-        int | None,
-        option("--max N", "End after this many mails; without it, when the queue is idle.", count),
-    ] = None,
-    outcome: Annotated[
-        DrainOutcome, typer.Option("--outcome", help="What happens to each mail.")
-    ] = DrainOutcome.SUCCESS,
-    idle: Annotated[
-        timedelta,
-        option(
-            "--idle DURATION",
-            "End when the queue has given nothing for so long.",
-            duration,
-            show_default="2s",
-        ),
-    ] = timedelta(seconds=2),
-    prefetch: Prefetch = 64,
-    reason: Reason = None,
-) -> None:
+def drain(out: Output, queue: Queue, *, options: DrainOptions) -> None:
     """Take mails off a queue with one outcome: a line a mail, after mark and ack."""
     from mailslice.worker import open_worker
 
-    options = DrainOptions(
-        most, outcome, idle, prefetch, reason or "rejected by mailslice worker drain"
-    )
-    settings = load_settings()
+    settings, action = load_settings(), f"worker drain {options.outcome}"
 
     async def work() -> int:
         async with open_worker(settings, queue) as worker:
@@ -77,13 +49,13 @@ def drain(
                 await draining.run()
             finally:
                 done = draining.handled
-                if done and reason:
-                    record(settings, f"worker drain {outcome}", queue, reason, handled=done)
+                if done and options.reason:
+                    record(settings, action, queue, options.reason, handled=done)
             return done
 
     handled = run(work())
     if not out.as_json:
-        out.note(f"{handled} mails: {outcome}")
+        out.note(f"{handled} mails: {options.outcome}")
 
 
 @command(app, "run")
@@ -241,7 +213,7 @@ def smtp_in(
 
     def listening(address: str, bound_port: int) -> None:
         item = {"queue": queue, "host": address, "port": bound_port}
-        out.line(item, f"listening on {address}:{bound_port} for {queue}")
+        out.line(item, f"listening on {host_port(address, bound_port)} for {queue}")
 
     run_smtp_in(settings, queue, listening)
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from mailslice.cli.output import cell
+from rich.box import SIMPLE
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mailslice.admin.holds import active_holds
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.cli.output import Output, cell
+from mailslice.maintenance.health import HealthVerdict
+from mailslice.maintenance.overview import overview
 from mailslice.model.clock import system_clock
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import StoreUnavailable, TryAgain, UnknownQueue
+from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.processing_times import ProcessingTimes
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from mailslice.cli.output import Output
-    from mailslice.maintenance.health import HealthVerdict
-    from mailslice.model.mail import QueueName
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import WorkerRecord
-    from mailslice.stores.rabbitmq.traffic import Traffic
-    from mailslice.view.live_rows import LiveSummary
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
+from mailslice.view.live_rows import LiveSummary
 
 MOST_ROWS = 10_000
 """Rows, dead ones too, that one read of the view may cost, 0.1 s; beyond it `size` is null."""
@@ -62,16 +66,12 @@ class Top:
     def __init__(self, stores: Stores, queues: Sequence[QueueName]) -> None:
         self._stores = stores
         self._requested = queues
-        self._summaries: dict[QueueName, tuple[float, LiveSummary | None]] = {}
-        self._alarms: tuple[float, list[str]] = (0.0, [])
-        self._verdicts: tuple[float, dict[QueueName, HealthVerdict]] = (0.0, {})
+        self._known: dict[Hashable, tuple[float, Any]] = {}
         self.away: TryAgain | None = None
         """Cassandra did not answer at the last look: what it knows is null then."""
 
     def rows(self) -> list[dict[str, Any]]:
         """One object a queue, by name. Raises StoreUnavailable without RabbitMQ, UnknownQueue."""
-        from mailslice.stores.rabbitmq.traffic import traffic
-
         self.away = None
         moving = traffic(self._stores.management)
         known = self._stores.management.mail_queues()
@@ -80,22 +80,30 @@ class Top:
                 f"RabbitMQ has no mail queue {missing[0]!r}; known are: "
                 f"{', '.join(known) or 'none'}"
             )
-        alarms, verdicts = self._broker_alarms(), self._health(self._requested or known)
+        queues = tuple(self._requested or known)
+        alarms = self._now_and_then("alarms", self._stores.management.alarms)
+        # By the table that `queue list` uses.
+        verdicts = self._now_and_then(
+            ("health", queues),
+            lambda: {
+                one.queue: one.verdict for one in overview(self._stores, system_clock, queues)
+            },
+        )
         return [
             {**self._row(queue, moving, alarms), **_health_of(verdicts.get(queue))}
-            for queue in self._requested or known
+            for queue in queues
         ]
 
     def _row(
         self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]
     ) -> dict[str, Any]:
-        from mailslice.admin.holds import active_holds
-        from mailslice.stores.rabbitmq.traffic import delayed, parked
-
         names = RabbitNames(queue)
         work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
         depth, dead_depth = work.depth if work else None, dead.depth if dead else None
-        summary = self._asked(lambda: self._view_summary(queue))
+        view = MailQueue(self._stores, queue, system_clock)
+        summary: LiveSummary | None = self._asked(
+            lambda: self._now_and_then(("size", queue), lambda: view.live_summary(MOST_ROWS))
+        )
         records = self._asked(lambda: self._stores.worker_records(queue))
         active = self._asked(lambda: active_holds(self._stores, system_clock, queue))
         held = (active or {}).get(queue)
@@ -128,28 +136,14 @@ class Top:
             ],
         }
 
-    def _view_summary(self, queue: QueueName) -> LiveSummary | None:
-        """Now and then: rates and depths are what changes."""
-        from mailslice.admin.mail_queue import MailQueue
-
-        due, summary = self._summaries.get(queue, (0.0, None))
+    def _now_and_then(self, key: Hashable, ask: Callable[[], Any]) -> Any:
+        """The answer, asked for again after a while: what costs more than rates and depths."""
+        due, answer = self._known.get(key, (0.0, None))
         if time.monotonic() >= due:
-            summary = MailQueue(self._stores, queue, system_clock).live_summary(MOST_ROWS)
-            interval = _LARGE_VIEW_INTERVAL if summary is None else _INTERVAL
-            self._summaries[queue] = time.monotonic() + interval, summary
-        return summary
-
-    def _health(self, queues: Sequence[QueueName]) -> dict[QueueName, HealthVerdict]:
-        """By the table that `queue list` uses. Now and then, and for queues that are new."""
-        from mailslice.maintenance.overview import overview
-
-        due, verdicts = self._verdicts
-        if time.monotonic() >= due or not verdicts.keys() >= set(queues):
-            verdicts = {
-                one.queue: one.verdict for one in overview(self._stores, system_clock, queues)
-            }
-            self._verdicts = (time.monotonic() + _INTERVAL, verdicts)
-        return verdicts
+            answer = ask()
+            interval = _LARGE_VIEW_INTERVAL if answer is None else _INTERVAL
+            self._known[key] = time.monotonic() + interval, answer
+        return answer
 
     def _asked(self, question: Callable[[], T]) -> T | None:
         """Cassandra's answer, or None; once it is away it is not asked again in this round."""
@@ -159,13 +153,6 @@ class Top:
             except TryAgain as error:
                 self.away = error
         return None
-
-    def _broker_alarms(self) -> list[str]:
-        due, alarms = self._alarms
-        if time.monotonic() >= due:
-            alarms = self._stores.management.alarms()
-            self._alarms = (time.monotonic() + _INTERVAL, alarms)
-        return alarms
 
 
 def _health_of(verdict: HealthVerdict | None) -> dict[str, Any]:
@@ -245,8 +232,6 @@ def print_once(out: Output, top: Top) -> None:
 
 def watch(top: Top, interval: float) -> None:
     """A table that fills the terminal, anew every `interval` seconds, until Ctrl-C."""
-    from rich.live import Live
-
     rows: list[dict[str, Any]] = []
     with (
         suppress(KeyboardInterrupt),
@@ -264,11 +249,6 @@ def watch(top: Top, interval: float) -> None:
 
 def table(rows: Sequence[Mapping[str, Any]], trouble: str = "") -> RenderableType:
     """The rows for a terminal, and below them what is wrong."""
-    from rich.box import SIMPLE
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     shown = Table(box=SIMPLE, pad_edge=False)
     for title, key in _COLUMNS:
         if key == "queue":

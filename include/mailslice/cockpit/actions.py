@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mailslice.actions.preview import keep, preview, previewed
-from mailslice.actions.request import WITHOUT_PREVIEW, ActionRequest, MailAction
-from mailslice.actions.run import MAIL_ACTIONS, result_of
+from mailslice.actions.request import MAIL_ACTIONS, WITHOUT_PREVIEW, ActionRequest, MailAction
+from mailslice.actions.run import result_of
 from mailslice.admin import queues
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.artifacts import artifacts
@@ -117,7 +117,6 @@ class Actions:
 
 
 def _conf(request: ActionRequest) -> dict[str, Any]:
-    """The params of the DAG that say the request."""
     about = request.as_json()
     texts = about.pop("filter")
     return {**{name: value for name, value in about.items() if value is not None}, **texts}

@@ -6,7 +6,7 @@ Addresses are relative and one level deep, so that the pages work below any path
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,16 +15,15 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.middleware.base import RequestResponseEndpoint
 
-from mailslice.actions.run import MAIL_ACTIONS
+from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.cockpit import views
 from mailslice.cockpit.actions import Actions, Start
 from mailslice.cockpit.data_docs import data_docs
 from mailslice.cockpit.facts import FRESH, Facts
 from mailslice.cockpit.mails import MailsFilter, export, mails
 from mailslice.cockpit.rendering import Renderer
-from mailslice.cockpit.rights import Guards, Right, Rights, every_right
+from mailslice.cockpit.rights import Guards, Right, Rights, every_right, refusal
 from mailslice.cockpit.views import TABS
-from mailslice.cockpit.writes import refusal
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.maintenance.registry import load, names
 from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, TryAgain
@@ -71,26 +70,17 @@ POSTS = frozenset({"/preview", "/act"})
 """Routes that are asked by POST; the others by GET."""
 BUTTONS = frozenset({"/", "/queue", "/mail", "/maintenance", "/preview", "/result"})
 """Routes whose pages have buttons for some rights: they know all rights of who asks."""
+MOST_ROUNDS = 30
+"""Pages without a mail that a list asks for by itself, one behind the other: 20 s or so."""
 _MOST_COUNTED = 100_000
 """Rows that `count now` reads at most: a second or two."""
 Text = Annotated[str, Query(max_length=320)]
 Asked = Annotated[dict[str, Any], Body()]
 
 
-def wanted_mails(  # noqa: PLR0917 - the fields of the form
-    sender: Text = "",
-    recipient: Text = "",
-    domain: Text = "",
-    mail: Text = "",
-    older_than: Text = "",
-    state: Text = "",
-    due: Text = "",
-    verdict: Text = "",
-    slice: Text = "",  # noqa: A002 - the name in the address
-) -> MailsFilter:
-    """What the form above the mails says."""
-    texts = (sender, recipient, domain, mail, older_than, state, due, verdict, slice)
-    return MailsFilter(*(text or None for text in texts))
+def wanted_mails(asked: Annotated[MailsFilter, Query()]) -> MailsFilter:
+    """What the form above the mails says: FastAPI reads a model's fields where it stands alone."""
+    return asked
 
 
 Wanted = Annotated[MailsFilter, Depends(wanted_mails)]
@@ -181,10 +171,16 @@ class Pages:
         alerts = views.alerts(snapshot.queues, self._facts.now - timedelta(days=1))
         return self.render("overview.html", view="overview", snapshot=snapshot, alerts=alerts)
 
-    def queue(
-        self, request: Request, wanted: Wanted, name: Text, tab: Text = "mails", after: Text = ""
+    def queue(  # noqa: PLR0917 - the parameters of the address
+        self,
+        request: Request,
+        wanted: Wanted,
+        name: Text,
+        tab: Text = "mails",
+        after: Text = "",
+        rounds: Annotated[int, Query(ge=0)] = 0,
     ) -> HTMLResponse:
-        """One queue: its figures, and one of TABS."""
+        """One queue: its figures, and one of TABS. `rounds`: pages without a mail before this."""
         one = self._require(name)
         if tab not in TABS:
             raise HTTPException(404, f"tab {tab!r}; allowed: {', '.join(TABS)}")
@@ -202,11 +198,12 @@ class Pages:
             tabs=TABS,
             problem=self._facts.snapshot().problem,
             refresh=0 if tab in {"mails", "stuck"} else 10,
-            fields=asdict(wanted),
+            fields=wanted.model_dump(),
             verdicts=list(Verdict),
             about={"queue": one.queue, **about},
             whom=whom,
             others=self._others(one.queue),
+            next_round=rounds + 1 if rounds < MOST_ROUNDS else None,
             **of_tab,
         )
 
@@ -340,7 +337,6 @@ class Pages:
         return self.render("report.html", view="report", ours=duty is not None, runs=runs)
 
     def _others(self, queue: str) -> list[str]:
-        """The queues that mails of this one can go to."""
         return [one.queue for one in self._facts.snapshot().queues if one.queue != queue]
 
     def explain(self, request: Request, error: Exception) -> Response:

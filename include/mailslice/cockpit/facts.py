@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview, last_reported, overview
@@ -23,10 +23,7 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import StoreUnavailable, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, load_settings
-from mailslice.stores import has_cassandra
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores, has_cassandra, open_stores
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +80,13 @@ class Facts:
         load: Callable[[], Settings] = load_settings,
         clock: Clock = system_clock,
         look: Callable[[Stores, Clock], list[QueueOverview]] = overview,
-        open_stores: Callable[[Settings], Stores] | None = None,
+        open_stores: Callable[[Settings], Stores] = open_stores,
         patience: timedelta = PATIENCE,
     ) -> None:
         self._load = load
         self._clock = clock
         self._look = look
-        self._open = open_stores or _open
+        self._open = open_stores
         self._patience = patience
         self._opening = threading.Lock()
         self._opened: Stores | None = None
@@ -233,7 +230,6 @@ class Facts:
         return Snapshot(self._clock(), queues, "; ".join(said) or None, postal)
 
     def _reported(self, error: TryAgain) -> Snapshot:
-        """What the ledger says while RabbitMQ does not answer and nothing is known of it."""
         try:
             with self.stores() as stores:
                 queues = tuple(last_reported(stores, str(error)))
@@ -265,12 +261,6 @@ def _completed(one: QueueOverview, earlier: Iterable[QueueOverview]) -> QueueOve
         oldest=before.oldest,
         reports=one.reports or before.reports,
     )
-
-
-def _open(settings: Settings) -> Stores:
-    from mailslice.stores import open_stores
-
-    return open_stores(settings)
 
 
 def _trend(stores: Stores, queue: QueueName, since: datetime) -> Iterator[TrendPoint]:

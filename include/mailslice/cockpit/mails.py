@@ -8,29 +8,31 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from mailslice.actions.request import MailTexts
+from mailslice.admin.filters import MailFilter
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.cockpit.facts import Facts
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.codec.shown import tame
 from mailslice.codec.wildcards import Wildcard
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.overview import QueueOverview
+from mailslice.model.batches import batches
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from mailslice.admin.filters import MailFilter
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import DelayState
-    from mailslice.view.live_rows import Position
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DelayState
+from mailslice.view.live_rows import PageReading, Position, settled_before
 
 PAGE = 100
 """Mails of one page."""
@@ -47,33 +49,37 @@ ALL = "all"
 """In the place of a slice's start: slices that were counted empty are read, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class MailsFilter:
+Text = Annotated[str | None, Field(max_length=320), AfterValidator(lambda text: text or None)]
+
+
+class MailsFilter(BaseModel):
     """What the form of the mails' list says."""
 
-    sender: str | None = None
-    recipient: str | None = None
-    domain: str | None = None
-    mail: str | None = None
-    older_than: str | None = None
-    state: str | None = None
+    model_config = ConfigDict(frozen=True)
+
+    sender: Text = None
+    recipient: Text = None
+    domain: Text = None
+    mail: Text = None
+    older_than: Text = None
+    state: Text = None
     """As James names it; `*` and `?` are wildcards."""
-    due: str | None = None
+    due: Text = None
     """Delayed mails alone whose time comes within so long."""
-    verdict: str | None = None
+    verdict: Text = None
     """What the newest audit says of the mails that alone are shown."""
-    slice: str | None = None
+    slice: Text = None
     """Start of the slice whose mails alone are shown; `all`: no slice is left out."""
 
     @property
     def any(self) -> bool:
         """Whether anything is asked for."""
-        return replace(self, slice=None if self.slice == ALL else self.slice) != MailsFilter()
+        return self not in {MailsFilter(), MailsFilter(slice=ALL)}
 
     @property
     def of_actions(self) -> dict[str, Any] | None:
         """What is given, by the names that actions have; None where they do not know all of it."""
-        given = {name: text for name, text in asdict(self).items() if text}
+        given = {name: text for name, text in self if text}
         if given.get("slice") == ALL:
             del given["slice"]
         if given.keys() & {"state", "due", "verdict", "slice"}:
@@ -118,9 +124,6 @@ def mails(
     """The oldest that match, behind the mail or position `after`. Stops after a page, and where it
     would read too much or for too long.
     """
-    from mailslice.admin.mail_queue import MailQueue
-    from mailslice.view.live_rows import PageReading
-
     now, position = facts.now, _position(after) if after else None
     passing, of_slice = _Passing.of(facts, one.queue, wanted), wanted.slice_start
     reading, end = PageReading(), time.monotonic() + _SECONDS
@@ -163,15 +166,13 @@ class MailsFile:
 
 def export(facts: Facts, one: QueueOverview, wanted: MailsFilter) -> MailsFile:
     """The oldest that match. Every slice is read, for ten seconds at most."""
-    from mailslice.admin.mail_queue import MailQueue
-
     passing, end = _Passing.of(facts, one.queue, wanted), time.monotonic() + _EXPORT_SECONDS
     of_slice, first = wanted.slice_start, ""
     lines: list[dict[str, Any]] = []
     with facts.stores() as stores:
         rows = MailQueue(stores, one.queue, lambda: facts.now).browse()
         judged = passing.judge(stores, one.queue, rows)
-        while chunk := list(islice(judged, PAGE)):
+        for chunk in batches(judged, PAGE):
             chosen = (row for row, passes in chunk if passes)
             found = [row for row in chosen if of_slice in {None, row.partition.slice_start}]
             lines += mail_lines(stores, one.queue, found)
@@ -198,8 +199,6 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Passing:
-    """A filter with what must be known to judge by it."""
-
     now: datetime
     filter: MailFilter
     state: Wildcard | None
@@ -230,10 +229,11 @@ class _Passing:
         if self.before is None:
             yield from ((row, self._passes(row)) for row in rows)
             return
-        while chunk := list(islice(rows, PAGE)):
-            states = _delay_states(stores, queue, [row for row in chunk if self._passes(row)])
+        for chunk in batches(rows, PAGE):
+            ids = [row.enqueue_id for row in chunk if self._passes(row)]
+            states = stores.delay_states(queue, ids)
             for row in chunk:
-                due = states[row.enqueue_id].due if row.enqueue_id in states else None
+                due = states.get(row.enqueue_id, DelayState()).due
                 yield row, due is not None and due <= self.before
 
     def _passes(self, row: ViewRow) -> bool:
@@ -276,8 +276,6 @@ def _without_mails(
     """The time of the newest measurement, and whether the slice of a start had no live mail then,
     and no row can have come since.
     """
-    from mailslice.view.live_rows import settled_before
-
     report = one.reports.get("queue_size", {})
     if (at := moment_of(report.get("measuredAt"))) is None:
         return None, lambda _: False
@@ -311,9 +309,7 @@ def _position(text: str) -> Position | EnqueueId:
 
 def mail_lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> list[dict[str, Any]]:
     """Envelopes, attempts that failed, and when delayed mails are due. Creates no table."""
-    from mailslice.stores.cassandra.own import DelayState
-
-    states, never = _delay_states(stores, queue, rows), DelayState(None, 0, "")
+    states = stores.delay_states(queue, [row.enqueue_id for row in rows])
     return [
         {
             "id": row.enqueue_id,
@@ -327,17 +323,8 @@ def mail_lines(stores: Stores, queue: QueueName, rows: Sequence[ViewRow]) -> lis
             "answer": state.answer,
         }
         for row in rows
-        for state in (states.get(row.enqueue_id, never),)
+        for state in (states.get(row.enqueue_id, DelayState()),)
     ]
-
-
-def _delay_states(
-    stores: Stores, queue: QueueName, rows: Sequence[ViewRow]
-) -> Mapping[EnqueueId, DelayState]:
-    from mailslice.stores.cassandra.own import DelayedMails
-
-    table = DelayedMails.existing(stores.cassandra, stores.settings)
-    return table.states(queue, [row.enqueue_id for row in rows]) if table and rows else {}
 
 
 def moment_of(text: str | None) -> datetime | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from mailslice.codec.shown import tame
-from mailslice.maintenance.health import Health
+from mailslice.maintenance.health import Health, span
 
 _HEAT = 9
 _HEALTH_CLASSES = {
@@ -46,7 +46,7 @@ class Renderer:
         )
         self._environment.filters |= {
             "tame": tame,
-            "ago": ago,
+            "ago": lambda at, now: span(now - at),
             "span": span,
             "moment": moment,
             "time": datetime.fromisoformat,
@@ -65,20 +65,6 @@ class Renderer:
         """The page."""
         values = {"now": self._now(), "view": "", **values}
         return HTMLResponse(self._environment.get_template(template).render(values))
-
-
-def span(age: timedelta) -> str:
-    """About how long, in the largest unit that fits twice."""
-    seconds = max(0.0, age.total_seconds())
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def ago(at: datetime, now: datetime) -> str:
-    """How long ago."""
-    return span(now - at)
 
 
 def moment(at: datetime) -> str:

@@ -1,10 +1,19 @@
-"""Who may see what: one right a route, checked by what serves the page (Airflow's auth manager)."""
+"""Who may see what: one right a route, checked by what serves the page (Airflow's auth manager).
+
+And which writes are let through: a browser sends its cookie with requests of any site.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
+
+from fastapi import Request
+
+MOST_BODY = 1024 * 1024
+FOREIGN = "writes need an Origin of this site and the content type application/json"
+TOO_LARGE = f"a request has at most {MOST_BODY} bytes, and says how many"
 
 
 class Right(StrEnum):
@@ -29,3 +38,34 @@ Rights = Callable[..., frozenset[Right]]
 def every_right() -> frozenset[Right]:
     """Of a page whose visitors may do all."""
     return frozenset(Right)
+
+
+def refusal(request: Request, *, bounded: bool = False) -> tuple[int, str] | None:
+    """Status and reason where a write is not this site's own, in JSON; None where it is, where it
+    has a bearer token, which no browser sends by itself, or where nothing is written.
+
+    `bounded`: the routes bound the bodies that come with a token themselves.
+    """
+    if request.method in {"GET", "HEAD"}:
+        return None
+    token = has_bearer(request)
+    if token and bounded:
+        return None
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MOST_BODY or "transfer-encoding" in request.headers:
+        return 413, TOO_LARGE
+    if token:
+        return None
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    return None if _same_site(request) and kind == "application/json" else (403, FOREIGN)
+
+
+def has_bearer(request: Request) -> bool:
+    """Whether the request has a bearer token, which counts before any cookie."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and bool(token.strip())
+
+
+def _same_site(request: Request) -> bool:
+    origin = request.headers.get("origin", "")
+    return origin.partition("://")[2] == request.headers.get("host", "")

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mailslice.admin.mail_queue import MailQueue
+from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
-from mailslice.cockpit.fields import fields
-from mailslice.cockpit.mails import mail_lines, moment_of
+from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
-from mailslice.maintenance.artifacts import artifacts, iso, plain
+from mailslice.maintenance.artifacts import plain
+from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.health import Health
+from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
 from mailslice.maintenance.overview import QueueOverview, newest_reports
 from mailslice.maintenance.overview import as_json as overview_json
+from mailslice.maintenance.params import form_shapes
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import ContentMissing, TryAgain
 from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.slices import slice_start
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DelayState
 
 TABS = {
     "mails": "Mails",
@@ -36,36 +39,35 @@ TABS = {
     "history": "History",
 }
 PRESENT, LOST = "present", "content lost"
+READ_ONLY = {"queue_size", "queue_audit"}
+"""Duties whose plan changes nothing: nobody is asked before they go on."""
 NEWEST = 20
 """Runs of one list."""
 COUNTS = ("live", "dead", "survivors")
 """The rows of a slice that are drawn."""
+_OF_REPORT = (
+    *("run", "dagRun", "duty", "queue", "status", "message", "applied", "bytes", "who", "reason"),
+)
 
 
 def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
     """One live mail with `why` it waits, and `content`: present, lost, or why nobody knows; None
     where it is not live.
     """
-    from mailslice.admin.mail_queue import MailQueue
-
     queue = one.queue
     with facts.stores() as stores:
         rows = MailQueue(stores, queue, lambda: facts.now).find(enqueue_id=parse_enqueue_id(id_))
         if not rows:
             return None
-        item, (line,) = rows[0].item, mail_lines(stores, queue, rows)
-        blobs = (item.header_blob_id, item.body_blob_id)
-        attributes = item.mail.attributes.items()
+        row, states = rows[0], stores.delay_states(queue, [rows[0].enqueue_id])
+        state = states.get(row.enqueue_id, DelayState())
+        attributes = row.item.mail.attributes.items()
         return {
-            **line,
-            "why": why_it_waits(_waiting(stores, one, rows[0], line, facts.now)),
-            "content": _content(stores, blobs),
-            "blobs": blobs,
-            "slice": rows[0].partition.slice_start,
-            "bucket": rows[0].partition.bucket,
-            "error": item.mail.error_message,
-            "remoteHost": item.mail.remote_host,
-            "remoteAddr": item.mail.remote_addr,
+            "row": row,
+            "envelope": row.item.mail,
+            "due": state.due,
+            "why": why_it_waits(_waiting(stores, one, row, state, facts.now)),
+            "content": _content(stores, (row.item.header_blob_id, row.item.body_blob_id)),
             "attributes": {name: value.decode("utf-8", "replace") for name, value in attributes},
         }
 
@@ -78,13 +80,17 @@ def _content(stores: Stores, blobs: Iterable[BlobId]) -> str:
 
 
 def _waiting(
-    stores: Stores, one: QueueOverview, row: ViewRow, line: Mapping[str, Any], now: datetime
+    stores: Stores, one: QueueOverview, row: ViewRow, state: DelayState, now: datetime
 ) -> WaitingMail:
     holder = next(
         (
-            HoldingWorker(record.worker, record.age(mail), mail.stage, mail.attempt, record.silence)
-            if not record.is_alive
-            else HoldingWorker(record.worker, record.age(mail), mail.stage, mail.attempt)
+            HoldingWorker(
+                record.worker,
+                record.age(mail),
+                mail.stage,
+                mail.attempt,
+                None if record.is_alive else record.silence,
+            )
             for record in stores.worker_records(one.queue)
             for mail in record.in_flight
             if mail.enqueue_id == row.enqueue_id and not mail.returned
@@ -93,9 +99,9 @@ def _waiting(
     )
     return WaitingMail(
         now=now,
-        due=line["due"],
-        attempts=line["attempts"],
-        answer=line["answer"],
+        due=state.due,
+        attempts=state.failures,
+        answer=state.answer,
         holder=holder,
         consumers=one.consumers,
         dead_letters=one.dead_letters,
@@ -107,8 +113,6 @@ def trace(facts: Facts, queue: QueueName, id_: str) -> list[dict[str, object]]:
     """What stores and logs keep of a mail, the oldest first. RabbitMQ is not asked: it has to give
     messages out to show them.
     """
-    from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
-
     wanted = Wanted(ids={parse_enqueue_id(id_)})
     with facts.stores() as stores:
         entries = Trace(stores, wanted, [queue], without={RABBITMQ}).run(
@@ -128,8 +132,6 @@ def _moment(time: object) -> datetime | None:
 
 def content(facts: Facts, queue: QueueName, id_: str) -> Iterator[bytes] | None:
     """The bytes of a live mail in pieces; None where it is not live. Raises ContentMissing."""
-    from mailslice.admin.mail_queue import MailQueue
-
     with facts.stores() as stores:
         mail_queue = MailQueue(stores, queue, lambda: facts.now)
         rows = mail_queue.find(enqueue_id=parse_enqueue_id(id_))
@@ -210,47 +212,18 @@ def _cleaned(
 
 
 def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
-    """Workers of the last day, those with the most mails first, and what they hold."""
-    found = []
-    for record in stores.worker_records(queue):
-        held = [
-            {
-                "id": mail.enqueue_id,
-                "name": mail.name,
-                "stage": mail.stage or "waits for a handler",
-                "held": record.age(mail),
-                "attempt": mail.attempt,
-            }
-            for mail in sorted(record.in_flight, key=record.age, reverse=True)
-        ]
-        found.append(
-            {
-                "worker": record.worker,
-                "host": record.host,
-                "pid": record.pid,
-                "alive": record.is_alive,
-                "silence": record.silence,
-                "mails": held,
-                "longest": held[0]["held"] if held else None,
-                "completed": record.completed,
-                "settled": record.settled,
-            }
-        )
-    return {"workers": sorted(found, key=lambda one: (-len(one["mails"]), one["worker"]))}
+    """Records of the last day with the mails of each, the oldest first; the fullest comes first."""
+    found = [
+        (record, sorted(record.in_flight, key=record.age, reverse=True))
+        for record in stores.worker_records(queue)
+    ]
+    return {"workers": sorted(found, key=lambda one: (-len(one[1]), one[0].worker))}
 
 
 def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
     """Mails in quarantine, and `letters`, the newest report of dead_letters. Creates no table."""
-    from mailslice.admin.quarantine import Quarantine
-    from mailslice.model.clock import system_clock
-    from mailslice.stores.cassandra.own import QuarantineTable
-
     letters = newest_reports(stores, queue, ["dead_letters"]).get("dead_letters")
-    if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
-        return {"letters": letters}
-    waiting = Quarantine(stores, queue, system_clock).waiting()
-    in_order = sorted(waiting, key=lambda mail: (mail.since, mail.enqueue_id))
-    return {"stuck": in_order, "letters": letters}
+    return {"stuck": in_quarantine(stores, queue, system_clock), "letters": letters}
 
 
 def history(stores: Stores, queue: QueueName) -> dict[str, Any]:
@@ -280,12 +253,7 @@ def run_line(report: Mapping[str, Any]) -> dict[str, Any]:
     """A report as lists of runs show it. `lasted` is a timedelta, `docs` a path below docs/."""
     started, finished = moment_of(report.get("started")), moment_of(report.get("finished"))
     return {
-        **{
-            name: report.get(name)
-            for name in ("run", "dagRun", "duty", "queue", "status", "message", "applied", "bytes")
-        },
-        "who": report.get("who"),
-        "reason": report.get("reason"),
+        **{name: report.get(name) for name in _OF_REPORT},
         "started": started,
         "lasted": finished - started if started and finished else None,
         "docs": docs_path(report.get("dataDocs")),
@@ -321,8 +289,14 @@ def spark(points: Sequence[TrendPoint]) -> dict[str, Any]:
 
 
 def form(entry: DutyEntry) -> dict[str, Any]:
-    """The params of a duty, as the form asks for them."""
-    return {"duty": entry.name, "summary": entry.summary, "fields": fields(entry)}
+    """What the form of a duty asks. A run by hand begins as a dry run."""
+    fields = form_shapes(
+        entry.params,
+        queues=entry.needs_queue,
+        approve=entry.name not in READ_ONLY,
+        queues_text="names, separated by commas; none: every queue",
+    )
+    return {"duty": entry.name, "summary": entry.summary, "fields": fields}
 
 
 def duties(
@@ -348,8 +322,6 @@ def duties(
 
 def count(facts: Facts, queue: QueueName, most: int) -> int | None:
     """The exact size; None where more than `most` rows would have to be read."""
-    from mailslice.admin.mail_queue import MailQueue
-
     with facts.stores() as stores:
         glance = MailQueue(stores, queue, lambda: facts.now).live_summary(most)
     return None if glance is None else glance.size
@@ -365,7 +337,5 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
 
 def record_content_access(facts: Facts, who: str, queue: QueueName, id_: str) -> None:
     """Keep who looked at the content of which mail, before it is shown."""
-    now = facts.now
-    about = {"time": iso(now), "who": who, "action": "mail content", "queue": queue, "mail": id_}
-    name = f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
-    artifacts(facts.settings).write(name, json.dumps(about).encode() + b"\n")
+    about = {"who": who, "action": "mail content", "queue": queue, "mail": id_}
+    save_decision(facts.settings, facts.now, about)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from mailslice.codec.blob_ids import SPELLINGS
 from mailslice.engine.errors import translated
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
 from mailslice.engine.worker_stores import one_task
@@ -36,10 +37,7 @@ class RowBatch:
 
 
 class Dataset:
-    """The rows that were read. Release it.
-
-    `rows`: a Spark frame, or in process a list of dicts. `summaries`: JSON objects, in no order.
-    """
+    """Rows (a Spark frame, or a list of dicts) and summaries, in no order. Release it."""
 
     def __init__(
         self, rows: Any, summaries: Sequence[Summary], release: Callable[[], object] = lambda: None
@@ -90,13 +88,11 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
     )
 
 
-def give(
-    spark: Session, rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]
-) -> list[Summary]:
+def give(rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]) -> list[Summary]:
     """Give the rows of a frame to `work`, one task a partition of the frame; the summaries."""
     import pyarrow as pa
 
-    if isinstance(spark, InProcess):
+    if isinstance(rows, list):
         return list(work(iter([pa.Table.from_pylist(rows)] if rows else [])))
 
     def summary_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -140,34 +136,28 @@ DOUBTFUL = "doubtful"
 """1 where a reference is alike without being equal."""
 
 
-class KeyNormalizer:
-    """Texts are alike when they are equal after a translation.
-
-    Each of `characters` becomes the one of `changed` at its index; without one it is dropped.
-    """
-
-    def __init__(self, characters: str, changed: str) -> None:
-        self._characters, self._changed = characters, changed
-        self._table = str.maketrans(characters[: len(changed)], changed, characters[len(changed) :])
-
-    def text(self, value: str) -> str:
-        return value.translate(self._table)
-
-    def column(self, column: Column) -> Column:
-        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-        return F.translate(column, self._characters, self._changed)
+_CHARACTERS, _CHANGED = SPELLINGS
+_TABLE = str.maketrans(_CHARACTERS[: len(_CHANGED)], _CHANGED, _CHARACTERS[len(_CHANGED) :])
 
 
-def unreferenced(
-    spark: Session, keys: Dataset, references: Sequence[Dataset], normalizer: KeyNormalizer
-) -> Any:
+def normalized(blob_id: str) -> str:
+    """What all spellings of one blob id become: those are alike."""
+    return blob_id.translate(_TABLE)
+
+
+def _normalized(column: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    return F.translate(F.col(column), _CHARACTERS, _CHANGED)
+
+
+def unreferenced(keys: Dataset, references: Sequence[Dataset]) -> Any:
     """The rows of `keys` that no reference is equal to, with the column `doubtful`."""
-    if isinstance(spark, InProcess):
+    if isinstance(keys.rows, list):
         known = {row[REFERENCE] for frame in references for row in frame.rows}
-        known_normalized = {normalizer.text(reference) for reference in known}
+        known_normalized = set(map(normalized, known))
         return [
-            {**row, DOUBTFUL: int(normalizer.text(row[KEY]) in known_normalized)}
+            {**row, DOUBTFUL: int(normalized(row[KEY]) in known_normalized)}
             for row in keys.rows
             if row[KEY] not in known
         ]
@@ -177,12 +167,10 @@ def unreferenced(
     # lies between them counts as doubtful, and stays as well.
     known = (
         _references(references)
-        .groupBy(normalizer.column(F.col(REFERENCE)).alias("normalized"))
+        .groupBy(_normalized(REFERENCE).alias("normalized"))
         .agg(F.min(REFERENCE).alias("low"), F.max(REFERENCE).alias("high"))
     )
-    joined = keys.rows.withColumn("normalized", normalizer.column(F.col(KEY))).join(
-        known, "normalized", "left"
-    )
+    joined = keys.rows.withColumn("normalized", _normalized(KEY)).join(known, "normalized", "left")
     equal = F.coalesce((F.col(KEY) == F.col("low")) | (F.col(KEY) == F.col("high")), F.lit(False))
     return (
         joined.filter(~equal)
@@ -191,45 +179,34 @@ def unreferenced(
     )
 
 
-def referenced(
-    spark: Session, keys: Dataset, references: Sequence[Dataset], normalizer: KeyNormalizer
-) -> Any:
-    """The rows of `keys` that a reference equals or is normalizer, before a delete or a restore."""
-    if isinstance(spark, InProcess):
-        known_normalized = {
-            normalizer.text(row[REFERENCE]) for frame in references for row in frame.rows
-        }
-        return [row for row in keys.rows if normalizer.text(row[KEY]) in known_normalized]
-    from pyspark.sql import functions as F  # noqa: N812
-
-    known = _references(references).select(normalizer.column(F.col(REFERENCE)).alias("normalized"))
-    return (
-        keys.rows.withColumn("normalized", normalizer.column(F.col(KEY)))
-        .join(known, "normalized", "left_semi")
-        .drop("normalized")
-    )
+def referenced(keys: Dataset, references: Sequence[Dataset]) -> Any:
+    """The rows of `keys` that a reference equals or is alike, before a delete or a restore."""
+    if isinstance(keys.rows, list):
+        known = {normalized(row[REFERENCE]) for frame in references for row in frame.rows}
+        return [row for row in keys.rows if normalized(row[KEY]) in known]
+    spellings = _references(references).select(_normalized(REFERENCE).alias("normalized"))
+    rows = keys.rows.withColumn("normalized", _normalized(KEY))
+    return rows.join(spellings, "normalized", "left_semi").drop("normalized")
 
 
-def collected(spark: Session, rows: Any) -> list[dict[str, Any]]:
+def collected(rows: Any) -> list[dict[str, Any]]:
     """The rows, here: for those that are few."""
-    if isinstance(spark, InProcess):
-        return list(rows)
+    if isinstance(rows, list):
+        return rows
     with translated():
         return [row.asDict() for row in rows.collect()]
 
 
-def missing_from(spark: Session, rows: Any, keys: Dataset) -> Any:
-    if isinstance(spark, InProcess):
+def missing_from(rows: Any, keys: Dataset) -> Any:
+    if isinstance(rows, list):
         known = {row[KEY] for row in keys.rows}
         return [row for row in rows if row[KEY] not in known]
     return rows.join(keys.rows.select(KEY), KEY, "left_anti")
 
 
-def with_known(
-    spark: Session, rows: Any, known: Dataset, on: Sequence[str], more: Sequence[str]
-) -> Any:
+def with_known(rows: Any, known: Dataset, on: Sequence[str], more: Sequence[str]) -> Any:
     """The rows with the columns `more` of `known`, joined on `on`; null without a match."""
-    if isinstance(spark, InProcess):
+    if isinstance(rows, list):
         rows_by_columns = {tuple(row[name] for name in on): row for row in known.rows}
         pairs = ((row, rows_by_columns.get(tuple(row[name] for name in on), {})) for row in rows)
         return [{**row, **{name: match.get(name) for name in more}} for row, match in pairs]

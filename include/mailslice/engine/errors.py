@@ -13,10 +13,6 @@ from mailslice.model import errors
 
 _MAILSLICE_ERROR = re.compile(r"^(?:.*\s)?mailslice\.model\.errors\.(\w+): (.+)$", re.MULTILINE)
 _S3_AWAY = re.compile(r"[^\n]*\bAWS Error [^\n]*")
-_FILE_ERRORS = "FileNotFound|IsADirectory|NotADirectory|Permission|OS|Key|Index|UnicodeDecode"
-_UNREADABLE = re.compile(
-    rf"^(?:pyarrow\.lib\.)?(Arrow\w+|(?:{_FILE_ERRORS})Error): (.+)$", re.MULTILINE
-)
 
 
 @contextmanager
@@ -43,11 +39,3 @@ def meaning(text: str) -> errors.MailsliceError | None:
             return kind(message.strip())
     away = _S3_AWAY.search(text)
     return errors.StoreUnavailable(f"artifacts: {away[0].strip()[:400]}") if away else None
-
-
-def unreadable(error: BaseException) -> str | None:
-    """What a worker could not read of a file, when that is what ended the job; S3 answered."""
-    if _S3_AWAY.search(str(error)):
-        return None
-    matches = _UNREADABLE.findall(f"{type(error).__name__}: {error}")
-    return f"{matches[-1][0]}: {matches[-1][1].strip()[:200]}" if matches else None

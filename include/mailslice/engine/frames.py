@@ -26,10 +26,7 @@ V = TypeVar("V")
 Work: TypeAlias = Callable[[Iterator[Sequence[K]]], Iterator[R]]
 """What a task does: batches of keys in, results out. Results pickle."""
 _TASKS_A_SLOT = 3
-"""More tasks than slots even out slices of unequal size.
-
-Each task costs 0.1 s of CPU (reference/spark-cassandra.md).
-"""
+"""More tasks even out unequal slices; each costs 0.1 s of CPU (reference/spark-cassandra.md)."""
 _FEW = 8
 _RESULTS_A_BATCH = 64
 
@@ -69,10 +66,7 @@ Session: TypeAlias = "SparkSession | InProcess | Small"
 
 
 def slots_of(spark: Session) -> int:
-    """Tasks that run at once: those of the executors that came, or that were asked for.
-
-    A standalone master gives executors after the session has begun.
-    """
+    """Tasks that run at once, by executors that came, or that were asked for and may come late."""
     if isinstance(spark, InProcess):
         return 1
     context = spark.sparkContext
@@ -85,12 +79,8 @@ def slots_of(spark: Session) -> int:
     return max(int(context.defaultParallelism), executors * cores, most)
 
 
-def _one(_: object) -> int:
-    return 1
-
-
 def run_on_keys(
-    spark: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = _one
+    spark: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = lambda _: 1
 ) -> list[R]:
     """The results of all keys, which workers get in batches of a few hundred, in no order.
 
@@ -143,24 +133,21 @@ def frame_of_keys(
     work: Work[K, pa.RecordBatch],
     schema: str | StructType,
 ) -> DataFrame:
-    """As `run_on_keys`, for rows that Spark goes on with: a frame.
-
-    Nothing is run yet; `keys` are not empty.
-    """
+    """As `run_on_keys`, a frame that Spark goes on with; not run yet. `keys` are not empty."""
     slots = max(2, slots_of(spark))
-    tasks = min(len(keys), max(slots, min(slots * _TASKS_A_SLOT, len(keys) // _FEW)))
-    dealt = [
-        keys[partition] for task in range(tasks) for partition in range(task, len(keys), tasks)
-    ]
-    edges = [0]
-    for task in range(tasks):
-        edges.append(edges[-1] + len(range(task, len(keys), tasks)))
+    tasks = tasks_of(len(keys), slots)
+    dealt = [keys[task::tasks] for task in range(tasks)]
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_task():
-            yield from work(_dealt(batches, dealt, edges))
+            yield from work(_dealt(batches, dealt))
 
     return spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
+
+
+def tasks_of(keys: int, slots: int) -> int:
+    """As many for each slot: while the last of three tasks runs, one of two slots is idle."""
+    return min(keys, slots * max(1, min(_TASKS_A_SLOT, keys // (slots * _FEW))))
 
 
 @contextmanager
@@ -177,10 +164,9 @@ def shared(spark: Session, value: V) -> Iterator[Callable[[], V]]:
 
 
 def _dealt(
-    batches: Iterator[pa.RecordBatch], keys: Sequence[K], edges: Sequence[int]
+    batches: Iterator[pa.RecordBatch], keys_by_task: Sequence[Sequence[K]]
 ) -> Iterator[Sequence[K]]:
     """The keys of the tasks in these batches, a few hundred at a time."""
     for batch in batches:
-        for task in batch.column(0).to_pylist():
-            for first in range(edges[task], edges[task + 1], 256):
-                yield keys[first : min(first + 256, edges[task + 1])]
+        for keys in (keys_by_task[task] for task in batch.column(0).to_pylist()):
+            yield from (keys[first : first + 256] for first in range(0, len(keys), 256))

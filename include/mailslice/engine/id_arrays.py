@@ -6,7 +6,7 @@ Converts from and to the text of plan files and the packed form of requests.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.ids import WIDTH
@@ -47,13 +47,28 @@ def pack(ids: Ids) -> bytes:
 
 
 def low_halves(ids: Ids) -> npt.NDArray[np.uint64]:
-    """The last 64 bits of each, of which 62 are random.
-
-    A collision only keeps a mark that could go.
-    """
+    """The last 64 bits, 62 of them random: a collision only keeps a mark that could go."""
     import numpy as np
 
     return np.ascontiguousarray(ids[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
+
+
+def whole(ids: Ids) -> npt.NDArray[np.bytes_]:
+    """Each id as one value, which sorts and compares by its bytes."""
+    import numpy as np
+
+    return np.ascontiguousarray(ids).view("S16")[:, 0]
+
+
+def among(values: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which of these values are among `known`, which are sorted."""
+    import numpy as np
+
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    same: npt.NDArray[np.bool_] = known[at] == values
+    return same
 
 
 def texts(ids: Ids) -> pa.StringArray:

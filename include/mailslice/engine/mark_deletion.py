@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from mailslice.engine.errors import meaning
 from mailslice.engine.frames import Session, run_on_keys, shared
-from mailslice.engine.id_arrays import low_halves, of_packed, of_texts, pack
+from mailslice.engine.id_arrays import among, low_halves, of_packed, of_texts, pack
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
 from mailslice.engine.row_files import PlanFiles, PlanPart, PlanReader
 from mailslice.engine.worker_stores import stores_of
@@ -39,10 +39,7 @@ _COLUMN = "enqueue_id"
 
 @dataclass(frozen=True, slots=True)
 class Dropping(PlanFiles):
-    """Whose marks, and where their ids are.
-
-    `turn(n)` blocks until n more may be dropped; each task has a copy of its own.
-    """
+    """Whose marks, and where ids are. `turn(n)` blocks until n more may go: a copy each task."""
 
     turn: Callable[[int], None] | None = None
 
@@ -82,7 +79,7 @@ def list_marks(
             for batch in batches:
                 for page in deleted.packed_ids_of(spec.queue, batch):
                     ids = of_packed(page)
-                    writer.add(ids[~_among(low_halves(ids), row_halves())])
+                    writer.add(ids[~among(low_halves(ids), row_halves())])
             yield from writer.close()
 
         return run_on_keys(spark, ranges, read)
@@ -122,7 +119,7 @@ def _drop(  # noqa: PLR0917 - keys, and what becomes of them
         def drop(batches: Iterator[Sequence[object]]) -> Iterator[Dropped]:
             deleted = stores_of(spec.settings).tables.deleted
             for ids in read(batches):
-                with_row, stopped = (_among(low_halves(ids), halves) for halves in known())
+                with_row, stopped = (among(low_halves(ids), halves) for halves in known())
                 free = ids[~with_row & ~stopped]
                 for at in range(0, len(free), _AT_ONCE):
                     batch = free[at : at + _AT_ONCE]
@@ -139,15 +136,6 @@ def halves_of(pages: Sequence[bytes]) -> Halves:
     import numpy as np
 
     return np.sort(np.frombuffer(b"".join(pages), dtype=">u8").astype(np.uint64))
-
-
-def _among(halves: Halves, known: Halves) -> npt.NDArray[np.bool_]:
-    import numpy as np
-
-    if not len(known):
-        return np.zeros(len(halves), np.bool_)
-    at = np.minimum(np.searchsorted(known, halves), len(known) - 1)
-    return np.equal(known[at], halves)
 
 
 def _tables(spec: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:

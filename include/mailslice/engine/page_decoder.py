@@ -33,10 +33,7 @@ _NULL = -1
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a statement in its order: (name, width).
-
-    `last`: the name of a last column of any width, decoded to a 64-bit hash (null: 0).
-    """
+    """(name, width) in order. `last`: a column of any width, as a 64-bit hash (null: 0)."""
 
     fixed: Sequence[tuple[str, int]]
     last: str | None = None
@@ -73,10 +70,7 @@ def decode(page: PackedPage, layout: Layout) -> Columns:
 
 
 def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool) -> bool:
-    """Whether every value has the length of its column; in rows of equal width the last is null.
-
-    Else the bytes have another meaning.
-    """
+    """Whether every value has its column's length; in rows of equal width the last is null."""
     import numpy as np
 
     lengths = [width for _, width in layout.fixed]
@@ -93,10 +87,7 @@ def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool
 def _uneven(
     page: PackedPage, layout: Layout, raw: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.uint64]]:
-    """The even parts of rows whose last column has values, and the hashes of those values.
-
-    None when the rows do not fit the bytes.
-    """
+    """Rows without the last column's values, and the hashes of those; None: no such rows."""
     import numpy as np
 
     data, starts, hashes, at = page.data, [], [0] * page.rows, 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -164,10 +163,10 @@ class Scan:
     queue: QueueName
     tables: tuple[QueueTable, ...]
     buckets: int
-    location: Location | None = None
-    folder: str = ""
-    why: str = ""
-    latest_us: int = 2**63 - 1
+    location: Location
+    folder: str
+    why: str
+    latest_us: int
 
 
 def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[PartitionScan]:
@@ -183,7 +182,7 @@ def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[P
             rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in spec.tables
         ]
         marks = Marks(stores.tables.deleted, spec.queue)
-        with _writer(spec) as writer:
+        with PlanWriter(spec.location, spec.folder) as writer:
             partitions = [
                 partition
                 for batch in batches
@@ -194,21 +193,12 @@ def scan(spark: Session, spec: Scan, keys: Sequence[tuple[int, bool]]) -> list[P
     return run_on_keys(spark, keys, read, attrgetter("rows"))
 
 
-def _writer(spec: Scan) -> AbstractContextManager[PlanWriter | None]:
-    return nullcontext() if spec.location is None else PlanWriter(spec.location, spec.folder)
-
-
 def pages_by_partition(
     read: Callable[..., Iterator[tuple[Partition, P]]],
     queue: QueueName,
     partitions: Sequence[Partition],
 ) -> Iterator[tuple[Partition, Iterator[P]]]:
-    """Each partition with its pages, in the order of `partitions`.
-
-    Read its pages before the next one.
-
-    `read`: a method of `EnqueuedMails` that gives pages of many partitions.
-    """
+    """Each partition, in order, with its pages: read them before the next. `read`: as `ids_of`."""
     pages = read(queue, partitions, READS_IN_FLIGHT, ordered=True)
     for partition, group in groupby(pages, key=itemgetter(0)):
         yield partition, map(itemgetter(1), group)
@@ -250,7 +240,7 @@ def _slices(
     tables: Sequence[EnqueuedMails],
     keys: Sequence[tuple[int, bool]],
     marks: Marks,
-    writer: PlanWriter | None,
+    writer: PlanWriter,
 ) -> Iterator[PartitionScan]:
     """Slice by slice, all tables in step: only its last row decides whether a slice is planned."""
     partitions = [
@@ -263,14 +253,14 @@ def _slices(
         for rows in tables
     ]
     for _, may_plan in keys:
-        counts = [
-            _count(spec, table, next(read_next), marks, spool=writer is not None and may_plan)
-            for _ in range(spec.buckets)
-            for table, read_next in read
-        ]
+        counts = []
+        for table, partitions_read in [*read] * spec.buckets:
+            partition, pages = next(partitions_read)
+            counts.append(_Count(spec, table, partition, spool=may_plan))
+            counts[-1].read(written_ids(pages), marks)
         clean = all(count.unmarked == 0 and count.undated == 0 for count in counts)
         for count in counts:
-            yield count.finish(writer if clean else None, spec.why)
+            yield count.finish(writer if clean else None)
             count.close()
 
 
@@ -293,62 +283,41 @@ class Survivors:
 
 
 class _Count:
-    """What was read of one place."""
+    """What was read of one partition; with `spool` its rows are remembered while it is clean."""
 
-    def __init__(
-        self, table: QueueTable, partition: Partition, latest_us: int, *, spool: bool
-    ) -> None:
-        self.table = table
-        self.partition = partition
-        self.latest_us = latest_us
-        self.rows = self.unmarked = self.undated = 0
-        self.survivors = Survivors()
-        self.spool = Spool() if spool else None
+    def __init__(self, spec: Scan, table: QueueTable, partition: Partition, *, spool: bool) -> None:
+        self._spec = spec
+        self._name = (table.value, millis(partition.slice_start), partition.bucket)
+        self._rows = self.unmarked = self.undated = 0
+        self._survivors = Survivors()
+        self._spool = Spool() if spool else None
 
-    def add(self, ids: Ids, written_us: Times, marked: npt.NDArray[np.bool_]) -> None:
-        """A page of rows; `written_us` is 0 where there is no write time."""
-        live = ids[~marked]
-        undated = int((marked & ((written_us == 0) | (written_us > self.latest_us))).sum())
-        self.rows += len(ids)
-        self.unmarked += len(live)
-        self.undated += undated
-        self.survivors.add(live)
-        if self.unmarked or self.undated:
-            self.close()
-        elif self.spool is not None:
-            self.spool.add_many(ids, written_us)
+    def read(self, pages: Iterable[tuple[Ids, Times]], marks: Marks) -> None:
+        for ids, written_us in pages:
+            marked = marks.of(ids)
+            bounds_no_delete = (written_us == 0) | (written_us > self._spec.latest_us)
+            self._rows += len(ids)
+            self.unmarked += len(ids) - int(marked.sum())
+            self.undated += int((marked & bounds_no_delete).sum())
+            self._survivors.add(ids[~marked])
+            if self.unmarked or self.undated:
+                self.close()
+            elif self._spool is not None:
+                self._spool.add_many(ids, written_us)
 
-    def finish(self, writer: PlanWriter | None, why: str) -> PartitionScan:
-        start = millis(self.partition.slice_start)
+    def finish(self, writer: PlanWriter | None) -> PartitionScan:
         planned, newest, part, digest = 0, 0, NO_PART, Digest()
-        if writer is not None and self.spool is not None and self.spool.count:
-            planned, newest = self.spool.count, self.spool.newest_us
-            rows = self.spool.chunks()
-            part, digest = writer.add(self.table.value, start, self.partition.bucket, rows, why)
-        where = (self.table.value, start, self.partition.bucket)
-        counts = (self.rows, self.rows - self.unmarked, self.unmarked, self.undated)
-        survivors = self.survivors.shown(self.rows)
-        return PartitionScan(*where, *counts, planned, newest, part, digest, survivors)
+        if writer is not None and self._spool is not None and self._spool.count:
+            planned, newest = self._spool.count, self._spool.newest_us
+            part, digest = writer.add(*self._name, self._spool.chunks(), self._spec.why)
+        counts = (self._rows, self._rows - self.unmarked, self.unmarked, self.undated)
+        survivors = self._survivors.shown(self._rows)
+        return PartitionScan(*self._name, *counts, planned, newest, part, digest, survivors)
 
     def close(self) -> None:
-        if self.spool is not None:
-            self.spool.close()
-            self.spool = None
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
 
 
 _WRITTEN_IDS = page_decoder.Layout((("id", page_decoder.UUID), ("written", page_decoder.LONG)))
-
-
-def _count(
-    spec: Scan,
-    table: QueueTable,
-    read: tuple[Partition, Iterator[PackedPage]],
-    marks: Marks,
-    *,
-    spool: bool,
-) -> _Count:
-    partition, pages = read
-    count = _Count(table, partition, spec.latest_us, spool=spool)
-    for ids, written in written_ids(pages):
-        count.add(ids, written, marks.of(ids))
-    return count

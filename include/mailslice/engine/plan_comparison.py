@@ -1,8 +1,8 @@
 """Compare the rows of a plan with the view, partition by partition: before a delete, and after it.
 
-Before: both sides come in the order of the clustering key, as a plan's rows are written as they
-are read, so one walk compares them in bounded memory. After: ids, write times and marks are read
-once, for read-back, mark deletion, contentStart, verify and statistics.
+The planned ids of one partition are in memory, the stored ones come in pages. After the deletes
+ids, write times and marks are read once, for read-back, mark deletion, contentStart, verify and
+statistics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mailslice.engine.frames import R, Session, run_on_keys
-from mailslice.engine.id_arrays import low_halves, of_packed, of_texts
+from mailslice.engine.id_arrays import among, low_halves, of_packed, of_texts, whole
 from mailslice.engine.partition_scan import (
     Marks,
     P,
@@ -33,9 +33,6 @@ from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from mailslice.engine.id_arrays import Ids
     from mailslice.engine.row_files import Times
     from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
@@ -72,8 +69,7 @@ def compare(spark: Session, spec: PlanFiles, keys: Sequence[PlanKey]) -> list[Pa
     def count(
         key: PlanKey, pages: Iterator[bytes], marks: Marks, reader: PlanReader
     ) -> PartitionNow:
-        counts = _before(map(of_packed, pages), _Planned(reader, key.part), marks)
-        return PartitionNow(*key.name, **counts)
+        return PartitionNow(*key.name, **_before(map(of_packed, pages), reader, key.part, marks))
 
     return _on_partitions(spark, spec, keys, lambda rows: rows.packed_ids_of, count)
 
@@ -105,79 +101,23 @@ def _on_partitions(
     return run_on_keys(spark, keys, read)
 
 
-def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, Any]:
-    """Whether the place is still what was planned: ids and marks, in one walk."""
+def _before(
+    pages: Iterator[Ids], reader: PlanReader, part: PlanPart, marks: Marks
+) -> dict[str, Any]:
+    """Whether the place is still what was planned."""
+    import numpy as np
+
+    planned, digest = _planned(reader, part)
+    known = np.sort(whole(planned))
     rows = matched = unmarked = unmarked_planned = 0
     for ids in pages:
-        is_planned, live = planned.among(ids), ~marks.of(ids)
+        is_planned, live = among(whole(ids), known), ~marks.of(ids)
         rows += len(ids)
         matched += int(is_planned.sum())
         unmarked += int(live.sum())
         unmarked_planned += int((live & is_planned).sum())
     counts = {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": unmarked}
-    return {**counts, "unmarked_planned": unmarked_planned, "digest": planned.finish()}
-
-
-class _Planned:
-    """The planned ids of one partition, walked once beside its stored ids, by row group."""
-
-    def __init__(self, reader: PlanReader, part: PlanPart) -> None:
-        self._digest = Digest()
-        self._reader = reader
-        self._part = part
-        self._groups = self._read()
-        self._group: Ids | None = None
-        self._at = 0
-        """Of the row group, the first id that no id there was compared with."""
-
-    def among(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which of the next stored ids are planned.
-
-        Planned ids before them are deleted by now. After an id that is not planned none counts.
-        """
-        import numpy as np
-
-        planned = np.zeros(len(ids), np.bool_)
-        at = 0
-        while at < len(ids) and (group := self._rest()) is not None:
-            count = min(len(group), len(ids) - at)
-            same = (group[:count] == ids[at : at + count]).all(axis=1)
-            equal = count if same.all() else int(same.argmin())
-            planned[at : at + equal] = True
-            at += equal
-            self._at += equal
-            if equal < count and not self._skip_to(ids[at]):
-                break
-        return planned
-
-    def finish(self) -> Digest:
-        """Walk to the end; the digest of all planned rows."""
-        for _ in self._groups:
-            pass
-        return self._digest
-
-    def _rest(self) -> Ids | None:
-        """What is left of the row group, or the next one; None at the end."""
-        while self._group is None or self._at >= len(self._group):
-            self._group, self._at = next(self._groups, None), 0
-            if self._group is None:
-                return None
-        return self._group[self._at :]
-
-    def _skip_to(self, enqueue_id: Ids) -> bool:
-        """Walk on to this id; whether it is in the plan."""
-        while (group := self._rest()) is not None:
-            same = (group == enqueue_id).all(axis=1)
-            if same.any():
-                self._at += int(same.argmax())
-                return True
-            self._at += len(group)
-        return False
-
-    def _read(self) -> Iterator[Ids]:
-        for table in self._reader.groups(self._part):
-            self._digest += digest_of_table(table)
-            yield of_texts(table.column("enqueue_id"))
+    return {**counts, "unmarked_planned": unmarked_planned, "digest": digest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +174,19 @@ def _after(
     halves_read, alive = np.concatenate(halves), np.concatenate(live)
     count, planned = len(halves_read), np.empty(0, np.bool_)
     if count:  # where nothing is left, the plan is not read
-        planned = np.isin(halves_read, _planned(reader, key.part))
+        planned = np.isin(halves_read, low_halves(_planned(reader, key.part)[0]))
     where, counts = key.name, (count, int(alive.sum()), early)
     matched = (int(planned.sum()), int((planned & alive).sum()))
     packed = halves_read.astype(">u8").tobytes()
     return UnmarkedPartition(*where, *counts, *matched, survivors.shown(count), packed)
 
 
-def _planned(reader: PlanReader, part: PlanPart) -> npt.NDArray[np.uint64]:
-    """The low halves of the ids that are planned in a partition."""
+def _planned(reader: PlanReader, part: PlanPart) -> tuple[Ids, Digest]:
+    """The ids that are planned in a partition, and the digest of all its planned rows."""
     import numpy as np
 
-    groups = (low_halves(of_texts(table.column("enqueue_id"))) for table in reader.groups(part))
-    return np.concatenate([np.empty(0, np.uint64), *groups])
+    ids, digest = [np.empty((0, 16), np.uint8)], Digest()
+    for table in reader.groups(part):
+        ids.append(of_texts(table.column("enqueue_id")))
+        digest += digest_of_table(table)
+    return np.concatenate(ids), digest

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from mailslice.engine.errors import meaning
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
-from mailslice.model.errors import PlanRefused
+from mailslice.engine.row_files import refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +28,8 @@ def plan_rows(
     """All rows of the files, read by pyarrow wherever the tasks are: no executor needs Hadoop's S3.
 
     `schema` is of what comes out. Its columns are those of the files, or those that `derive` makes
-    of each batch. It has no times: Arrow's milliseconds are not Spark's; `instants` makes integers
-    of them. Whoever uses the frame gets PlanRefused for a file that is gone or holds other columns.
+    of each batch. It has no times: Arrow's milliseconds are not Spark's. Whoever uses the frame
+    gets PlanRefused for a file that is gone or holds other columns.
     """
     import pyarrow as pa
 
@@ -45,17 +44,6 @@ def plan_rows(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return frame_of_keys(spark, files, read, from_arrow_schema(schema))
-
-
-def instants(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with its times as integers, in their own unit since the epoch."""
-    import pyarrow as pa
-
-    columns = [
-        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _batches(
@@ -73,7 +61,4 @@ def _batches(
                 derived = batch if derive is None else derive(batch)
                 yield derived.select(schema.names).cast(schema)
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise meaning(str(error)) or PlanRefused(
-            f"the file {name} of the plan was changed or removed "
-            f"({' '.join(str(error).split())[:200]}): plan again"
-        ) from error
+        raise refused(name, error) from error

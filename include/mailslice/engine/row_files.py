@@ -13,7 +13,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
+from mailslice.engine.errors import meaning
 from mailslice.engine.id_arrays import of_texts, texts
+from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
@@ -66,10 +68,7 @@ def plan_schema() -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Of rows: their count, and the sum modulo 2^128 and the exclusive or of 128-bit hashes.
-
-    A hash is of each row or of each row group. Parts add up in any order.
-    """
+    """Count, sum modulo 2^128 and xor of 128-bit hashes, of rows or row groups. They add up."""
 
     count: int = 0
     total: int = 0
@@ -107,10 +106,7 @@ def digest_of(  # noqa: PLR0917 - a row group's columns
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:
-    """Where the planned rows of one partition are: row groups `first` to `first + groups`.
-
-    `file` is relative to the plan's folder.
-    """
+    """Row groups `first` to `first + groups` of a partition; `file` is below the plan's folder."""
 
     file: str
     first: int
@@ -121,17 +117,34 @@ NO_PART = PlanPart("", 0, 0)
 """Nothing is planned there."""
 
 
-class PlanWriter:
-    """Writes the file of one task below `folder`; nothing is created before the first row.
+class GroupWriter:
+    """Writes one file below `folder`, a row group at a time; creates nothing before the first."""
 
-    Tell nobody of its parts before it is closed: only then it is whole.
-    """
+    def __init__(self, location: Location, folder: str, file: str) -> None:
+        self._location, self._file = location, file
+        self._path = location.path(f"{folder}/{file}")
+        self._writer: Any = None
+
+    def _write(self, group: pa.Table) -> None:
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._path, group.schema, filesystem=self._location.filesystem, compression="zstd"
+            )
+        self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def close(self) -> Any:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class PlanWriter(GroupWriter):
+    """The file of one task. Tell nobody of its parts before it is closed."""
 
     def __init__(self, location: Location, folder: str, file: str = "") -> None:
-        self._location = location
-        self._file = file or f"part-{uuid4()}.parquet"
-        self._path = location.path(f"{folder}/{self._file}")
-        self._writer: Any = None
+        super().__init__(location, folder, file or f"part-{uuid4()}.parquet")
         self._groups = 0
 
     def __enter__(self) -> PlanWriter:
@@ -143,22 +156,11 @@ class PlanWriter:
     def add(
         self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str
     ) -> tuple[PlanPart, Digest]:
-        """Append the rows of one partition; where they are and their digest.
-
-        A chunk: at most ROWS_A_GROUP (enqueue ids, write times).
-        """
+        """Append a partition's rows, at most ROWS_A_GROUP a chunk; where they are, their digest."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         first, digest = self._groups, Digest()
         for ids, written in chunks:
-            if self._writer is None:
-                self._writer = pq.ParquetWriter(
-                    self._path,
-                    plan_schema(),
-                    filesystem=self._location.filesystem,
-                    compression="zstd",
-                )
             count = len(ids)
             columns = [
                 pa.repeat(table, count),
@@ -168,20 +170,26 @@ class PlanWriter:
                 pa.array(written, pa.int64()),
                 pa.repeat(why, count),
             ]
-            self._writer.write_table(
-                pa.Table.from_arrays(columns, schema=plan_schema()), row_group_size=ROWS_A_GROUP
-            )
+            self._write(pa.Table.from_arrays(columns, schema=plan_schema()))
             self._groups += 1
             digest += digest_of(table, slice_ms, bucket, ids, written, why=why)
         return PlanPart(self._file, first, self._groups - first), digest
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+
+def refused(file: str, error: Exception) -> MailsliceError:
+    """What a file of a plan is that cannot be read: refused, where its store does answer."""
+    problem = " ".join(str(error).split())[:200]
+    return meaning(str(error)) or PlanRefused(
+        f"the file {file} of the plan cannot be read, it was changed or removed "
+        f"({problem}): plan again"
+    )
 
 
 class PlanReader:
-    """Reads partitions from a plan's files. The last file stays open for its next partition."""
+    """Reads row groups of a plan's files. The last file stays open for its next group.
+
+    Raises PlanRefused for a file that is gone, damaged, or holds other columns.
+    """
 
     def __init__(self, location: Location, folder: str) -> None:
         self._location = location
@@ -189,8 +197,28 @@ class PlanReader:
         self._open: tuple[str, Any] | None = None
 
     def groups(self, part: PlanPart) -> Iterator[pa.Table]:
-        for group in range(part.first, part.first + part.groups):
-            yield self._reader(part.file).read_row_group(group)
+        """Those of one partition."""
+        for number in range(part.first, part.first + part.groups):
+            schema = (table := self.group(part.file, number)).schema
+            if (schema.names, schema.types) != (plan_schema().names, plan_schema().types):
+                raise refused(part.file, ValueError("it has other columns"))
+            yield table
+
+    def group(self, file: str, number: int) -> pa.Table:
+        """One row group of a file."""
+        try:
+            table = self._file(file).read_row_group(number)
+            table.validate(full=True)
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise refused(file, error) from error
+        return table
+
+    def count(self, file: str) -> int:
+        """How many row groups a file has."""
+        try:
+            return int(self._file(file).num_row_groups)
+        except (OSError, ValueError) as error:
+            raise refused(file, error) from error
 
     def __enter__(self) -> PlanReader:
         return self
@@ -199,7 +227,7 @@ class PlanReader:
         if self._open is not None:
             self._open[1].close()
 
-    def _reader(self, file: str) -> Any:
+    def _file(self, file: str) -> Any:
         import pyarrow.parquet as pq
 
         if self._open is None or self._open[0] != file:

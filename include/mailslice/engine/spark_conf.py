@@ -38,10 +38,7 @@ def added(own: str | None, file: str) -> str:
 
 
 def zip_package(folder: Path) -> Path:
-    """`folder`/mailslice.zip: this package as it is installed here, for `--py-files`.
-
-    A process that runs from such a zip gives that one.
-    """
+    """The package as `folder`/mailslice.zip, for `--py-files`; from such a zip that very one."""
     root = Path(__file__).resolve().parents[1]
     if not root.is_dir():
         return root.parent

@@ -101,10 +101,7 @@ def _choose_python(master: str, chosen: str | None) -> None:
 
 @contextmanager
 def _no_half_started_jvm() -> Iterator[None]:
-    """Kills the JVM when its start is interrupted (Ctrl-C, SIGTERM).
-
-    A JVM that cannot report its port would outlive even the closed pipe.
-    """
+    """Kills the JVM whose start is interrupted: it would outlive even the closed pipe."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     try:
         yield

@@ -18,10 +18,7 @@ _OPEN: dict[str, Stores] = {}
 
 
 def stores_of(settings: Settings) -> Stores:
-    """The stores of this process; connected once, closed with the process.
-
-    Connecting costs 0.3 s, a task a tenth of that.
-    """
+    """The stores of this process. Connecting costs 0.3 s, a task a tenth of that."""
     cassandra, own = settings.cassandra, settings.own
     secret = cassandra.password.get_secret_value() if cassandra.password else ""
     key = f"{cassandra.model_dump_json()}{secret}{own.model_dump_json()}"

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mailslice.maintenance.file_stores import BucketFiles, DiskFiles, FileStore
+from mailslice.maintenance.file_stores import BucketFiles, DiskFiles
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.names import file_name
@@ -40,10 +40,7 @@ _S3 = re.compile(r"s3[an]?://([^/@]+)(?:/|\Z)(.*)")
 
 
 class Artifacts:
-    """Files below one location; paths are relative to it, with `/`.
-
-    Pickled as location and settings: executors build their own client.
-    """
+    """Files below one location; paths have `/`. Pickled as location and settings, for executors."""
 
     def __init__(self, location: str, s3: S3Settings) -> None:
         self.location = location.rstrip("/") or "/"
@@ -61,9 +58,7 @@ class Artifacts:
                 "allowed is a folder"
             )
         self.bucket = match[1] if match else None
-        self._root = (
-            posixpath.join(match[1], match[2]) if match else str(Path(self.location).absolute())
-        )
+        self._root = posixpath.join(match[1], match[2]) if match else _absolute(self.location)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Artifacts, (self.location, self._s3)
@@ -148,7 +143,7 @@ class Artifacts:
             self._files.remove_folder(self._key(name))
 
     @cached_property
-    def _files(self) -> FileStore:
+    def _files(self) -> DiskFiles | BucketFiles:
         return DiskFiles() if self.bucket is None else BucketFiles(self._s3, self.bucket)
 
     def _key(self, name: str) -> str:
@@ -169,6 +164,15 @@ class Artifacts:
                 f"artifacts {self.uri(name)}: {text} "
                 "(MAILSLICE_ARTIFACTS must be a folder that can be written)"
             ) from error
+
+
+def _absolute(folder: str) -> str:
+    try:
+        return str(Path(folder).absolute())
+    except OSError as error:
+        raise BadSetting(
+            f"MAILSLICE_ARTIFACTS={folder!r}: the current folder is gone; allowed is a whole path"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +206,7 @@ class RunFolder:
         )
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object of this run; None when it was not written.
-
-        Raises PlanRefused for a file that is no JSON object, and later for a missing key.
-        """
+        """A JSON object, or None. Raises PlanRefused for another file, later for a missing key."""
         data = self.artifacts.read(self.file(name))
         if data is None:
             return None

@@ -35,22 +35,24 @@ def write_decision(
     facts: Mapping[str, object],
 ) -> None:
     """Keep who did what and why; a warning where that cannot be written: the deed is done."""
-    about = {"time": iso(now), "who": who, "action": action, "queue": queue, "reason": reason}
-    text = json.dumps({**about, **facts}, default=plain).encode() + b"\n"
-    name = f"{DECISIONS_FOLDER}/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
+    about = {"who": who, "action": action, "queue": queue, "reason": reason}
     try:
-        artifacts(settings).write(name, text)
+        save_decision(settings, now, {**about, **facts})
     except MailsliceError as error:
         log.warning("%s was done, but not recorded: %s", action, error)
+
+
+def save_decision(settings: Settings, now: datetime, about: Mapping[str, object]) -> None:
+    """One file, for a deed that waits for its record. Raises StoreUnavailable."""
+    text = json.dumps({"time": iso(now), **about}, default=plain).encode() + b"\n"
+    name = f"{DECISIONS_FOLDER}/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
+    artifacts(settings).write(name, text)
 
 
 def written_decisions(
     artifacts: Artifacts, since: datetime, until: datetime
 ) -> Iterator[tuple[datetime, Mapping[str, Any]]]:
-    """Each decision with its time, newest first. Raises StoreUnavailable.
-
-    A file that is none is left out, with a warning.
-    """
+    """With their times, newest first; what is none is left out. Raises StoreUnavailable."""
     first, last = (moment.astimezone(UTC).strftime(_DAY) for moment in (since, until))
     days = [day for day in artifacts.folders(DECISIONS_FOLDER) if first <= day <= last]
     for day in reversed(days):

@@ -62,10 +62,7 @@ def sample_again(
     *,
     sleep: Sleep = time.sleep,
 ) -> QueueSample | None:
-    """Store the pair in queue_samples when both samples are empty; else None.
-
-    A `first` older than ten minutes is taken anew: the queue may have been in use in between.
-    """
+    """Store the pair of empty samples; else None. A `first` of ten minutes ago is taken anew."""
     if first is None or clock() - first > timedelta(minutes=10):
         first = sample_once(stores, queue, clock)
     sample = second_pass(stores, queue, first, clock, sleep=sleep)

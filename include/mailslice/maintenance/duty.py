@@ -126,5 +126,9 @@ class ReportDuty(BaseDuty[PlanT]):
     def publish(self, run: Run, plan: PlanT) -> None:
         """Publish what passed the gate, any number of times; `run.report(applied=...)` counts."""
 
+    def describe(self, steps: Summaries) -> str:
+        """What the plan came to."""
+        return str(steps.plan["message"])
+
 
 AnyDuty: TypeAlias = Duty[Any] | ReportDuty[Any]

@@ -1,7 +1,8 @@
 """Small files below a folder or in a bucket, for `maintenance.artifacts`. No pyarrow: the worker
 image, which has none, keeps decisions, too.
 
-Names are absolute: a path of the disk, or a key of the bucket.
+Names are absolute: a path of the disk, or a key of the bucket. What each method does stands at the
+one of `Artifacts`. They raise OSError, or the content store's errors.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mailslice.model.errors import ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId
@@ -25,34 +26,6 @@ if TYPE_CHECKING:
     from mailslice.stores.blobs.store import StoredBlob
 
 T = TypeVar("T")
-
-
-class FileStore(Protocol):
-    """Raises OSError, or the content store's errors."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file atomically, also if the power fails."""
-
-    def read(self, name: str) -> bytes | None:
-        """The file's bytes; None when there is no such file."""
-
-    def modified(self, name: str) -> datetime | None:
-        """When the file was last written (UTC); None when there is no such file."""
-
-    def make_folder(self, name: str) -> None:
-        """Make a folder, or the bucket, where it is missing."""
-
-    def times(self, folder: str) -> Iterator[tuple[str, datetime]]:
-        """Every file below the folder, at any depth, with when it was last written (UTC)."""
-
-    def folders(self, folder: str) -> list[str]:
-        """The names of the folders right below."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file; a missing one is removed already."""
-
-    def remove_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it."""
 
 
 class DiskFiles:

@@ -3,7 +3,7 @@
 A duty's check is of this form; its verify is the same over what apply left:
 
     yield Frame("plan", planned_rows(run, files, SCHEMA), [...])
-    yield Frame.facts("stores", (fact_read_now(run), Expectation(...)), ...)
+    yield Frame.facts("stores", column=(fact_read_now(run), least, most, sentence), ...)
 
 - The plan's rows are all judged, one by one. Their number is a fact of the digest: hold it against
   the rows (`Frame("plan", ...)` with `may_be_empty` only where the digest counts none).
@@ -16,25 +16,25 @@ A duty's check is of this form; its verify is the same over what apply left:
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mailslice.checks.data_docs import Docs
 from mailslice.checks.expectations import Expectation
 from mailslice.checks.gate import Frame, run_gate
+from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.report import DONE
 from mailslice.maintenance.run import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mailslice.checks.expectations import Rows
+    from mailslice.checks.expectations import Fact, Rows
     from mailslice.engine.plan_rows import Derive
 
 
 def gate_summary(context: Run, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
-    """What a step reports of its gate. Raises GateFailed naming the expectation and the value.
-
-    Without a frame there is nothing to judge, and it takes none of the seconds that a gate takes.
-    """
+    """What a step reports of its gate; without a frame there is none. Raises GateFailed."""
     if not frames:
         return {"success": True, "expectations": [], "dataDocs": None}
     request = context.request
@@ -65,13 +65,40 @@ class Reads(NamedTuple):
         """`keys`: what was read, one a read."""
         return cls(requested, len(keys), len(keys) - len(set(keys)))
 
-    def facts(
-        self, columns: str = "places_read", unit: str = "partition"
-    ) -> tuple[tuple[int, Expectation], tuple[int, Expectation]]:
+    def facts(self, column: str = "places_read", unit: str = "partition") -> dict[str, Fact]:
         """For `Frame.facts`: every key was read, and none twice."""
         every = f"Every {unit} that was to be read was read: an unread one is not an empty one."
-        once = f"No {unit} was counted twice."
-        return (
-            (self.read, Expectation.equal(columns, self.requested, every)),
-            (self.twice, Expectation.equal(f"{columns}_twice", 0, once)),
-        )
+        return {
+            column: (self.read, self.requested, self.requested, every),
+            f"{column}_twice": (self.twice, 0, 0, f"No {unit} was counted twice."),
+        }
+
+
+_RUNS, _LEAST_RUNS, _READ = 10, 3, 50
+"""The median is of the last ten runs that changed something; fewer than three say nothing."""
+
+
+def usual(context: Run) -> float | None:
+    """The median of what the last runs of this duty on this queue changed; None: too few."""
+    request = context.request
+    reports = Ledger(context.stores, context.settings).list(request.duty, request.queue, _READ)
+    applied = [
+        int(report["applied"])
+        for report in reports
+        if report["status"] == DONE and report["run"] != request.run and report.get("applied")
+    ]
+    return median(applied[:_RUNS]) if len(applied) >= _LEAST_RUNS else None
+
+
+def usual_frames(context: Run, planned: int, least: int, *, unusual: bool) -> list[Frame]:
+    """What a gate expects of the planned items; `least` are never too many. None if unknown."""
+    known = None if unusual else usual(context)
+    if known is None:
+        return []
+    factor = context.settings.duty.usual_factor
+    sentence = (
+        f"The plan is at most {factor:g} times what the last runs did "
+        "(MAILSLICE_DUTY_USUAL_FACTOR; --unusual and a reason let it pass)."
+    )
+    expect = [Expectation.between("planned", 0, max(least, factor * known), sentence)]
+    return [Frame("usual", [{"planned": planned}], expect)]

@@ -61,9 +61,7 @@ class Wanted:
 
 
 class Trace:
-    """Asks every place about one mail, but for stores that are `without`. `queues` empty: every
-    queue that RabbitMQ has.
-    """
+    """Asks all places but stores `without` about a mail. `queues` empty: all of RabbitMQ."""
 
     def __init__(
         self,
@@ -330,10 +328,7 @@ def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def events_of(wanted: Wanted, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """What the newest 64 MiB of the files of these patterns say of the mail.
-
-    Raises OSError, also where there is no such file.
-    """
+    """What the newest 64 MiB of these files say of the mail. Raises OSError, also without any."""
     paths = {Path(path) for pattern in files for path in glob(pattern)}  # noqa: PTH207 - any folder
     if files and not paths:
         raise FileNotFoundError(f"no file is named {', '.join(files)} (MAILSLICE_LOG_FILES)")
@@ -364,9 +359,7 @@ def events_in(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def raise_for(trace: Trace, text: str) -> None:
-    """StoreUnavailable when a store is away, or an unread place may know it; else BadInput when
-    none knows it.
-    """
+    """StoreUnavailable while a place is away that may know it; BadInput when none knows it."""
     unanswered = trace.unanswered
     if trace.away or (unanswered and not trace.is_known):
         raise StoreUnavailable(

@@ -46,9 +46,7 @@ Report = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """What counting one queue on the spot may read: a few ms. Of many queues each gets less: they
-    read no more than ten do.
-    """
+    """What counting a queue on the spot may read: a few ms. Many queues share what ten may."""
 
     rows: int = 500
     partitions: int = 256
@@ -109,10 +107,7 @@ class _MailCount:
 def overview(
     stores: Stores, clock: Clock, queues: Sequence[QueueName] | None = None, most: Most = Most()
 ) -> list[QueueOverview]:
-    """The queues, the worst first. Raises StoreUnavailable without RabbitMQ.
-
-    `queues` None: all that RabbitMQ has.
-    """
+    """The queues (None: all), the worst first. Raises StoreUnavailable without RabbitMQ."""
     moving = traffic(stores.management)
     chosen = stores.management.mail_queues() if queues is None else queues
     unanswered: dict[str, str] = {}
@@ -337,9 +332,7 @@ def _sum(*counts: int | None) -> int | None:
 
 
 def _answered(ask: Callable[[], T], unanswered: dict[str, str]) -> T | None:
-    """What Cassandra says; None, and what it said instead among the `unanswered`, where it does not
-    answer.
-    """
+    """What Cassandra says; None where it does not answer, which `unanswered` says then."""
     if unanswered:
         return None  # each question would take its whole time-out
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -37,17 +39,13 @@ class DutyParams(BaseModel):
         1.0,
         gt=0,
         le=1,
-        description=(
-            "share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that apply "
-            "may take"
-        ),
+        description="share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that "
+        "apply may take",
     )
     time_limit: Duration | None = Field(
         None,
-        description=(
-            "apply takes nothing new after this long; the next run goes on. Airflow gives it "
-            "from the time-out"
-        ),
+        description="apply takes nothing new after this long; the next run goes on. Airflow gives "
+        "it from the time-out",
     )
 
     @field_validator("*")
@@ -107,6 +105,84 @@ class DutyParams(BaseModel):
             **self.model_dump(mode="json"),
             **{name: format_duration(value) for name, value in shown.items()},
         }
+
+
+QUEUES, APPROVE, DRY_RUN = "queues", "approve", "dry_run"
+_QUEUES = "one name a line; none = every queue that RabbitMQ knows"
+_APPROVE = "ask a person before apply, who sees the plan; no answer is no"
+GIVEN_BY_AIRFLOW = frozenset({"slices_from", "slices_before", "time_limit"})
+"""What Airflow itself tells a duty: the data interval of a backfill, and the time-out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParamShape:
+    """A param as forms, options and pages show it. `kind`: its JSON schema type.
+
+    `types`: those that its annotation allows; `default`: a JSON value; `choices`: empty, or all
+    values that it may have.
+    """
+
+    name: str
+    text: str
+    types: tuple[Any, ...]
+    kind: str
+    default: Any
+    choices: tuple[Any, ...]
+
+    @property
+    def title(self) -> str:
+        """The name in words."""
+        return self.name.replace("_", " ").capitalize()
+
+    @property
+    def default_text(self) -> str | None:
+        """The default as a page shows it; None where there is none."""
+        return None if self.default in (None, []) else str(self.default)
+
+
+def param_shapes(params: type[DutyParams]) -> Iterator[ParamShape]:
+    """The params of a duty, in their order."""
+    for name, info in params.model_fields.items():
+        types = kinds(info.annotation)
+        default = info.get_default(call_default_factory=True)
+        if isinstance(default, timedelta):
+            default = format_duration(default)
+        elif isinstance(default, Enum):
+            default = default.value
+        elif isinstance(default, tuple | frozenset):
+            default = list(default)
+        choices = tuple(value for kind in types for value in _values(kind))
+        yield ParamShape(name, info.description or "", types, _json_type(types), default, choices)
+
+
+def form_shapes(
+    params: type[DutyParams], *, queues: bool, approve: bool, queues_text: str = _QUEUES
+) -> Iterator[ParamShape]:
+    """What the form of a run asks: which queues, the params, and whether a person approves."""
+    if queues:
+        yield ParamShape(QUEUES, queues_text, (), "array", [], ())
+    for param in param_shapes(params):
+        if param.name not in GIVEN_BY_AIRFLOW:
+            yield param
+        if param.name == DRY_RUN and approve:
+            yield ParamShape(APPROVE, _APPROVE, (), "boolean", False, ())
+
+
+def _json_type(types: tuple[Any, ...]) -> str:
+    if bool in types:
+        return "boolean"
+    if int in types or float in types:
+        return "integer" if int in types else "number"
+    lists = (list, tuple, set, frozenset)
+    return "array" if any(get_origin(kind) in lists for kind in types) else "string"
+
+
+def _values(kind: Any) -> tuple[Any, ...]:
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return tuple(member.value for member in kind)
+    return ()
 
 
 def kinds(annotation: Any) -> tuple[Any, ...]:

@@ -18,9 +18,8 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from mailslice.engine.errors import meaning
-from mailslice.engine.row_files import Digest, Location
-from mailslice.model.errors import MailsliceError, PlanRefused
+from mailslice.engine.row_files import Digest, GroupWriter, Location, PlanReader, refused
+from mailslice.model.errors import PlanRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,39 +53,25 @@ class RowFile:
         return cls(file, digest.count, str(digest))
 
 
-class RowWriter:
-    """Writes one file from Arrow tables; creates nothing before the first row. Works on executors.
-
-    A Spark task that is tried again writes a second file: give each a name of its own (`uuid4`).
-    """
+class RowWriter(GroupWriter):
+    """From Arrow tables, also on executors. A repeated task needs another name (`uuid4`)."""
 
     def __init__(self, location: Location, folder: str, file: str) -> None:
-        self._location = location
-        self._folder = folder
-        self._file = file
-        self._writer: Any = None
+        super().__init__(location, folder, file)
         self.groups: list[RowGroup] = []
 
     def add(self, rows: pa.Table, rows_per_group: int = ROWS_PER_GROUP) -> None:
         """Append rows, as groups of at most so many."""
-        import pyarrow.parquet as pq
-
         for first in range(0, rows.num_rows, rows_per_group):
-            if self._writer is None:
-                path = self._location.path(f"{self._folder}/{self._file}")
-                self._writer = pq.ParquetWriter(
-                    path, rows.schema, filesystem=self._location.filesystem, compression="zstd"
-                )
             group = rows.slice(first, rows_per_group)
-            self._writer.write_table(group, row_group_size=rows_per_group)
+            self._write(group)
             self.groups.append(
                 RowGroup(self._file, len(self.groups), group.num_rows, str(digest_of(group)))
             )
 
     def close(self) -> RowFile:
         """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()
+        super().close()
         return RowFile.of(self._file, self.groups)
 
 
@@ -117,7 +102,7 @@ def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -
         try:
             rows = adapter.validate_python(table.to_pylist())
         except ValueError as error:
-            raise _refused(file.file, error) from error
+            raise refused(file.file, error) from error
         yield from rows
 
 
@@ -149,20 +134,15 @@ def read_groups(
     location: Location, folder: str, groups: Sequence[RowGroup]
 ) -> Iterator[tuple[RowGroup, pa.Table]]:
     """Row groups with their rows. Raises PlanRefused at the first that differs."""
-    opened: tuple[str, Any] | None = None
-    for group in groups:
-        try:
-            if opened is None or opened[0] != group.file:
-                opened = (group.file, _open(location, folder, group.file))
-            table = opened[1].read_row_group(group.number)
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise _refused(group.file, error) from error
-        if str(digest_of(table)) != group.digest:
-            raise PlanRefused(
-                f"the file {group.file} of the plan was changed: the rows of its group "
-                f"{group.number} have another digest; plan again"
-            )
-        yield group, table
+    with PlanReader(location, folder) as reader:
+        for group in groups:
+            table = reader.group(group.file, group.number)
+            if str(digest_of(table)) != group.digest:
+                raise PlanRefused(
+                    f"the file {group.file} of the plan was changed: the rows of its group "
+                    f"{group.number} have another digest; plan again"
+                )
+            yield group, table
 
 
 def digest_of(rows: pa.Table) -> Digest:
@@ -237,24 +217,6 @@ def _plain(value: object) -> object:
 
 
 def _tables(location: Location, folder: str, file: RowFile) -> Iterator[pa.Table]:
-    try:
-        parquet = _open(location, folder, file.file)
-        for number in range(parquet.num_row_groups):
-            yield parquet.read_row_group(number)
-    except (OSError, ValueError) as error:
-        raise _refused(file.file, error) from error
-
-
-def _open(location: Location, folder: str, file: str) -> Any:
-    import pyarrow.parquet as pq
-
-    stream = location.filesystem.open_input_file(location.path(f"{folder}/{file}"))
-    return pq.ParquetFile(stream)
-
-
-def _refused(file: str, error: Exception) -> MailsliceError:
-    problem = " ".join(str(error).split())[:200]
-    return meaning(str(error)) or PlanRefused(
-        f"the file {file} of the plan cannot be read, it was changed or removed "
-        f"({problem}): plan again"
-    )
+    with PlanReader(location, folder) as reader:
+        for number in range(reader.count(file.file)):
+            yield reader.group(file.file, number)

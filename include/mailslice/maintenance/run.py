@@ -16,7 +16,8 @@ from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.row_file import RowFile, read_rows, read_tables, stream_rows, write_rows
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.clock import Clock
-from mailslice.model.errors import PlanRefused
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import ClockSkew, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
@@ -45,7 +46,7 @@ class Run:
     folder: RunFolder
     clock: Clock
     engine: Engine | None = None
-    """Where its frames are computed; None: in Spark."""
+    """Where its frames are computed; None until its step begins."""
     evaluator: Evaluator | None = None
     """How its gates are evaluated; None: by Great Expectations."""
     began: float = field(default_factory=time.monotonic)
@@ -83,11 +84,9 @@ class Run:
 
     def spark(self) -> Session:
         """The session that computes frames: Spark, or the process for small work."""
-        if self.engine is not None:
-            return self.engine.session()
-        from mailslice.engine.spark_session import spark_session
-
-        return spark_session(self.settings, f"mailslice {self.request.duty} {self.request.queue}")
+        if self.engine is None:
+            raise RuntimeError(f"{self.request.duty} computes frames without an engine")
+        return self.engine.session()
 
     def need(self, step: str) -> dict[str, Any]:
         """The summary of an earlier step. Raises PlanRefused when it did not run."""
@@ -119,6 +118,19 @@ class Run:
     def read_tables(self, file: RowFile) -> Iterator[pa.Table]:
         """The row groups of a file of the plan as Arrow tables. Raises as `read_rows`."""
         return read_tables(self.folder.artifacts, self.folder.name, file)
+
+    def require_clock(self, grace: timedelta | None = None) -> None:
+        """Raises ClockSkew above a quarter of the grace. Call it before stores' times are used."""
+        allowed = self.settings.duty.grace if grace is None else grace
+        skew = self.stores.cassandra.now_skew(self.clock)
+        if abs(skew) > allowed / 4:
+            seconds = skew.total_seconds()
+            direction = "ahead of" if seconds > 0 else "behind"
+            raise ClockSkew(
+                f"Cassandra's clock is {abs(seconds):.3f} s {direction} this machine's; allowed is "
+                f"a quarter of the grace {format_duration(allowed)}: set the clocks right, or give "
+                "a longer grace"
+            )
 
     def require_lock(self) -> None:
         """Call before each change. Raises LockLost when the lock may be somebody else's by now."""

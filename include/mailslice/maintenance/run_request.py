@@ -58,10 +58,7 @@ def new_run(clock: Clock) -> str:
 
 
 def run_of_dag(duty: str, queue: str, dag_run: str) -> str:
-    """The run id that all tasks of one Airflow run share for one queue.
-
-    Airflow's run ids are unique within a DAG only, so it contains duty and queue.
-    """
+    """The id of one Airflow run, unique within its DAG only, for one duty and queue."""
     digest = hashlib.blake2s(f"{duty}\0{queue}\0{dag_run}".encode(), digest_size=4).hexdigest()
     safe = re.sub(r"[^A-Za-z0-9._+:-]", "-", f"{duty}~{queue}~{dag_run}".replace("~", "."))
     return f"{safe[:180]}~{digest}"

@@ -71,10 +71,7 @@ def run_all(
     clock: Clock = system_clock,
     tools: Tools | None = None,
 ) -> dict[str, Any]:
-    """Run the steps of one run in this process; the report. A dry run has no apply and no verify.
-
-    Raises as `run_step`.
-    """
+    """The steps of one run in this process (`steps_of`); the report. Raises as `run_step`."""
     summary: dict[str, Any] = {}
     with _opened(request, settings, clock, tools) as job:
         for step in steps_of(job.run.duty_params):
@@ -88,8 +85,6 @@ def run_small(
     request: RunRequest,
     settings: Settings,
     until: str = "report",
-    *,
-    clock: Clock = system_clock,
     tools: Tools | None = None,
 ) -> dict[str, Any]:
     """The plan, and, where it is small, the steps after it up to `until`, in this process.
@@ -100,7 +95,7 @@ def run_small(
     It was killed, too, when it did the report and no task has come for that.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
-    with _opened(request, settings, clock, tools, in_process=True) as job:
+    with _opened(request, settings, tools=tools, in_process=True) as job:
         run = job.run
         killed = run.folder.read_json(AHEAD) or {}
         goes_on = killed.get("ended") is False or "report" in killed.get("steps", ())
@@ -117,29 +112,15 @@ def run_small(
     return summary
 
 
-def record_refusal(
-    step: str,
-    error: Refused,
-    request: RunRequest,
-    settings: Settings,
-    *,
-    clock: Clock = system_clock,
-    tools: Tools | None = None,
-) -> None:
-    """Record that the run ends before apply, as a step that raises `error` does.
-
-    `step` is what the message begins with. The report that follows says the same.
-    """
-    with _opened(request, settings, clock, tools) as job:
+def record_refusal(step: str, error: Refused, request: RunRequest, settings: Settings) -> None:
+    """Record that the run ends before apply by `error`; the message begins with `step`."""
+    with _opened(request, settings) as job:
         times = {"started": iso(job.run.clock()), "seconds": 0.0}
         _record_failure(job.logic, job.run, step, error, times)
 
 
 def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:
-    """The summary of a step that `run_small` has done; None: it is still to be done.
-
-    It is given once: whoever clears the task has the step done anew.
-    """
+    """The summary of a step that `run_small` has done, given once; None: it is still to be done."""
     folder = folder_of(request, settings)
     steps = (folder.read_json(AHEAD) or {"steps": []})["steps"]
     if step not in steps:
@@ -191,7 +172,7 @@ class _Job:
 def _opened(
     request: RunRequest,
     settings: Settings,
-    clock: Clock,
+    clock: Clock = system_clock,
     tools: Tools | None = None,
     *,
     in_process: bool = False,
@@ -298,10 +279,7 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
 
 
 def _end(run: Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Put the end and the alerts into the report, and publish both for Prometheus.
-
-    `earlier`: the reports before, the newest first.
-    """
+    """Put end and alerts into the report, and publish both. `earlier`: the newest report first."""
     now = run.clock()
     readings = alerts.readings(report, run.settings.alert, now)
     before = (earlier[0].get("alerts") if earlier else None) or ()
@@ -316,10 +294,7 @@ def _end(run: Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]] 
 def _record_failure(
     duty: AnyDuty, run: Run, step: str, error: Exception, times: dict[str, Any]
 ) -> None:
-    """A ledger row for a run that ends here.
-
-    The stores may be what failed: then row and file are left out, and the error still goes up.
-    """
+    """A ledger row for a run that ends here, unless the stores are what failed."""
     # A gate before apply refused the run; one after it found something wrong in the stores.
     status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
     text = str(error) if isinstance(error, MailsliceError) else f"{type(error).__name__}: {error}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from mailslice.checks.expectations import Expectation, Frame
+from mailslice.checks.expectations import Frame
 from mailslice.maintenance.artifacts import FILES, PLAN_FOLDER, RunFolder
 from mailslice.maintenance.duty import AnyDuty, ReportDuty
 from mailslice.maintenance.gates import gate_summary
@@ -26,13 +26,12 @@ _HOUR = timedelta(hours=1)
 
 def step_of(duty: AnyDuty, step: str) -> Callable[[Run], dict[str, Any]]:
     """One of the five steps of the duty: a function that gives the step's summary."""
-
-    def take(run: Run) -> dict[str, Any]:
-        locks, patience = duty.locks(run.request), duty.lock_patience
-        own = replace(run, lock_names=locks, lock_patience=patience, fields={})
-        return _STEPS[step](duty, own)
-
-    return take
+    return lambda run: _STEPS[step](
+        duty,
+        replace(
+            run, lock_names=duty.locks(run.request), lock_patience=duty.lock_patience, fields={}
+        ),
+    )
 
 
 def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
     """One row: how old the plan is. An hour of another machine's clock is let pass."""
     age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
     sentence = f"The plan is not older than {most:g} hours."
-    return Frame.facts("plan", (age, Expectation.between("age_hours", -1, most, sentence)))
+    return Frame.facts("plan", age_hours=(age, -1, most, sentence))
 
 
 def _forget(run: Run, *steps: str) -> None:

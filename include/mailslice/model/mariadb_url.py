@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
+from mailslice.model.host_port import host_port
+
 _PORT = 3306
 _SCHEMES = ("mysql", "mariadb")
 ALLOWED = "allowed: mysql:// or mariadb://user:password@host:port/database, percent-encoded"
@@ -41,8 +43,7 @@ class MariaDbUrl:
     @property
     def address(self) -> str:
         """The server, as messages show it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return host_port(self.host, self.port)
 
     def with_database(self, database: str) -> Self:
         """The same server and user, another database."""

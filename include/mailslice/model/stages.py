@@ -149,7 +149,8 @@ def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) 
 
 
 def _fitted(read: MailStage, requested: tuple[str, ...]) -> MailStage:
-    served = (recipient for recipient in read.remaining if recipient not in requested)
+    named = frozenset(requested)
+    served = (recipient for recipient in read.remaining if recipient not in named)
     states = {**read.recipients, **dict.fromkeys(served, Stage.SENT)}
     remaining = tuple(recipient for recipient in requested if recipient not in states)
     return replace(read, remaining=remaining, recipients=states)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.mail import QueueName
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
     from mailslice.stores.blobs.store import BlobStore
     from mailslice.stores.cassandra.mailboxes import MailboxTables
-    from mailslice.stores.cassandra.own import OwnTables, SliceStatistic, WorkerRecord
+    from mailslice.stores.cassandra.own import DelayState, OwnTables, SliceStatistic, WorkerRecord
     from mailslice.stores.cassandra.packed import PackedReader
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.stores.cassandra.tables import QueueTables
@@ -126,6 +127,15 @@ class Stores:
 
         table = SliceStatistics.existing(self.cassandra, self.settings)
         return [] if table is None else list(table.list(queue))
+
+    def delay_states(
+        self, queue: QueueName, ids: Collection[EnqueueId]
+    ) -> Mapping[EnqueueId, DelayState]:
+        """What is known of delays and attempts of these mails; nothing where there is no table."""
+        from mailslice.stores.cassandra.own import DelayedMails
+
+        table = DelayedMails.existing(self.cassandra, self.settings) if ids else None
+        return {} if table is None else table.states(queue, ids)
 
     def worker_records(self, queue: QueueName) -> list[WorkerRecord]:
         """Records of the queue's workers, ended ones too; none where there is no table yet."""

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from mailslice.model.errors import BadInput
@@ -23,6 +24,8 @@ class LoopThread:
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
+        self._closed = False
+        self._closing = threading.RLock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -33,10 +36,17 @@ class LoopThread:
         self._thread.start()
         self._begun.wait()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether its thread is of this process: a fork has none."""
+        return self._pid == os.getpid()
+
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begins `work` on the loop. BadInput: nothing can run it, or waiting would be for ever."""
-        loop = self._usable(work)
-        return asyncio.run_coroutine_threadsafe(self._watched(work), loop)
+        self._usable(work)  # in a fork, the lock may be one that nobody releases
+        with self._closing:  # what is let in begins before the end
+            loop = self._usable(work)
+            return asyncio.run_coroutine_threadsafe(self._watched(work), loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` gives, or raises. An interrupt (Ctrl-C) cancels it; `stop` awaits that."""
@@ -48,27 +58,34 @@ class LoopThread:
             raise
 
     def end(self, last: Coroutine[Any, Any, object]) -> None:
-        """Runs `last` when all else has ended, cancelled work too; in a fork nothing."""
-        if self._pid == os.getpid():
+        """Runs `last` when all else has ended, cancelled work too, alone; in a fork nothing."""
+        if self.is_here:
             self.call(self._after_all(last))
         else:
             last.close()
 
     def soon(self, callback: Callable[[], object]) -> None:
         """Calls it on the loop, unless that has ended; from any thread or signal handler."""
-        if self._loop is not None and not self._loop.is_closed() and self._pid == os.getpid():
-            self._loop.call_soon_threadsafe(callback)
+        if self._loop is not None and self.is_here:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
         """Waits for what is under way and ends the thread."""
-        if self._pid == os.getpid():
+        if self.is_here:
+            self._close()
             if self._end is not None:
                 self.soon(self._end.set)
             self._thread.join()
 
+    def _close(self) -> None:
+        """Lets in nothing more."""
+        with self._closing:
+            self._closed = True
+
     def _usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
         wrong = None
-        if self._pid != os.getpid():
+        if not self.is_here:
             wrong = (
                 f"was opened by process {self._pid} and cannot be used by its fork "
                 f"{os.getpid()}: open it after the fork"
@@ -78,7 +95,7 @@ class LoopThread:
                 "was called from its own event loop, as by an async handler: "
                 "that would wait for itself for ever; use open_worker there"
             )
-        elif self._loop is None or self._end is None or self._end.is_set():
+        elif self._loop is None or self._closed:
             wrong = "is closed"
         if wrong is not None or self._loop is None:
             work.close()
@@ -86,9 +103,19 @@ class LoopThread:
         return self._loop
 
     async def _after_all(self, last: Coroutine[Any, Any, object]) -> None:
+        """What runs may call until it has ended (a handler, say); then nothing new is let in."""
+        if others := self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(others)
+        self._close()
+        await self._others()
+        await last
+
+    async def _others(self) -> None:
+        """Returns when all that was let in has ended, but for the caller."""
+        for _ in range(2):  # the turns in which what was let in just now becomes a task
+            await asyncio.sleep(0)
         while others := self._tasks - {asyncio.current_task()}:
             await asyncio.wait(others)
-        await last
 
     async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()
@@ -108,5 +135,4 @@ class LoopThread:
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         await self._end.wait()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._others()

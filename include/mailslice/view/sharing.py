@@ -82,14 +82,14 @@ def change(stores: Stores, *, shared: bool) -> bool:
 
 def require_nobody_else(stores: Stores, *, shared: bool) -> None:
     """Raises ConfigurationDiffers while a worker of any queue runs with the other answer."""
-    others = dissenters(stores, shared=shared)
+    others = [one for one in dissenters(stores, shared=shared) if not one[1].ended]
     running = [one for one in others if one[1].shared is not None and one[1].silence < _RUNNING]
     if running:
         who = ", ".join(f"{record.worker} (queue {queue!r})" for queue, record in running[:_SHOWN])
         raise ConfigurationDiffers(
             f"{VARIABLE}={_text(shared)} (in the {stores.settings.source}), and {len(running)} "
             f"workers go by {_text(not shared)} or did {_RUNNING.seconds} s ago: {who}. Stop them "
-            f"first, then start all with the same value"
+            "first, then start all with the same value"
         )
 
 

@@ -1,10 +1,12 @@
-"""Answers as James' webadmin gives them: errors, dates, the JSON of a task."""
+"""Answers as James' webadmin gives them: errors, dates, and shapes for the OpenAPI document."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from pydantic import BaseModel
 
 INVALID, NOT_FOUND, SERVER_ERROR = "InvalidArgument", "notFound", "ServerError"
 """The types of errors, in James' spelling."""
@@ -50,3 +52,52 @@ def task_date(moment: datetime) -> str:
 def instant(moment: datetime) -> str:
     """As Java writes an Instant."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class ErrorJson(BaseModel):
+    """Why a request was refused, or not answered."""
+
+    statusCode: int  # noqa: N815
+    type: str
+    message: str
+    details: str | None
+
+
+class QueueJson(BaseModel):
+    """One queue."""
+
+    name: str
+    size: int
+
+
+class MailJson(BaseModel):
+    """One mail. `sender` null is the null sender; `nextDelivery` null is: not delayed."""
+
+    name: str
+    sender: str | None
+    recipients: list[str]
+    nextDelivery: str | None  # noqa: N815
+
+
+class TaskIdJson(BaseModel):
+    """The id of the task that a request made."""
+
+    taskId: str  # noqa: N815
+
+
+class TaskJson(BaseModel):
+    """James' execution report. Dates that are none are absent."""
+
+    taskId: str  # noqa: N815
+    type: str
+    status: str
+    submittedFrom: str  # noqa: N815
+    executedOn: str | None  # noqa: N815
+    cancelledFrom: str | None  # noqa: N815
+    additionalInformation: dict[str, Any] | None  # noqa: N815
+    submitDate: str  # noqa: N815
+    startedDate: str | None = None  # noqa: N815
+    completedDate: str | None = None  # noqa: N815
+    canceledDate: str | None = None  # noqa: N815
+    cancelledDate: str | None = None  # noqa: N815
+    failedDate: str | None = None  # noqa: N815

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from mailslice.cockpit.rights import Guards, Right
-from mailslice.model.clock import Clock, system_clock
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain, UnknownQueue
 from mailslice.webadmin import parsing
 from mailslice.webadmin.answers import (
@@ -27,12 +27,16 @@ from mailslice.webadmin.answers import (
     NOT_FOUND,
     SERVER_ERROR,
     UNEXPECTED,
+    ErrorJson,
     Halt,
+    MailJson,
+    QueueJson,
+    TaskIdJson,
+    TaskJson,
     instant,
     invalid,
 )
 from mailslice.webadmin.queues import Queues
-from mailslice.webadmin.schemas import ErrorJson, MailJson, QueueJson, TaskIdJson, TaskJson
 from mailslice.webadmin.tasks import Status, Task, TaskRequest, Tasks, TaskType
 
 log = logging.getLogger(__name__)
@@ -55,14 +59,13 @@ def webadmin(
     guards: Guards,
     *,
     reason_required: Callable[[], bool] = bool,
-    clock: Clock = system_clock,
 ) -> FastAPI:
     """The app. Who acts is `request.state.who`, by the guards; `webadmin` where they set none.
 
     `reason_required`: whether what changes something needs `reason`, which James has not.
     """
     app = FastAPI(title="mailslice webadmin", docs_url=None, redoc_url=None, openapi_url=None)
-    routes = Routes(queues, tasks, reason_required, clock)
+    routes = Routes(queues, tasks, reason_required)
     for method, path, right, name, status in ROUTES:
         app.add_api_route(
             path,
@@ -80,8 +83,8 @@ def webadmin(
         dependencies=[Depends(guards[Right.LOOK])],
         include_in_schema=False,
     )
-    for kind, answer in _HANDLERS.items():
-        app.add_exception_handler(kind, answer)
+    for kind in (Halt, HTTPException, RequestValidationError, MailsliceError, Exception):
+        app.add_exception_handler(kind, _answer)
     return app
 
 
@@ -116,11 +119,8 @@ _MODELS: dict[str, Any] = {
 class Routes:
     """What each route answers."""
 
-    def __init__(
-        self, queues: Queues, tasks: Tasks, reason_required: Callable[[], bool], clock: Clock
-    ) -> None:
-        self._queues, self._tasks, self._clock = queues, tasks, clock
-        self._reason_required = reason_required
+    def __init__(self, queues: Queues, tasks: Tasks, reason_required: Callable[[], bool]) -> None:
+        self._queues, self._tasks, self._reason_required = queues, tasks, reason_required
 
     def names(self) -> JSONResponse:
         """The names of all queues."""
@@ -197,7 +197,7 @@ class Routes:
         age = parsing.older_than(olderThan)
         params = {
             "olderThan": f"{age.total_seconds():.0f}s",
-            "before": instant(self._clock() - age),
+            "before": instant(system_clock() - age),
             "acceptDuplicates": parsing.strict_boolean(acceptDuplicates, "acceptDuplicates"),
         }
         return await self._start(request, TaskType.REPUBLISH, queue, params, reason)
@@ -315,7 +315,7 @@ class Routes:
         self._check_reason(reason)
         if queue is not None:
             await run_in_threadpool(self._queues.require, queue)
-        asked = TaskRequest(uuid4(), type_, queue, _who(request), self._clock(), params, reason)
+        asked = TaskRequest(uuid4(), type_, queue, _who(request), system_clock(), params, reason)
         await run_in_threadpool(self._tasks.submit, asked)
         path = f"{request.scope.get('root_path', '')}/tasks/{asked.id}"
         return JSONResponse({"taskId": str(asked.id)}, 201, headers={"Location": path})
@@ -348,7 +348,6 @@ async def _body(request: Request) -> bytes:
 
 
 def _only(request: Request, *names: str) -> None:
-    """Refuses unknown and repeated parameters."""
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in names:
@@ -405,49 +404,28 @@ def _in_time(request: Request) -> Callable[[Task], bool]:
     return passes
 
 
-def _halted(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Halt)  # noqa: S101 - registered for it alone
-    return JSONResponse(error.as_json(), error.status)
-
-
-def _http(request: Request, error: Exception) -> JSONResponse:
-    """What Starlette and the guards refuse: no such path, no such method, no right."""
-    assert isinstance(error, HTTPException)  # noqa: S101
-    unknown = error.status_code in {404, 405}
-    text = f"{request.method} {request.url.path} can not be found" if unknown else error.detail
-    kind = NOT_FOUND if unknown else INVALID
-    halt = Halt(404 if unknown else error.status_code, kind, str(text))
-    return JSONResponse(halt.as_json(), halt.status, headers=error.headers)
-
-
-def _malformed(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)  # noqa: S101
-    problems = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
-    return JSONResponse(invalid(ARGUMENTS, problems).as_json(), 400)
-
-
-def _ours(_request: Request, error: Exception) -> JSONResponse:
+def _answer(request: Request, error: Exception) -> JSONResponse:
+    """The error as James has it; Starlette and the guards raise HTTPException."""
+    where, headers = f"{request.method} {request.url.path}", getattr(error, "headers", None)
     match error:
+        case Halt():
+            halt = error
+        case HTTPException(status_code=404 | 405):
+            halt = Halt(404, NOT_FOUND, f"{where} can not be found")
+        case HTTPException():
+            halt = Halt(error.status_code, INVALID, str(error.detail))
+        case RequestValidationError():
+            problems = (f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+            halt = invalid(ARGUMENTS, "; ".join(problems))
         case UnknownQueue():
             halt = Halt(404, NOT_FOUND, str(error))
         case BadInput():
             halt = invalid(ARGUMENTS, str(error))
         case TryAgain() | Refused():
             halt = Halt(503, SERVER_ERROR, str(error))
-        case _:
+        case MailsliceError():
             halt = Halt(500, SERVER_ERROR, UNEXPECTED, str(error))
-    return JSONResponse(halt.as_json(), halt.status)
-
-
-def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s", request.method, request.url.path, exc_info=error)
-    return JSONResponse(Halt(500, SERVER_ERROR, UNEXPECTED).as_json(), 500)
-
-
-_HANDLERS: dict[type[Exception], Callable[[Request, Exception], JSONResponse]] = {
-    Halt: _halted,
-    HTTPException: _http,
-    RequestValidationError: _malformed,
-    MailsliceError: _ours,
-    Exception: _unexpected,
-}
+        case _:
+            log.error("%s", where, exc_info=error)
+            halt = Halt(500, SERVER_ERROR, UNEXPECTED)
+    return JSONResponse(halt.as_json(), halt.status, headers=headers)

@@ -7,47 +7,26 @@ finishes it.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from mailslice.maintenance.artifacts import Artifacts, plain
-from mailslice.model.clock import Clock, system_clock
+from pydantic import TypeAdapter
+
+from mailslice.maintenance.artifacts import Artifacts
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
-from mailslice.webadmin.tasks import Status, Task, TaskRequest, TaskType
+from mailslice.webadmin.tasks import Status, Task, TaskRequest
 from mailslice.webadmin.work import Canceled, Watch, failed
 
 log = logging.getLogger(__name__)
 TASKS_FOLDER = "webadmin"
 MOST_TASKS, MOST_WAITING = 1000, 100
 Perform = Callable[[TaskRequest, Watch], None]
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A task of this process, and its Watch."""
-
-    task: Task
-    lock: threading.Lock
-    canceled: threading.Event = field(default_factory=threading.Event)
-
-    def tell(self, information: Mapping[str, Any]) -> None:
-        self.change(information=information)
-
-    def check(self) -> None:
-        if self.canceled.is_set():
-            raise Canceled
-
-    def change(self, **values: Any) -> None:
-        with self.lock:
-            self.task = replace(self.task, **values)
+_TASK = TypeAdapter(Task)
 
 
 class InProcessTasks:
@@ -55,19 +34,16 @@ class InProcessTasks:
 
     poll_seconds = 0.05
 
-    def __init__(
-        self, perform: Perform, location: Artifacts, host: str, clock: Clock = system_clock
-    ) -> None:
-        self._perform, self._location, self._host, self._clock = perform, location, host, clock
+    def __init__(self, perform: Perform, location: Artifacts, host: str) -> None:
+        self._perform, self._location, self._host = perform, location, host
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "webadmin-task")
         self._ended: OrderedDict[UUID, Task] = OrderedDict(_saved(location))
-        self._entries: dict[UUID, _Entry] = {}
+        self._entries: dict[UUID, Watch] = {}
 
     def submit(self, request: TaskRequest) -> None:
-        """See `tasks.Tasks`."""
         task = Task(request.id, request.type, Status.WAITING, request.submitted, self._host)
-        entry = _Entry(task, threading.Lock())
+        entry = Watch(task)
         with self._lock:
             if len(self._entries) >= MOST_WAITING:
                 raise Refused(f"{len(self._entries)} tasks wait already; cancel some, or wait")
@@ -75,19 +51,16 @@ class InProcessTasks:
             self._thread.submit(self._do, request, entry)
 
     def get(self, task: UUID) -> Task | None:
-        """See `tasks.Tasks`."""
         with self._lock:
             entry = self._entries.get(task)
             return entry.task if entry else self._ended.get(task)
 
     def newest(self) -> Sequence[Task]:
-        """See `tasks.Tasks`."""
         with self._lock:
             known = [*self._ended.values(), *(entry.task for entry in self._entries.values())]
         return sorted(known, key=lambda task: task.submitted, reverse=True)[:MOST_TASKS]
 
     def cancel(self, task: UUID) -> None:
-        """See `tasks.Tasks`."""
         with self._lock:
             entry = self._entries.get(task)
             if entry is None:
@@ -102,9 +75,9 @@ class InProcessTasks:
                 entry.canceled.set()
         self._thread.shutdown(wait=True)
 
-    def _do(self, request: TaskRequest, entry: _Entry) -> None:
+    def _do(self, request: TaskRequest, entry: Watch) -> None:
         if not entry.canceled.is_set():
-            entry.change(status=Status.IN_PROGRESS, started=self._clock(), executed_on=self._host)
+            entry.change(status=Status.IN_PROGRESS, started=system_clock(), executed_on=self._host)
         try:
             self._perform(request, entry)
             status = Status.COMPLETED
@@ -119,7 +92,7 @@ class InProcessTasks:
             else:
                 log.exception("task %s failed", request.id)
         with self._lock:  # who cancels sees it at work, or ended
-            entry.change(status=status, ended=self._clock())
+            entry.change(status=status, ended=system_clock())
             self._ended[request.id] = entry.task
             del self._entries[request.id]
             forgotten = [
@@ -127,9 +100,7 @@ class InProcessTasks:
                 for _ in range(max(0, len(self._ended) - MOST_TASKS))
             ]
         try:
-            self._location.write(
-                _file(entry.task), json.dumps(asdict(entry.task), default=plain).encode()
-            )
+            self._location.write(_file(entry.task), _TASK.dump_json(entry.task))
             for task in forgotten:
                 self._location.remove(_file(task))
         except MailsliceError as error:
@@ -137,7 +108,6 @@ class InProcessTasks:
 
 
 def _file(task: Task) -> str:
-    """Files sort by time."""
     return f"{TASKS_FOLDER}/{task.submitted:%Y%m%dT%H%M%S.%f}-{task.id}.json"
 
 
@@ -146,16 +116,8 @@ def _saved(location: Artifacts) -> list[tuple[UUID, Task]]:
     tasks = []
     for name in location.files(TASKS_FOLDER)[-MOST_TASKS:]:
         try:
-            values = json.loads(location.read(name) or b"")
-            for date in ("submitted", "started", "ended"):
-                values[date] = datetime.fromisoformat(values[date]) if values[date] else None
-            values |= {
-                "id": UUID(values["id"]),
-                "type": TaskType(values["type"]),
-                "status": Status(values["status"]),
-            }
-            task = Task(**values)
-        except (ValueError, TypeError, KeyError, RecursionError):
+            task = _TASK.validate_json(location.read(name) or b"")
+        except ValueError:
             log.warning("%s is no task and is left out", location.uri(name))
             continue
         tasks.append((task.id, task))

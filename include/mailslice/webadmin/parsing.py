@@ -78,7 +78,7 @@ def limit(text: str | None) -> int:
     """`limit` of a listing, at most MOST_MAILS; MOST_MAILS when not given."""
     if not text:
         return MOST_MAILS
-    number = _whole(text, "limit")
+    number = _whole(text, invalid("Can not parse limit", _unparsed(text)))
     if number < 0:
         raise invalid("limit can not be negative")
     if number == 0:
@@ -86,21 +86,24 @@ def limit(text: str | None) -> int:
     return min(number, MOST_MAILS)
 
 
-def _whole(text: str, name: str) -> int:
+def _whole(text: str, wrong: Halt) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,10}", text, re.ASCII) or abs(int(text)) > _MAX_INT:
-        raise invalid(f"Can not parse {name}", f'For input string: "{text[:60]}"')
+        raise wrong
     return int(text)
+
+
+def _unparsed(text: str) -> str:
+    return f'For input string: "{text[:60]}"'
 
 
 def positive(text: str | None, name: str, default: int) -> int:
     """A whole number from 1; the default when not given."""
     if text is None:
         return default
-    if not re.fullmatch(r"[+-]?[0-9]{1,10}", text, re.ASCII) or abs(int(text)) > _MAX_INT:
-        raise invalid(ARGUMENTS, f"'{name}' must be numeric")
-    if int(text) < 1:
+    number = _whole(text, invalid(ARGUMENTS, f"'{name}' must be numeric"))
+    if number < 1:
         raise invalid(ARGUMENTS, f"'{name}' must be strictly positive")
-    return int(text)
+    return number
 
 
 def probability(text: str | None, name: str, default: float) -> float:
@@ -186,10 +189,7 @@ def moment(text: str) -> datetime:
 
 def whole_filter(text: str, name: str) -> int:
     """`offset` or `limit` of the list of tasks."""
-    try:
-        value = _whole(text, name)
-    except Halt as error:
-        raise _no_filter(error.details) from None
+    value = _whole(text, _no_filter(_unparsed(text)))
     if value < 0:
         raise _no_filter(f"'{name}' should be positive")
     return value

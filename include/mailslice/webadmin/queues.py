@@ -9,22 +9,23 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mailslice.admin.mail_queue import MailQueue
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.maintenance.overview import newest_reports
+from mailslice.model.batches import batches
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DelayState
 from mailslice.webadmin.answers import instant, no_queue
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 MOST_COUNTED = 100_000
 """Rows that a request counts at most: a second or two. Beyond, the last measurement counts."""
+_DUE_TIMES_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,8 @@ class MailListing:
 class Queues:
     """Safe to share between threads. Raises Halt 404 for a queue that RabbitMQ has not."""
 
-    def __init__(self, facts: Facts, most_counted: int = MOST_COUNTED) -> None:
+    def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._most = most_counted
 
     def names(self) -> list[str]:
         """The names of all mail queues, sorted."""
@@ -66,17 +66,15 @@ class Queues:
 
         Raises StoreUnavailable for a large one that was never measured: its size is unknown.
         """
-        from mailslice.admin.mail_queue import MailQueue
-
         with self._facts.stores() as stores:
             queue = _known(stores, name)
-            glance = MailQueue(stores, queue, lambda: self._facts.now).live_summary(self._most)
+            glance = MailQueue(stores, queue, lambda: self._facts.now).live_summary(MOST_COUNTED)
             if glance is not None:
                 return Size(glance.size, self._facts.now)
             report = newest_reports(stores, queue, ["queue_size"]).get("queue_size") or {}
             if report.get("size") is None:
                 raise StoreUnavailable(
-                    f"{queue} has more than {self._most} rows and was never measured: "
+                    f"{queue} has more than {MOST_COUNTED} rows and was never measured: "
                     f"`mailslice duty run queue_size --queue {queue}` measures it"
                 )
             return Size(report["size"], datetime.fromisoformat(report["measuredAt"]), measured=True)
@@ -85,19 +83,14 @@ class Queues:
         """The oldest mails as James lists them. Of the first `limit` those that are delayed, or not
         delayed, as James filters.
         """
-        from mailslice.admin.mail_queue import MailQueue
-        from mailslice.stores.cassandra.own import DelayedMails
-
         with self._facts.stores() as stores:
             queue, now = _known(stores, name), self._facts.now
-            table = DelayedMails.existing(stores.cassandra, stores.settings)
             rows = list(MailQueue(stores, queue, lambda: now).browse(limit=limit + 1))
-            shown, listed = rows[:limit], []
-            stream = iter(shown)
-            while chunk := list(islice(stream, _DUE_TIMES_AT_ONCE)):
-                due = table.waiting(queue, [row.enqueue_id for row in chunk]) if table else {}
+            listed = []
+            for chunk in batches(rows[:limit], _DUE_TIMES_AT_ONCE):
+                states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
                 for row in chunk:
-                    at = due.get(row.enqueue_id)
+                    at = states.get(row.enqueue_id, DelayState()).due
                     if delayed is None or delayed is (at is not None and at > now):
                         listed.append(
                             {
@@ -130,9 +123,6 @@ class Queues:
             facts={"flushed": flushed},
         )
         return flushed
-
-
-_DUE_TIMES_AT_ONCE = 100
 
 
 def _known(stores: Stores, name: str) -> QueueName:

@@ -39,6 +39,27 @@ class Status(StrEnum):
         return self in {Status.COMPLETED, Status.CANCELED, Status.FAILED}
 
 
+DUTIES = {
+    TaskType.BROWSE_START: "queue_cleanup",
+    TaskType.BLOB_GC: "blob_gc",
+    TaskType.COUNTERS: "counter_repair",
+}
+"""The duty that does a task of the type. James' deletes, and its republish, are none."""
+_FIGURES = {
+    TaskType.REPUBLISH: ("nbRequeuedMails",),
+    TaskType.BLOB_GC: ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount"),
+    TaskType.COUNTERS: ("processedMailboxes",),
+}
+
+
+def figures(type_: TaskType, report: Mapping[str, Any]) -> dict[str, Any]:
+    """What James says of the work, from the report of the duty; zeros while it is empty."""
+    about: dict[str, Any] = {name: report.get(name) or 0 for name in _FIGURES.get(type_, ())}
+    if type_ is TaskType.COUNTERS:
+        about["failedMailboxes"] = sorted(report.get("failures") or ())
+    return about | ({"run": report["run"]} if report else {})
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
     """What is to be done. `params` are JSON values, checked by the route."""
@@ -118,7 +139,7 @@ class Tasks(Protocol):
         """The task; None when there is none."""
 
     def newest(self) -> Sequence[Task]:
-        """The last thousand, the newest first."""
+        """The last thousand, the newest first. Older ones may lack the figures of their work."""
 
     def cancel(self, task: UUID) -> None:
         """A task that waits is not begun; one at work ends before its next change. Others stay."""

@@ -7,12 +7,14 @@ restart mends nothing there, so no liveness probe asks for it.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 from mailslice.model.errors import BadSetting
+from mailslice.model.host_port import host_port
 
 SILENT_AFTER = 15.0
 """Seconds without a report, or a turn of the event loop, after which a process hangs."""
@@ -120,12 +122,14 @@ class HealthServer:
         def handler(*args: object) -> _Handler:
             return _Handler(answers, *args)
 
+        listener = _IPv6Server if ":" in host else ThreadingHTTPServer
         try:
-            self._server = ThreadingHTTPServer((host, port), handler)
-        except OSError as error:
+            self._server = listener((host, port), handler)
+        except (OSError, TypeError) as error:  # TypeError: no name of a host
             raise BadSetting(
-                f"health port {host}:{port} cannot be opened: {error.strerror or error}; "
-                "choose another with --health-port (0 = none), of the exporter with --port"
+                f"health port {host_port(host, port)} cannot be opened: "
+                f"{getattr(error, 'strerror', None) or error}; choose another with --health-port "
+                "(0 = none), of the exporter with --port"
             ) from error
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, name="health", daemon=True)
@@ -142,6 +146,12 @@ class HealthServer:
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
+
+
+class _IPv6Server(ThreadingHTTPServer):
+    """On `::` it listens to IPv4, too."""
+
+    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):

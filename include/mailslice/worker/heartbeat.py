@@ -1,7 +1,7 @@
 """The worker's own record, one row: its mails in hand, since when, what it did, and how fast.
 
 A task of its own writes it every few seconds. A store that is away costs a record, never a mail.
-Idle workers, and short-lived ones that complete nothing, write rarely.
+Idle workers write rarely, but for the first: it is written a second after they began to consume.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 MOST_LISTED = 1000
 """Mails of one record, those in handlers first."""
 _LONG = 1.0
-"""Seconds from which on a mail in hand is worth a record at once, and its message a place in it."""
+"""Seconds from which on the message of a mail in hand has a place in the record."""
 _MOST_MESSAGE_BYTES = 1024 * 1024
 _IDLE = 60.0
 """Seconds between the heartbeats of an idle worker."""
@@ -52,7 +51,9 @@ class Recorder:
         self._table: WorkerRecords | None = None
         self._beat = 0
         self._written = 0.0
-        self._reported: tuple[int, int, tuple[str, ...]] = (0, 0, ())
+        self._reported: tuple[int, int, tuple[str, ...]] = (-1, 0, ())
+        """Mails in the last record, mails settled, and holds. -1: there is none yet. The first is
+        due at once: others see by it that this worker runs, and whether it goes by shared."""
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -74,7 +75,7 @@ class Recorder:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        self._written = loop.time() - self._every * random.uniform(0, 0.5)
+        self._written = loop.time() - self._every
         while True:
             await asyncio.sleep(min(_LONG, self._every))
             if not self._is_due(loop.time()):
@@ -91,14 +92,9 @@ class Recorder:
                 self._written = loop.time() + (0.0 if is_away else _IDLE)
 
     def _is_due(self, now: float) -> bool:
-        """Every few seconds after changes, and while something is held; at once for the first slow
-        mail, and for another hold; else once a minute.
-        """
+        """At once for another hold, every few seconds with changes or mails, else once a minute."""
         quiet = now - self._written
         if quiet >= 0 and self._holds() != self._reported[2]:
-            return True
-        is_slow = any(now - handed >= _LONG for handed in self._handed())
-        if self._beat == 0 and quiet >= 0 and is_slow:
             return True
         reported = self._reported == (0, self._context.statistics.count, ())
         has_mails = bool(self._state.in_hand) or any(True for _ in self._received())
@@ -107,10 +103,6 @@ class Recorder:
 
     def _holds(self) -> tuple[str, ...]:
         return () if self._state.holds is None else self._state.holds.active.changes
-
-    def _handed(self) -> Iterator[float]:
-        times = (delivery.handed for delivery in self._state.in_hand.values())
-        return (handed for handed in times if handed is not None)
 
     async def _write(self, in_flight: tuple[InFlightMail, ...], *, ended: bool = False) -> None:
         statistics = self._context.statistics

@@ -18,6 +18,12 @@ TEXT = "%(asctime)s %(levelname)s %(name)s [%(process)d] %(message)s"
 _CHATTY = ("cassandra", "pika", "botocore", "urllib3")
 
 
+def about(action: str, enqueue_id: object = None, **facts: object) -> dict[str, object]:
+    """The extra fields of a message: what is done, to which mail, and more."""
+    mail = {} if enqueue_id is None else {"enqueue_id": str(enqueue_id)}
+    return {"action": action, **mail, **facts}
+
+
 def configure(settings: LogSettings, level: int) -> None:
     """Replaces the handlers of the root logger by one in MAILSLICE_LOG_FORMAT."""
     handler = logging.StreamHandler(sys.stderr)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from mailslice.model.mail import QueueName
-from mailslice.worker.io.statistics import WorkerStatistics
+from mailslice.worker.io.statistics import LEFT_BEHIND, UNDOING, WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -22,14 +22,14 @@ _TOTALS = {
         "Recipients failed because their sender ended before the answer was written",
     ),
     "hops": ("delay_hops", "Copies of delayed mails put into a delay level"),
-    "abandoned": ("enqueues_left_behind", "Failed enqueues whose undoing was given up"),
+    "abandoned": LEFT_BEHIND,
 }
 _LEVELS = {
     "waiting": ("mails_held", "Mails that wait in this process for a store to answer"),
     "held_whole": ("queue_held", "Processes that take no mail because the queue is held"),
     "held_domains": ("domains_held", "Domains that are held, summed over processes"),
     "holds_unknown": ("holds_unknown", "Processes that cannot read holds, and go by the last ones"),
-    "undoing": ("enqueues_undoing", "Failed enqueues that are being taken back"),
+    "undoing": UNDOING,
 }
 """Fields of `WorkerStatistics` -> name and description of the figure."""
 

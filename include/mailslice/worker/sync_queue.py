@@ -224,7 +224,7 @@ class SyncQueue:
                     away, more = away or result.error, False
                 yield result
         finally:
-            for _ in range(flying):
+            for _ in range(flying if self._loop.is_here else 0):
                 ended.get()
         if away is not None:
             raise away

@@ -53,7 +53,7 @@ def test_create_makes_everything_and_twice_is_once(fresh):
     with open_stores(fresh.settings) as stores:
         queues.create(stores, "spool")
         queues.create(stores, "spool")
-        assert queues.known(stores) == ["spool"]
+        assert stores.rabbitmq.names() == ["spool"]
         assert MailQueue(stores, "spool", system_clock).size() == 0
         assert len(ConfigurationGuard(stores.tables, stores.settings).history()) == 1
         with pytest.raises(UnknownQueue, match="known are: spool"):

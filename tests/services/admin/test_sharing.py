@@ -4,6 +4,7 @@ A process that differs is refused.
 """
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -100,6 +101,18 @@ def test_the_first_false_waits_for_workers_that_run_by_the_default(world):
         assert sharing.stored(stores) is None
         stores.own.worker_records.save(QUEUE, replace(RECORD, shared=None))
         assert not agreed(world("false"))
+
+
+async def test_the_first_false_is_refused_beside_an_idle_worker_of_the_default(world):
+    """It has had no mail yet: nothing but its first record tells of it."""
+    async with open_worker(world("true"), QUEUE) as worker, aclosing(worker.deliveries(1)) as mails:
+        waiting = asyncio.ensure_future(anext(mails))
+        await asyncio.sleep(5)
+        with pytest.raises(ConfigurationDiffers, match=worker.context.worker):
+            await asyncio.to_thread(agreed, world("false"))
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert not await asyncio.to_thread(agreed, world("false")), "it ended in order"
 
 
 def test_a_record_of_the_last_day_that_says_otherwise_or_nothing_is_told(world):

@@ -61,13 +61,17 @@ def refusing_password(connection: socket.socket) -> None:
 
 
 class Wire:
-    """A TCP proxy to a port: `cut()` closes and refuses, `hold()` lets nothing through."""
+    """A TCP proxy to a port: `cut()` closes and refuses, `hold()` lets nothing through, `deafen()`
+    reads nothing until `hear()`.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._pairs: list[socket.socket] = []
         self._held = threading.Event()
         self._cut = threading.Event()
+        self._hears = threading.Event()
+        self._hears.set()
 
     def serve(self, connection: socket.socket) -> None:
         if self._cut.is_set():
@@ -89,9 +93,15 @@ class Wire:
     def hold(self) -> None:
         self._held.set()
 
+    def deafen(self) -> None:
+        self._hears.clear()
+
+    def hear(self) -> None:
+        self._hears.set()
+
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         try:
-            while data := source.recv(65536):
+            while self._hears.wait() and (data := source.recv(65536)):
                 if not self._held.is_set():
                     target.sendall(data)
         except OSError:

@@ -227,6 +227,46 @@ def test_a_store_that_dies_in_the_middle_fails_within_30_seconds(fresh_module, f
         assert time.monotonic() - begun < 2 * 4 + 30  # two time-outs, and what a busy machine adds
 
 
+def fill(session: CassandraSession, statement: object) -> None:
+    for _ in range(24):
+        session.submit(statement, ["x" * 2**20])
+    time.sleep(0.5)
+
+
+def test_requests_wait_behind_a_full_socket_but_not_for_a_node_that_takes_nothing(fresh_module):
+    settings = fresh_module.settings.cassandra
+    wire = Wire(settings.port)
+    with (
+        listening(wire.serve) as port,
+        CassandraSession(
+            settings.model_copy(update={"port": port, "timeout": timedelta(seconds=20)})
+        ) as session,
+    ):
+        statement = session.prepare(COUNT)
+        wire.deafen()
+        fill(session, statement)
+        waiting = session.submit(statement, ["local"])
+        wire.hear()
+        assert len(list(waiting.result())) == 1
+        time.sleep(4)
+        assert len(session.execute(statement, ["local"])) == 1, "it was full for a moment"
+        wire.deafen()
+        fill(session, statement)
+        (in_use,) = {
+            one
+            for holder in session.cluster.get_connection_holders()
+            for one in holder.get_connections()
+            if not one.is_control_connection
+        }
+        time.sleep(4)
+        begun, under_way = time.monotonic(), in_use.in_flight
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} .*ConnectionBusy"):
+                session.execute(statement, ["local"])
+        assert time.monotonic() - begun < 10, "its 20 seconds are not waited for"
+        assert in_use.in_flight == under_way
+
+
 def test_nothing_of_the_driver_is_written_to_stderr(fresh_module, capfd):
     settings = fresh_module.settings.cassandra
     wire = Wire(settings.port)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from mailslice.cli.examples import NOT_RUN, SLOW, examples_of
+from mailslice.cli.examples import examples_of
 from mailslice.cli.examples import sessions as sessions_of_commands
 from mailslice.model.settings import clone_root
 from tests.acceptance.command import Cli, Inside
-from tests.sessions import is_answer, sessions
+from tests.sessions import NOT_RUN, SLOW, is_answer, sessions
 
 pytestmark = pytest.mark.new_keyspaces
 

@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 
 from mailslice.admin import queues
 from mailslice.cockpit import mails, views
-from mailslice.cockpit.app import cockpit
+from mailslice.cockpit.app import MOST_ROUNDS, cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import Right
 from mailslice.maintenance.artifacts import iso
@@ -122,6 +122,22 @@ def test_a_page_that_may_read_no_more_says_so_and_goes_on_where_it_was(cli, clie
     assert [name for page, _ in pages for name in page] == ["m4", "m5", "m6"]
     assert len(pages) > 2
     assert pages[0][0] == []
+
+
+def test_a_list_that_finds_nothing_stops_by_itself_and_goes_on_at_a_click(cli, client, monkeypatch):
+    for number in range(5):
+        add(cli, f"m{number}")
+    monkeypatch.setattr(live_rows, "PageReading", partial(live_rows.PageReading, marks=1))
+    answer = client.get(f"/queue?name=spool&sender=nobody@x&rounds={MOST_ROUNDS - 1}").text
+    assert "so far; the page looks further" in answer
+    further = re.search(r' hx-get="(queue\?name=spool&amp;tab[^"]+)"', answer)[1]
+    assert further.endswith(f"&amp;rounds={MOST_ROUNDS}")
+    answer = client.get("/" + html.unescape(further)).text
+    assert "No mail matches so far." in answer
+    assert 'hx-trigger="load' not in answer
+    following = re.search(r'rel="next" href="([^"]+)">Continue<', answer)[1]
+    assert "rounds" not in following
+    assert 'hx-trigger="load' in client.get("/" + html.unescape(following)).text
 
 
 def test_a_position_that_is_none_is_said(cli, client):

@@ -74,6 +74,13 @@ def test_shadow_says_what_is_stuck_and_changes_nothing(
     assert entries(postal_env) == []
 
 
+def test_where_there_are_no_queues_of_james_one_that_is_named_is_ignored(cli: Cli) -> None:
+    answer = cli("duty", "run", "stuck_mails_postal", "--queue", "spool", "--json")
+    words = "duty stuck_mails_postal is about all queues: --queue spool is ignored"
+    assert words in answer.err.splitlines()
+    assert answer.lines[-1]["status"] == "nothing to do"
+
+
 def test_shadow_says_what_close_and_retry_would_do_with_each_row(
     cli: Cli, postal: FreshPostal, mails: PostalMails
 ) -> None:

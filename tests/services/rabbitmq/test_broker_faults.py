@@ -186,6 +186,35 @@ async def test_a_consumer_is_told_apart_from_a_lost_connection_when_its_queue_go
     await publisher.close()
 
 
+async def test_a_link_that_was_given_up_is_closed_and_leaves_nothing_behind(settings: Any) -> None:
+    faults: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, fault: faults.append(fault))
+    link = await Link.open(settings)
+    link.fail(StoreUnavailable("it confirms nothing"))
+    await asyncio.sleep(0.1)
+    assert link.connection.is_closed, "it would send heartbeats"
+    await link.close()
+    assert faults == []
+
+
+async def test_a_connection_that_is_lost_as_often_as_it_is_opened_is_opened_ever_more_rarely(
+    settings: Any,
+) -> None:
+    opened: list[float] = []
+
+    def lose() -> None:
+        opened.append(time.monotonic())
+        assert consumer.link is not None
+        consumer.link.fail(StoreUnavailable("lost at once"))
+
+    consumer = Consumer(settings, NAMES.work_queue, 5, on_message=lambda _: None, on_ready=lose)
+    consumer.start()
+    await asyncio.sleep(6)
+    await consumer.close()
+    assert 2 <= len(opened) < 9
+
+
 async def test_a_tag_of_an_earlier_connection_is_never_sent(
     settings: Any, fresh: Any, proxy: Cuttable
 ) -> None:

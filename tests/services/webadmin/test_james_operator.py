@@ -21,6 +21,7 @@ from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.decision_files import written_decisions
 from mailslice.maintenance.ledger import Ledger
 from mailslice.model.clock import system_clock
+from mailslice.model.host_port import host_port
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores import open_stores
@@ -381,7 +382,11 @@ def test_curl_as_james_documents_it(fresh, tmp_path):
             status, refused = curl("-XGET", f"{base}/mailQueues", token=wrong)
             assert (status, refused["statusCode"]) == (401, 401)
             assert curl("-XGET", f"{base}/openapi.json", token=wrong)[0] == 401
-        for words in (("--port", str(port)), ("--host", "no.address.invalid", "--port", "0")):
+        for words in (
+            ("--port", str(port)),
+            ("--host", "no.address.invalid"),
+            ("--host", "\u00fc" * 64),
+        ):
             assert "cannot be opened" in own("webadmin", *words, code=2).err
         status, document = curl("-XGET", f"{base}/openapi.json")
         assert (status, "/tasks/{task}/await" in document["paths"]) == (200, True)
@@ -391,3 +396,20 @@ def test_curl_as_james_documents_it(fresh, tmp_path):
     assert b"s3cret" not in err
     without = Cli(fresh.env)("webadmin", "--port", "0", code=2)
     assert "MAILSLICE_WEBADMIN_TOKEN" in without.err
+
+
+@pytest.mark.parametrize(("host", "reached_at"), [("::1", "::1"), ("::", "127.0.0.1")])
+def test_it_listens_on_addresses_of_ipv6_and_says_where(fresh, host, reached_at):
+    own = Cli({**fresh.env, "MAILSLICE_WEBADMIN_TOKEN": "voil\u00e0"})
+    server = own.start("webadmin", "--host", host, "--port", "0")
+    try:
+        said = re.fullmatch(
+            rf"webadmin on http://\[{host}\]:(\d+)\n", server.stdout.readline().decode()
+        )
+        address = f"http://{host_port(reached_at, int(said[1]))}/mailQueues"
+        asked = ("-H", "Authorization: Bearer voil\u00e0", "--noproxy", "*", address)
+        done = subprocess.run(["curl", "-sg", *asked], capture_output=True, timeout=60, check=True)
+        assert json.loads(done.stdout) == []
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)

@@ -70,12 +70,19 @@ async def until_parked(spool: Place4Queue, least: int = 1) -> None:
     await until(lambda: in_park(spool) >= least, 60)
 
 
-async def partial(spool: Place4Queue, worker: QueueWorker, away: Any, back: Any) -> None:
-    """`away(ids)` makes a third of the mails unreadable, `back()` ends that."""
-    items = await asyncio.gather(
-        *(worker.enqueue(mail(f"m-{number:03}"), CONTENT) for number in range(MAILS))
-    )
-    bad = items[:: MAILS // BAD]
+async def partial(
+    spool: Place4Queue, worker: QueueWorker, away: Any, back: Any, *, oldest: bool = False
+) -> None:
+    """`away(ids)` makes a third of the mails unreadable, `back()` ends that. `oldest`: the first
+    ones of the queue, which fill the window before any other comes.
+    """
+    mails = [mail(f"m-{number:03}") for number in range(MAILS)]
+    items = [
+        item
+        for part in (mails[:BAD], mails[BAD:])
+        for item in await asyncio.gather(*(worker.enqueue(one, CONTENT) for one in part))
+    ]
+    bad = items[:BAD] if oldest else items[:: MAILS // BAD]
     away(bad)
     good = {item.mail.name for item in items} - {item.mail.name for item in bad}
     run = Run(worker)
@@ -95,7 +102,10 @@ async def partial(spool: Place4Queue, worker: QueueWorker, away: Any, back: Any)
     assert spool.live() == []
 
 
-async def test_bodies_that_s3_does_not_give_hold_up_no_others(fresh: Any, s3: Refusing) -> None:
+@pytest.mark.parametrize("oldest", [True, pytest.param(False, marks=pytest.mark.soak)])
+async def test_bodies_that_s3_does_not_give_hold_up_no_others(
+    fresh: Any, s3: Refusing, *, oldest: bool
+) -> None:
     proxied = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
     for spool in at(fresh.settings):
         async with open_worker(proxied, spool.queue) as worker:
@@ -104,6 +114,7 @@ async def test_bodies_that_s3_does_not_give_hold_up_no_others(fresh: Any, s3: Re
                 worker,
                 lambda bad: s3.unreadable.update(item.body_blob_id for item in bad),
                 s3.unreadable.clear,
+                oldest=oldest,
             )
     assert s3.refused >= BAD
 

@@ -302,6 +302,23 @@ def test_a_fork_is_told_to_open_its_own(spool: Place4Queue) -> None:
         queue.enqueue(mail(), b"x")
 
 
+def test_a_fork_in_the_middle_of_many_mails_can_end(spool: Place4Queue) -> None:
+    mails = ((mail(f"m-{number}"), b"A: b\r\n\r\nc") for number in range(20))
+    with open_queue(spool.queue, spool.settings) as queue:
+        results = queue.enqueue_many(mails)
+        next(results)
+        child = os.fork()
+        if child == 0:
+            results.close()
+            os._exit(7)
+        try:
+            eventually(lambda: os.waitpid(child, os.WNOHANG) != (0, 0))
+        except AssertionError:
+            os.kill(child, signal.SIGKILL)
+            raise
+        assert len([*results]) == 19
+
+
 INTERRUPTED = """
 from mailslice.worker import open_queue
 import time

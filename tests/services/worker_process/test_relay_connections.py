@@ -107,6 +107,19 @@ def test_an_idle_connection_is_closed() -> None:
     assert sink.connections == 2
 
 
+def test_a_mail_that_was_sent_is_not_sent_again_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(_: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with running(Sink()) as sink:
+        send = relay(sink.port)
+        monkeypatch.setattr(threading.Timer, "start", full)
+        assert [send(MAIL, CONTENT) for _ in range(3)] == [Complete()] * 3
+    assert len(sink.got) == 3
+
+
 @pytest.mark.parametrize("word", [b"", b"421 4.4.2 idle for too long\r\n"])
 def test_a_connection_that_the_server_ended_between_two_mails_costs_no_attempt(
     word: bytes, *, pipelining: bool

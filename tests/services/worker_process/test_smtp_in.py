@@ -9,7 +9,7 @@ import smtplib
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ A, B = "a@x.example", "b@x.example"
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
 LARGE = b"x" * 1022 + b"\r\n"
 LARGE *= 9 << 10
+TO_DATA = (b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA")
 TRACE = re.compile(
     rb"Received: from [^\r]+\r\n\tby [^\r]+ with (\w+) id ([^\r;]+);\r\n"
     rb"\tSat, 21 Nov 2026 09:30:15 \+0000\r\n"
@@ -249,9 +250,47 @@ async def test_what_the_queue_will_never_take_is_554_and_what_we_have_to_mend_is
 async def test_a_mail_that_goes_round_in_circles_is_refused(hops: int, code: int) -> None:
     async with serving() as server:
         lines = [b"Received: by somewhere"] * hops + [b"", b"Received: in the body", b"."]
-        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", *lines)
+        answers = await server.say(*TO_DATA, *lines)
         assert [int(line[:3]) for line in answers.splitlines()][-2] == code
         assert len(server.keeper.kept) == (code == 250)
+
+
+async def test_hops_are_counted_where_servers_put_them_and_a_long_header_holds_nobody_up() -> None:
+    async with serving() as server:
+        hops = b"Received: by somewhere\r\n" * 101
+        long = b"X: " + b"x" * (1 << 20) + b"\r\n"
+        codes = [
+            [int(line[:3]) for line in answers.splitlines()][-2]
+            for content in (hops + long, long + hops)
+            if (answers := await server.say(*TO_DATA, content + b"."))
+        ]
+        assert codes == [554, 250]
+
+
+async def test_how_long_a_command_may_be_is_a_matter_of_its_own_connection() -> None:
+    """An EHLO allows MAIL FROM 36 bytes more, for SIZE and SMTPUTF8 (RFC 1870, RFC 6531)."""
+    path, size = b"MAIL FROM:<s@y>", b"SIZE=1"
+    long, too_long = (path.ljust(length - len(size)) + size for length in (512 + 36, 512 + 37))
+    async with serving() as server:
+
+        async def greeted() -> Callable[[bytes], Awaitable[bytes]]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+
+            async def asked(command: bytes) -> bytes:
+                writer.write(command + b"\r\n")
+                while (line := await asyncio.wait_for(reader.readline(), 5))[3:4] == b"-":
+                    pass
+                return line[:3]
+
+            await reader.readline()
+            assert await asked(b"EHLO c") == b"250"
+            return asked
+
+        first, second = await greeted(), await greeted()
+        await second(b"EHLO c")
+        assert [await first(too_long), await first(long)] == [b"500", b"250"]
+        third = await greeted()
+        assert [await second(long), await third(too_long)] == [b"250", b"500"]
 
 
 async def test_a_client_that_hangs_up_during_the_enqueue_does_not_cut_it_in_two() -> None:
@@ -843,3 +882,21 @@ async def test_a_port_that_is_taken_is_a_bad_setting_that_names_it() -> None:
         with pytest.raises(BadSetting, match=f"MAILSLICE_SMTP_IN_PORT={port}: cannot listen there"):
             async with serving(port=port):
                 pass
+
+
+@pytest.mark.parametrize("host", ["::1", "::"])
+async def test_a_client_that_comes_by_ipv6_is_named_so(host: str) -> None:
+    async with serving(host=host) as server:
+        reader, writer = await asyncio.open_connection("::1", server.port)
+        writer.write(b"".join(line + b"\r\n" for line in (*TO_DATA, b"x", b".", b"QUIT")))
+        assert b"250 2.0.0 OK queued" in await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+        ((mail, content),) = server.keeper.kept
+    assert content.startswith(b"Received: from c ([IPv6:::1])\r\n")
+    assert mail.remote_addr == "::1"
+
+
+async def test_a_host_that_is_no_name_is_a_bad_setting_that_names_it() -> None:
+    with pytest.raises(BadSetting, match=r"MAILSLICE_SMTP_IN_HOST='a\.\.b'.*: cannot listen there"):
+        async with serving(host="a..b"):
+            pass

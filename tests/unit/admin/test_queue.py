@@ -45,7 +45,7 @@ class TestGuardInMemory(GuardContract):
 def test_a_created_queue_is_known_and_its_configuration_stored():
     stores = MemoryStores(settings())
     assert queues.create(stores, "spool") == "spool"
-    assert queues.known(stores) == ["spool"]
+    assert stores.rabbitmq.names() == ["spool"]
     assert queues.require(stores, "spool") == "spool"
     assert ConfigurationGuard(stores.tables, stores.settings).stored() is not None
 

@@ -9,6 +9,10 @@ from mailslice.actions.request import ActionRequest
 from mailslice.airflow.dag_tasks import CANCELED, DagTasks, conf_of
 from mailslice.airflow.runs import DagRunState
 from mailslice.cockpit.facts import Facts
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.run_request import run_of_dag
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import QueueName
 from mailslice.model.settings import DutySettings, Settings
 from mailslice.webadmin.tasks import Status, TaskRequest, TaskType
 
@@ -55,7 +59,7 @@ class Runs:
 class Reports(Stores):
     """Has one report, of every run."""
 
-    report = '{"processedMailboxes": 3, "failures": {"m2": "away", "m1": "away"}}'
+    report = '{"run": "r", "processedMailboxes": 3, "failures": {"m2": "away", "m1": "away"}}'
 
     def existing_runs(self):
         return self
@@ -164,6 +168,58 @@ def test_a_run_that_somebody_started_with_a_wrong_age_hides_no_other_task(tasks,
     runs.add("failed", run=str(uuid4()), conf=conf)
     runs.add()
     assert ID in {task.id for task in tasks.newest()}
+
+
+REPUBLISHED = {"queue": "spool", "action": "republish", "older_than": "1d"}
+
+
+def keep_result(path, run, **result):
+    """As mail_actions writes it."""
+    location = artifacts(Settings(duty=DutySettings(artifacts=str(path))))
+    run = run_of_dag("mail_actions", "spool", run)
+    RunFolder(location, "mail_actions", QueueName("spool"), run).write_json("result.json", result)
+
+
+def test_the_list_has_the_figures_that_a_task_by_itself_has(runs, tmp_path):
+    done, waits, failed = (str(uuid4()) for _ in range(3))
+    runs.add("success", run=done, conf=REPUBLISHED)
+    runs.add("queued", run=waits, conf=REPUBLISHED)
+    runs.add("failed", run=failed, conf=REPUBLISHED)
+    runs.add("success", dag="x_counter_repair", conf={})
+    keep_result(tmp_path, done, information={"nbRequeuedMails": 7})
+    keep_result(tmp_path, failed, failed="the audit found no census")
+    tasks = tasks_of(runs, tmp_path, Reports())
+    shown = tasks.newest()
+    about = {str(task.id): task.information for task in shown}
+    assert [about[run]["nbRequeuedMails"] for run in (done, waits, failed)] == [7, 0, 0]
+    assert about[failed]["error"] == "the audit found no census"
+    assert about[str(ID)]["processedMailboxes"] == 3
+    assert [tasks.get(task.id) for task in shown] == list(shown)
+
+
+def test_figures_that_are_gone_are_not_0(runs, tasks):
+    runs.add("success", conf=REPUBLISHED)
+    runs.add("success", dag="x_blob_gc", conf={}, run=str(uuid4()))
+    for task in tasks.newest():
+        assert not {"nbRequeuedMails", "blobCount"} & task.information.keys()
+        assert tasks.get(task.id) == task
+
+
+def test_a_store_that_is_away_is_asked_once_and_hides_no_task(runs, tmp_path):
+    asked = []
+
+    class Away(Stores):
+        def existing_runs(self):
+            asked.append(self)
+            raise StoreUnavailable("Cassandra does not answer")
+
+    for _ in range(3):
+        runs.add("failed", dag="x_blob_gc", conf={}, run=str(uuid4()))
+    tasks = tasks_of(runs, tmp_path, Away())
+    shown = tasks.newest()
+    assert (len(shown), len(asked)) == (3, 1)
+    assert tasks.get(shown[0].id) == shown[0]
+    assert "its log in Airflow has more" in shown[0].information["error"]
 
 
 def test_runs_that_no_script_started_are_no_tasks(tasks, runs):

@@ -7,6 +7,7 @@ from statistics import median
 
 import pytest
 
+from mailslice.bench.arguments import counts, share
 from mailslice.bench.hotpath import combined, spread
 from mailslice.bench.measure import (
     Measurement,
@@ -17,7 +18,6 @@ from mailslice.bench.measure import (
 )
 from mailslice.bench.store_cpu import StoreCpu, cpu_between
 from mailslice.bench.warming import is_level, own_mails
-from mailslice.cli.arguments import counts, share
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
 

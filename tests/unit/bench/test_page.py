@@ -23,7 +23,11 @@ def test_each_column_is_a_field_of_what_was_measured(part):
         pytest.skip("docs/performance.json has no such rows yet")
     _, _, *lines = table(part.columns.split(), rows)
     cells = zip(*(line.strip("| ").split(" | ") for line in lines), strict=True)
-    optional = {"rtt_ms", "deleted_share_of_limit", "before.cpu.size", "before.cpu.browse"}
+    optional = {
+        *("rtt_ms", "deleted_share_of_limit", "before.cpu.size", "before.cpu.browse"),
+        *("applied_keys_per_second", "apply_cpu", "plan_cpu", "plan_again_cpu"),
+        *("spark_start_seconds", "plan_after_start_messages_per_second"),
+    }
     empty = [
         name
         for name, column in zip(part.columns.split(), cells, strict=True)
@@ -83,3 +87,29 @@ def test_a_part_that_fails_ends_the_run_only_after_the_others(tmp_path, capsys):
         run_all(Output(), table, (), page, lambda _: None)
     assert "curve failed: StoreUnavailable: S3 at nowhere" in capsys.readouterr().err
     assert "4.5" in page.read_text(encoding="utf-8")
+
+
+def test_parts_that_were_not_reached_keep_their_earlier_figures(tmp_path):
+    page = tmp_path / "performance.md"
+    write_page(page, [{"bench": "relay", "part": part, "ratio": 1} for part in ("relay", "far")])
+
+    def stops(print_progress):
+        raise KeyboardInterrupt
+
+    table = {
+        "relay": [("relay", lambda print_progress: {"ratio": 4.5})],
+        "far": [("relay", stops)],
+    }
+    with pytest.raises(KeyboardInterrupt):
+        run_all(Output(), table, ("relay", "far"), page, lambda _: None)
+    written = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["rows"]
+    assert {row["part"]: row["ratio"] for row in written} == {"far": 1, "relay": 4.5}
+
+
+def test_figures_of_two_machines_do_not_share_a_page(tmp_path):
+    page = tmp_path / "performance.md"
+    rows = [{"bench": "relay", "part": "relay", "ratio": 1}]
+    other = {"date": "2026-11-22", "machine": "64 cores (a mainframe)", "rows": rows}
+    page.with_suffix(".json").write_text(json.dumps(other), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"64 cores .a mainframe.*Measure all parts"):
+        run_all(Output(), {"far": []}, ("far",), page, lambda _: None)

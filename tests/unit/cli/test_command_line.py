@@ -3,6 +3,7 @@
 import io
 import json
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 from mailslice import __version__
 from mailslice.cli import main
 from mailslice.cli.main import run
+from mailslice.cli.queue_session import who
 
 MAILSLICE = Path(sys.executable).with_name("mailslice")
 HEAVY = (
@@ -120,6 +122,15 @@ WRONG = {
     ),
     "queue browse spool --older-than -5s": "--older-than: '-5s' is not a duration",
     "queue browse spool extra": "unexpected extra argument",
+    "queue browse spool --due-before 0001-01-01T00:00:00+14:00": (
+        "--due-before: '0001-01-01T00:00:00+14:00' is not a time; allowed: 2026-11-23T10:00:00Z"
+    ),
+    "decisions list --until 9999-12-31T23:59:59-12:00": "--until: '9999-12-31T23:59:59-12:00' is",
+    "queue export spool ": "DIR: '' is not allowed; the path of a folder is",
+    "postal quarantine export ": "DIR: '' is not allowed",
+    "mail trace x --log /nowhere": (
+        "--log '/nowhere': No such file or directory; allowed: a file with a log, or -"
+    ),
     "queue browse spool --sender a@b@c": (
         "--sender: 'a@b@c' is not a mail address; allowed: local@domain"
     ),
@@ -150,6 +161,9 @@ WRONG = {
     ),
     "duty plan counter_repair --mailboxes ,": "--mailboxes: it was given and names nothing",
     "duty plan counter_repair --param users=": "--users: it was given and names nothing",
+    'duty run queue_audit --queue spool --param reason="\\ud800"': (
+        "--param reason: '\\ud800' is not allowed; text in UTF-8 is"
+    ),
     "duty run --grace 2s nope": "duty 'nope' is not known; known: blob_gc, ",
     "duty plan --dry-run nope --queue spool": "duty 'nope' is not known; known: blob_gc, ",
     "bench hotpath --load 2": "--load: '2' is not allowed; a share from 0 to 1 is",
@@ -177,6 +191,25 @@ def test_wrong_use_exits_2_and_names_what_is_allowed(line, capsys, monkeypatch):
     assert captured.out == ""
     assert WRONG[line] in captured.err
     assert len(captured.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["queue", "size", "x" * 70_000], "allowed are 1 to 200 bytes of UTF-8"),
+        (
+            ["duty", "run", "queue_audit", "--param", f"older_than={'[' * 60_000}"],
+            "' is not a duration; allowed: a number with ms",
+        ),
+    ],
+    ids=("queue", "param"),
+)
+def test_of_a_long_input_the_beginning_is_shown_and_what_is_allowed(words, says, capsys):
+    assert run(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"mailslice: {'queue name' if words[0] == 'queue' else 'duty'} ")
+    assert says in said
+    assert len(said) < 2100
 
 
 @pytest.mark.parametrize(
@@ -263,6 +296,11 @@ def test_debug_shows_the_traceback(capsys, monkeypatch):
     monkeypatch.setenv("MAILSLICE_CASSANDRA_PORT", "x")
     assert run(["queue", "list", "--debug"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_user_whose_name_is_no_text_has_one_that_stores_keep(monkeypatch):
+    monkeypatch.setenv("LOGNAME", "jo\udcff")
+    assert who() == f"jo?@{socket.gethostname()}"
 
 
 def test_ctrl_c_exits_130(monkeypatch):

@@ -3,9 +3,10 @@
 import pytest
 from typer.main import get_command
 
-from mailslice.cli.documentation import cli_page, commands_of
-from mailslice.cli.examples import NOT_RUN, PROMPT, examples_of, sessions
+from mailslice.cli.examples import PROMPT, examples_of, sessions
 from mailslice.cli.main import app, run
+from stack.cli_page import cli_page, commands_of
+from tests.sessions import NOT_RUN
 from tests.unit.docs.test_commands import wrong
 
 TOOLS = {"bench"}

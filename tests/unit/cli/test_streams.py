@@ -3,9 +3,11 @@
 import io
 import json
 import os
+import pty
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,8 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
             "mailslice: queue clear asks first, and there is no terminal to ask on: give --yes",
         ),
         ("$M queue brows 2>&-", 2, "", ""),
+        ("$M queue brows 2>/dev/full", 2, "", ""),
+        ("set -o pipefail; (sleep 0.1; exec $M queue brows) 2>&1 >/dev/null | true", 2, "", ""),
         ("$M duty list >&-", 0, "", ""),
         (
             "$M duty list --json >/dev/full",
@@ -62,6 +66,19 @@ def test_a_stream_that_is_closed_or_full_is_no_bug_and_sends_nothing_to_another(
     assert (answer.returncode, answer.stdout) == (code, out)
     assert answer.stderr.startswith(err)
     assert len(answer.stderr.splitlines()) == bool(err)
+
+
+def test_a_terminal_whose_width_nobody_knows_shows_tables():
+    ours, terminal = pty.openpty()
+    env = {"COLUMNS": "0", "TERM": "xterm"}
+    with subprocess.Popen([MAILSLICE, "duty", "list"], stdout=terminal, env=env, cwd="/") as shown:
+        os.close(terminal)
+        first = os.read(ours, 1000)
+        with suppress(OSError):  # Linux' end of a terminal
+            while os.read(ours, 65536):
+                pass
+    os.close(ours)
+    assert (b"duty" in first, shown.returncode) == (True, 0)
 
 
 def test_a_stream_that_can_be_stopped_gives_all_bytes_of_files_pipes_and_memory(tmp_path):

@@ -27,6 +27,15 @@ class TestInAFolder(ArtifactsContract):
         assert (location.files("runs"), location.folders("")) == (["runs/f"], ["runs"])
 
 
+def test_a_path_below_a_current_folder_that_is_gone_is_a_bad_setting(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(BadSetting, match="MAILSLICE_ARTIFACTS='runs': the current folder is gone"):
+        Artifacts("runs", S3Settings())
+    assert Artifacts(str(tmp_path), S3Settings()).path("") == str(tmp_path)
+    assert Artifacts("s3a://bucket/x", S3Settings()).path("") == "bucket/x"
+
+
 @pytest.fixture
 def world(tmp_path):
     return Artifacts(str(tmp_path / "a"), S3Settings())

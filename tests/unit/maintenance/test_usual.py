@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.maintenance import usual
-from mailslice.maintenance.usual import usual_frames
+from mailslice.maintenance import gates
+from mailslice.maintenance.gates import usual_frames
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def context(monkeypatch):
         reports=[],
     )
     ledger = SimpleNamespace(list=lambda *_: found.reports)
-    monkeypatch.setattr(usual, "Ledger", lambda *_: ledger)
+    monkeypatch.setattr(gates, "Ledger", lambda *_: ledger)
     return found
 
 

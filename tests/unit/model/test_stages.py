@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -67,6 +68,16 @@ def test_a_recipient_that_no_record_knows_is_served_not_forgotten() -> None:
 
 def test_a_recipient_named_twice_is_one() -> None:
     assert decided(None, A, A).left == (A,)
+
+
+def test_a_mail_of_very_many_recipients_is_decided_at_once() -> None:
+    """On the event loop."""
+    every = [f"r{number}@x.example" for number in range(20_000)]
+    read = MailStage(EnqueueId(UUID(int=1)), "w", 2, 3, tuple(every))
+    began = time.thread_time()
+    found = decide(read, read.enqueue_id, reversed(every), by="me", now=datetime.now(UTC))
+    assert time.thread_time() - began < 0.5
+    assert len(found.left) == 20_000
 
 
 def test_a_mail_without_recipients_is_for_the_handler_that_rejects_it() -> None:

@@ -148,6 +148,14 @@ def test_what_looks_like_an_address_is_redacted(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
+def test_a_long_text_without_blanks_is_redacted_at_once() -> None:
+    """On the event loop: a handler's reason may be what it could not read."""
+    began = time.thread_time()
+    assert redacted("x" * 40_000 + " a@b.example") == "x" * 500
+    assert redacted("x" * 400 + "@b.example") == "***"
+    assert time.thread_time() - began < 0.5
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 
 from mailslice.model.errors import StoreUnavailable, Unconfirmed
-from mailslice.worker.dequeue.lease import Lease
+from mailslice.worker.dequeue.lease import LAST_RESORT, Lease
 from mailslice.worker.enqueue import delayed_mails
 from mailslice.worker.enqueue.delayed_mails import DelayedRows
 from mailslice.worker.io.context import QueueContext
+from mailslice.worker.io.statistics import WorkerStatistics
 
 
 class Stores:
@@ -48,6 +49,37 @@ async def test_a_message_that_goes_back_ends_a_lease_that_was_not_confirmed(
     assert not lease.is_out
     await lease.bring_back()
     assert stores.asked == ["row, and perhaps a copy", "closed"]
+
+
+async def test_a_message_that_is_adopted_while_the_lost_one_is_parked_is_acknowledged() -> None:
+    now, acknowledged = asyncio.get_running_loop().time(), []
+
+    def message(name: str, *, is_open: bool, arrived: float) -> Any:
+        return SimpleNamespace(
+            arrived=arrived,
+            headers={},
+            body=b"m",
+            timestamp=None,
+            redelivered=is_open,
+            link=SimpleNamespace(is_open=is_open),
+            ack=lambda: acknowledged.append(name) or is_open,
+        )
+
+    again = message("again", is_open=True, arrived=now)
+
+    async def away(_: object) -> bool:
+        raise StoreUnavailable("Cassandra at x")
+
+    async def put(*_: object) -> None:
+        assert lease.adopt(again)
+
+    context: Any = SimpleNamespace(is_marked=away, statistics=WorkerStatistics())
+    lost = message("lost", is_open=False, arrived=now - 2 * LAST_RESORT)
+    delays: Any = SimpleNamespace(put=put)
+    lease = Lease(context, delays, lost, uuid4())  # type: ignore[arg-type]
+    await lease._extend()
+    assert lease.ack()
+    assert acknowledged == ["lost", "again"], "it would stay unacknowledged until RabbitMQ closes"
 
 
 async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(

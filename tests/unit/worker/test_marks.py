@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
@@ -227,3 +228,13 @@ async def test_of_two_holders_at_most_one_sends_to_a_recipient(
             continue
     assert all(len(numbers) == 1 for numbers in allowed.values())
     assert len(set().union(*allowed.values())) <= 1
+
+
+async def test_very_many_recipients_are_not_sent_to_at_once() -> None:
+    every = [f"r{number}@x.example" for number in range(20_000)]
+    made = marks(Table(), *every)
+    await made.sending()
+    began = time.thread_time()
+    made.not_sent(reversed(every))
+    assert time.thread_time() - began < 0.5
+    assert made.doubtful == ()

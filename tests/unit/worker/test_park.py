@@ -182,6 +182,27 @@ async def test_half_a_window_that_is_held_makes_room_while_others_get_through(
         task.cancel()
 
 
+@pytest.mark.parametrize(("arrived", "parked"), [(3, 0), (4, 1)])
+async def test_a_full_window_that_is_held_makes_room_though_nothing_gets_through(
+    monkeypatch: pytest.MonkeyPatch, arrived: int, parked: int
+) -> None:
+    """Whatever is behind it may be well, and cannot come."""
+    made = Made(monkeypatch, prefetch=4)
+    monkeypatch.setattr(park, "RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(preparer, "SECONDS_IN_THE_WAY", 0.5)
+    made.error = StoreUnavailable("S3 at x")
+    tasks = [
+        asyncio.create_task(made.preparer.prepare(made.slots.arrived(message("bad"))))
+        for _ in range(arrived)
+    ]
+    await asyncio.sleep(0.3)
+    assert made.parked == []
+    await asyncio.sleep(0.5)
+    assert len(made.parked) == parked
+    for task in tasks:
+        task.cancel()
+
+
 async def test_what_the_broker_counts_is_parked_at_once(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
-from mailslice.worker.events import silent
+from mailslice.worker.events import EventLog, MailEvents, silent
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
@@ -57,7 +61,7 @@ class Stores:
         self.asked.append("ack")
         return True
 
-    def delivery(self) -> Delivery:
+    def delivery(self, item: QueuedMail = ITEM) -> Delivery:
         link = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0))
         message: Any = SimpleNamespace(
             headers={},
@@ -67,9 +71,10 @@ class Stores:
             arrived=0.0,
             link=link,
             ack=self._ack,
+            give_back=self._ack,
         )
         reservation: Any = SimpleNamespace(release=lambda: None)
-        return Delivery(self.state, message, ITEM, content=b"", reservation=reservation)
+        return Delivery(self.state, message, item, content=b"", reservation=reservation)
 
 
 @pytest.mark.parametrize("second", ["complete", "reject"])
@@ -94,3 +99,17 @@ async def test_a_settlement_that_fails_leaves_the_mail_to_the_next() -> None:
     assert isinstance(first, StoreUnavailable)
     assert second is Disposition.REJECTED
     assert stores.asked == ["dead letter", "ack"]
+
+
+async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:
+    stores = Stores()
+    stores.state.context.events = MailEvents(
+        stores.state.context.queue, "w", EventLog(os.open(os.devnull, os.O_WRONLY))
+    )
+    stores.state.context.clock = system_clock
+    every = tuple(f"r{number}@x.example" for number in range(20_000))
+    item = replace(ITEM, mail=replace(ITEM.mail, recipients=every))
+    delivery = stores.delivery(item)
+    began = time.thread_time()
+    assert await delivery.retry() is Disposition.RETRIED
+    assert time.thread_time() - began < 0.5

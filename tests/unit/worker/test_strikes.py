@@ -66,6 +66,31 @@ async def test_a_suspect_is_handled_alone_and_others_beside_each_other() -> None
     assert most == 3
 
 
+async def test_a_suspect_that_hangs_stops_neither_others_nor_the_next_suspect() -> None:
+    hanging, deadly = an_id(), an_id()
+    isolation = Isolation(struck=lambda: Struck(frozenset({hanging, deadly})), seconds=0.1)
+    begun: list[EnqueueId] = []
+
+    async def handle(enqueue_id: EnqueueId, seconds: float) -> None:
+        async with isolation.admitted(enqueue_id):
+            begun.append(enqueue_id)
+            await asyncio.sleep(seconds)
+
+    slow, other = an_id(), an_id()
+    order = ((slow, 30), (hanging, 30), (deadly, 0), (other, 0))
+    tasks = [asyncio.create_task(handle(*one)) for one in order]
+    await asyncio.sleep(0.05)
+    assert begun == [slow]
+    async with asyncio.timeout(10):
+        await asyncio.gather(*tasks[2:])
+    assert begun == [slow, hanging, deadly, other]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    async with asyncio.timeout(10):
+        await handle(deadly, 0)
+
+
 async def test_a_suspect_that_is_cancelled_as_it_waits_lets_others_go_on() -> None:
     suspect, other = an_id(), an_id()
     isolation = Isolation(

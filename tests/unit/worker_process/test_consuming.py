@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -133,6 +134,36 @@ async def test_an_end_does_not_wait_for_as_long_as_a_store_is_away(
     done = await asyncio.wait_for(consuming_, SOON)
     assert (delivery.told, never.told) == ([("given back",)], [])
     assert (done.total, given.disconnected) == (0, True)
+
+
+class Marked(Held):
+    """A retry writes stage marks, which no store takes either."""
+
+    async def retry(self, *_: Any, **__: Any) -> Disposition:
+        raise self.fault
+
+    async def give_back(self) -> Disposition:
+        return await super().retry()
+
+
+async def test_what_cannot_be_retried_at_the_end_goes_back_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handling, "DRAIN_SECONDS", 0.1)
+    delivery = Marked(away=1)
+    consuming_ = consume(worker(Given(delivery)), lambda *_: None, most=1, policy=IMPATIENT)
+    await asyncio.wait_for(consuming_, SOON)
+    assert delivery.told == [("given back",)], "it would stay in hand, and be handed out no more"
+
+
+async def test_the_last_of_so_many_mails_is_not_told_of_an_end() -> None:
+    saw: list[bool] = []
+
+    def handle(_mail: Mail, _content: bytes, *, stopping: threading.Event) -> None:
+        saw.append(stopping.wait(0.3))
+
+    await asyncio.wait_for(consume(worker(Given(Held())), handle, most=1), SOON)
+    assert saw == [False], "it would return its mail: each call takes one, and sends none"
 
 
 def handling_is_told(delivery: Held) -> bool:

@@ -126,3 +126,14 @@ def test_both_shipped_handlers_load_by_their_short_names(tmp_path: Path) -> None
 def test_the_maildir_handler_without_a_folder_names_the_setting() -> None:
     with pytest.raises(BadSetting, match="MAILSLICE_WORKER_MAILDIR is not set"):
         load_handler("maildir", Settings())
+
+
+def test_a_working_folder_that_is_gone_has_no_handler_and_the_shipped_ones_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(BadInput, match="--handler 'nowhere:handle': module 'nowhere' cannot be"):
+        load_handler("nowhere:handle", Settings())
+    with pytest.raises(BadSetting, match="MAILSLICE_WORKER_MAILDIR"):
+        load_handler("maildir", Settings())

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -412,6 +414,36 @@ async def test_a_handler_learns_that_the_end_is_near(end: Callable[[HandlerPool]
     assert saw == [True]
 
 
+async def test_a_mail_is_in_no_handler_where_its_thread_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An executor raises then, and runs the call in another thread all the same."""
+    start, handled = threading.Thread.start, Counter[str]()
+    go_on = threading.Event()
+
+    def starting(thread: threading.Thread) -> None:
+        if thread.name == "handler_1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def handle(mail: Mail, _content: bytes) -> None:
+        handled[mail.name] += 1
+        go_on.wait(5)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    first, second = FakeDelivery(1), FakeDelivery(2)
+    with suppress(BadSetting):
+        running = bench(handle, 2).handling
+        await running.start(first)
+        await running.start(second)
+        await asyncio.wait_for(second.settled.wait(), 5)
+        go_on.set()
+        await running.drain(5)
+    assert not (handled["m2"] and second.told == [("retry", None, 30 * SECONDS)])
+    with pytest.raises(BadSetting, match=r"2 handlers at once .*can't start new thread"):
+        bench(handle, 2)
+
+
 async def test_no_address_of_an_error_is_logged_above_debug(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -622,15 +654,21 @@ async def test_a_suspect_begins_when_the_outcomes_of_the_others_are_stored() -> 
     async def handle(mail: Mail, _content: bytes) -> None:
         if mail.name == "m2":
             stored.append(other.settled.is_set())
+        else:
+            await asyncio.sleep(0.5)
 
     isolation = Isolation(
         InHandlers(bytearray(InHandlers.size(2))),
         lambda: Struck(frozenset({suspect.item.enqueue_id})),
     )
-    metrics = ConsumerMetrics(QueueName("spool"), CollectorRegistry())
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(QueueName("spool"), registry)
     handling = HandlerPool(loaded(handle), 2, metrics, EXACT, isolation)
     await handling.start(other)
     await asyncio.sleep(0)  # its handler begins
     await handling.start(suspect)
     await asyncio.wait_for(suspect.settled.wait(), 5)
     assert stored == [True]
+    await handling.drain(5)
+    seconds = registry.get_sample_value("mailslice_handling_seconds_sum", {"queue": "spool"})
+    assert seconds == pytest.approx(0.5, abs=0.3), "the suspect's own time, without its wait"

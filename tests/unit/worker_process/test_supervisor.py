@@ -7,12 +7,13 @@ import signal
 import tempfile
 import time
 from datetime import timedelta
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mailslice.model.errors import BadSetting
+from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.process import supervisor
@@ -36,6 +37,22 @@ def test_a_health_port_that_is_taken_leaves_nothing_behind(
         supervisor.Supervisor(task, 1, "127.0.0.1", 1).run()
     assert (list(tmp_path.iterdir()), os.environ.get("PROMETHEUS_MULTIPROC_DIR")) == ([], None)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_and_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(_: SpawnProcess) -> None:
+        tries.append(time.monotonic())
+        raise OSError(12, "Cannot allocate memory")
+
+    tries: list[float] = []
+    monkeypatch.setattr(SpawnProcess, "start", no_memory)
+    task = ConsumerTask(Settings(), QueueName("spool"), "maildir", prefetch=1, concurrency=1)
+    words = r"worker process 0 cannot be started: .*Cannot allocate memory, 3 times"
+    with pytest.raises(MailsliceError, match=words):
+        supervisor.Supervisor(task, 1, "127.0.0.1", 0).run()
+    assert tries[2] - tries[1] > tries[1] - tries[0] > 0.9
 
 
 def test_a_process_whose_handler_is_still_being_built_does_not_hang(

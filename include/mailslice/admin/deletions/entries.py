@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from mailslice.admin.deletions.packs import KeptContent, KeptMail, read_mails
 from mailslice.admin.filters import MailFilter
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import (
     DeletedBatch,
     Deletions,
@@ -21,9 +21,6 @@ from mailslice.stores.cassandra.own import (
 )
 from mailslice.view.configuration import view_shape
 from mailslice.view.live_rows import LiveRows
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 _ALL = MailFilter()
 
@@ -149,7 +146,6 @@ def _with_state(
 def _live(
     stores: Stores, queue: QueueName, now: datetime, ids: Sequence[EnqueueId]
 ) -> set[EnqueueId]:
-    """Those of `ids` that are in the queue."""
     live, wanted = LiveRows(stores.tables, queue, view_shape(stores)), sorted(ids)
     only = replace(live, survivors={one.slice_start: wanted for one in live.partitions(now)})
     return {candidate[0] for candidate in only.present(only.ids(now))}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from mailslice.admin.deletions.packs import (
     KeptContent,
@@ -34,15 +34,14 @@ from mailslice.model.errors import (
     Undecodable,
 )
 from mailslice.model.mail import BlobId, EnqueueId, QueueName, ViewRow
+from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.blobs.small import SMALL
 from mailslice.stores.blobs.store import MISSING
 from mailslice.stores.cassandra.own import DeletedBatch
 from mailslice.stores.loop_thread import LoopThread
 
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 _MAILS = 500
 _PACK_BYTES = 16 * 1024 * 1024
@@ -79,8 +78,6 @@ class Deletion:
 
 @dataclass(slots=True)
 class _Fetched:
-    """Mails with the contents of the small ones."""
-
     mails: list[KeptMail] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -182,13 +179,8 @@ class _Keeping:
 
     def _in_hands(self, mails: Sequence[KeptMail]) -> list[KeptMail]:
         """With a note on those that workers have, as far as these have said so."""
-        ids = {
-            mail.enqueue_id
-            for record in self._stores.worker_records(self._queue)
-            if record.is_alive
-            for mail in record.in_flight
-            if not mail.returned
-        }
+        records = self._stores.worker_records(self._queue)
+        ids = {mail.enqueue_id for record in records for mail in record.held}
         return [replace(one, in_handler=one.item.enqueue_id in ids) for one in mails]
 
     def _copied(self, place: str, mails: Sequence[KeptMail]) -> list[KeptMail]:
@@ -251,11 +243,17 @@ async def _fetched(blobs: AsyncBlobStore, rows: Sequence[ViewRow]) -> _Fetched:
         async with at_once:
             await _fetch(blobs, row, fetched)
 
-    errors = await asyncio.gather(*map(one, rows), return_exceptions=True)
-    for error in errors:
-        if error is not None:
-            raise error
+    await all_ended(map(one, rows))
     return fetched
+
+
+async def all_ended(work: Iterable[Awaitable[T]]) -> list[T]:
+    """The results in order. All of them end before the first error is raised."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -22,9 +22,7 @@ from mailslice.model.errors import ContentMissing
 from mailslice.model.mail import BlobId, QueuedMail, QueueName
 from mailslice.model.names import file_name
 from mailslice.stores.blobs.store import BlobStore
-
-if TYPE_CHECKING:
-    from mailslice.stores.cassandra.own import DeletedBatch
+from mailslice.stores.cassandra.own import DeletedBatch
 
 DELETED_PREFIX = "deleted/"
 _TIME = "%Y%m%dT%H%M%SZ"

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from mailslice.admin.deletions.entries import DeletedMail
+from mailslice.admin.deletions.keeping import all_ended
 from mailslice.admin.deletions.packs import Contents
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import already_out
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
@@ -29,13 +30,11 @@ from mailslice.model.errors import ContentMissing, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
+from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.own import UndeletedMail, UndeleteStep
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import view_shape
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 T = TypeVar("T")
 CHUNK_MAILS = 250
@@ -47,7 +46,6 @@ _BYTES = 16 * 1024 * 1024
 _SLACK = timedelta(days=1)
 """So long a row outlives the mail that it is about."""
 _NAMED = 100
-_TICK = 1.0
 
 
 @dataclass(slots=True)
@@ -120,8 +118,6 @@ def undelete(
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A mail with its content, and the row that claims it."""
-
     mail: DeletedMail
     parts: tuple[bytes, bytes]
     claim: UndeletedMail
@@ -167,7 +163,7 @@ class _Way:
                         await self._room_for(chunk)
                         task = asyncio.create_task(self._bring(contents, chunk))
                         self._under_way[task] = chunk
-            await _all(self._under_way)
+            await all_ended(self._under_way)
         finally:
             await asyncio.gather(*self._under_way, return_exceptions=True)
             self._thread.shutdown()
@@ -195,7 +191,7 @@ class _Way:
         chunk = await self._in_thread(self._claimed, contents, mails)
         if not chunk:
             return
-        items = await _all(map(self._put, chunk))
+        items = await all_ended(map(self._put, chunk))
         crash.point("undelete:blobs")
         entered, rows = await self._in_thread(self._entered, chunk, items)
         self._right.require()
@@ -205,7 +201,6 @@ class _Way:
         crash.point("undelete:recorded")
 
     def _claimed(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_New]:
-        """Those that are to be entered now."""
         ready: dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]] = {}
         for mail in mails:
             if mail.is_back:
@@ -228,7 +223,9 @@ class _Way:
                 self._outcome.already += 1
             elif claim.new_id != wanted[one]:
                 half.append(claim)
-        out = self._out(half)
+        tried = {one.new_id: one.step is UndeleteStep.ENTERED for one in half}
+        ids = already_out(self._stores, self._queue, tried, self._sleep)
+        out = [one for one in half if one.new_id in ids]
         self._record(out, ttl)
         anew = {
             one: UndeletedMail(
@@ -263,7 +260,6 @@ class _Way:
         return list(entered.values()), rows
 
     def _record(self, claims: Sequence[UndeletedMail], ttl: timedelta) -> None:
-        """They are back."""
         self._change({one: replace(one, step=UndeleteStep.DONE) for one in claims}, ttl)
         self._outcome.undeleted += len(claims)
         named = claims[: _NAMED - len(self._outcome.ids)]
@@ -300,35 +296,12 @@ class _Way:
 
     async def _publish_all(self, rows: Sequence[ViewRow]) -> None:
         exchange = RabbitNames(self._queue).exchange
-        await _all(
+        await all_ended(
             self._publisher.publish(
                 exchange, message.encode(row.item), headers_of(row.partition), row.enqueued_time
             )
             for row in rows
         )
-
-    def _out(self, half: Sequence[UndeletedMail]) -> list[UndeletedMail]:
-        """Of attempts that were cut off, those whose entry was handled, or is in a worker's hands.
-
-        A worker that was handed it a moment ago says so in its next record.
-        """
-        if not half:
-            return []
-        alive = [one for one in self._stores.worker_records(self._queue) if one.is_alive]
-        if alive:
-            self._sleep(max(one.every for one in alive).total_seconds() + _TICK)
-        taken: set[EnqueueId] = set()
-        for record in self._stores.worker_records(self._queue):
-            taken.update(record.done)
-            if record.is_alive:
-                taken.update(mail.enqueue_id for mail in record.in_flight)
-        return [one for one in half if one.new_id in taken or self._is_through(one)]
-
-    def _is_through(self, claim: UndeletedMail) -> bool:
-        """Whether the new entry is done. Without a row that was written, only a mark says so."""
-        if claim.step is UndeleteStep.ENTERED:
-            return is_over(self._stores.tables, self._queue, claim.new_id)
-        return self._stores.tables.deleted.is_marked(self._queue, claim.new_id)
 
 
 def _chunks(mails: Sequence[DeletedMail]) -> Iterator[list[DeletedMail]]:
@@ -345,14 +318,4 @@ def _chunks(mails: Sequence[DeletedMail]) -> Iterator[list[DeletedMail]]:
 
 
 def _size(mails: Sequence[DeletedMail]) -> int:
-    """Bytes of content."""
     return sum(mail.kept.size for mail in mails)
-
-
-async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results in order. All of them end before the first error is raised."""
-    results = await asyncio.gather(*work, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]

@@ -4,6 +4,6 @@
 enqueued anew, once. `copies`: the content, and the sweep of what no row names.
 """
 
-from mailslice.admin.quarantine.keeping import OVER, Decided, Holder, Quarantine
+from mailslice.admin.quarantine.keeping import OVER, Decided, Holder, Quarantine, in_quarantine
 
-__all__ = ["OVER", "Decided", "Holder", "Quarantine"]
+__all__ = ["OVER", "Decided", "Holder", "Quarantine", "in_quarantine"]

@@ -15,18 +15,15 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 from uuid import uuid4
 
 from mailslice.model.clock import Clock
 from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, QueuedMail, QueueName
+from mailslice.stores import Stores
+from mailslice.stores.blobs.store import BlobStore
 from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-    from mailslice.stores.blobs.store import BlobStore
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +125,6 @@ class Copies:
         return len(going) - len(self._own.delete_many(going))
 
     def _owners(self) -> set[str]:
-        """Which deployments of an earlier version have kept mail of this queue in the bucket."""
         prefix = f"deployments/{self._queue}/"
         return {blob.key.removeprefix(prefix) for blob in self._own.list(prefix)}
 

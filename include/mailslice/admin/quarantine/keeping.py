@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine.copies import Copies
@@ -22,19 +21,29 @@ from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
-from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import QuarantineTable
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own.quarantine import (
+    Content,
+    QuarantinedMail,
+    QuarantineTable,
+    State,
+)
 
 OVER = timedelta(minutes=10)
 """A setting aside that is this old and not finished was cut off."""
 
 
+def in_quarantine(stores: Stores, queue: QueueName, clock: Clock) -> list[QuarantinedMail]:
+    """`Quarantine.waiting`, by age. Creates no table."""
+    if QuarantineTable.existing(stores.cassandra, stores.settings) is None:
+        return []
+    mails = Quarantine(stores, queue, clock).waiting()
+    return sorted(mails, key=lambda mail: (mail.since, mail.enqueue_id))
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who had the mail, since when and how far: `age` is how long by now."""
+    """Who had the mail, since when and how far: `age` is how long by now. Fields of its row."""
 
     worker: str
     stage: str
@@ -300,22 +309,13 @@ class Quarantine:
             enqueue_id=item.enqueue_id,
             name=item.mail.name,
             state=State.NOTED,
-            action=decided.action,
-            stage=holder.stage,
-            worker=holder.worker,
-            since=holder.since,
-            age=holder.age,
-            why=decided.why,
             decided=self._clock(),
             message=codec.encode(item),
             header_blob_id=item.header_blob_id,
             body_blob_id=item.body_blob_id,
             content=Content.NOT_COPIED,
-            attempt=holder.attempt,
-            run=decided.run,
-            who=decided.who,
-            moved_to=decided.moved_to,
-            due=decided.due,
+            **asdict(holder),
+            **asdict(decided),
         )
 
     def _later(self, mail: QuarantinedMail) -> datetime:

@@ -8,31 +8,23 @@ begins again under another id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.admin.enqueue import enter
-from mailslice.admin.evidence import is_over
+from mailslice.admin.evidence import already_out, is_through
+from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec import message as codec
 from mailslice.model import crash
 from mailslice.model.clock import Clock, elapsed_seconds
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import QuarantineTable
 from mailslice.stores.cassandra.own.quarantine import QuarantinedMail, State
 
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import QuarantineTable, WorkerRecord
-
-_LEASE = timedelta(seconds=30)
-_PART = 0.7
-"""Of the lease, after which nothing new is begun under it."""
-_TICK = 1.0
 _OUT = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
@@ -57,16 +49,16 @@ class Releases:
         self._forget = forget
         self._sleep = sleep
         self._table = table
-        self._me = str(uuid4())
 
     def release(self, mail: QuarantinedMail) -> EnqueueId:
         """Enqueue the mail anew; its new enqueue id. Raises as `Quarantine.release`."""
-        with self._leased(mail) as until:
+        lock = self._lock(mail)
+        with lock.held():
             now = self._table.get(self._queue, mail.enqueue_id, mail.attempt)
             if now is None or now.state not in _OUT:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
-            return self._release(now, until)
+            return self._release(now, lock.until)
 
     def release_within(self, mail: QuarantinedMail, until: float) -> EnqueueId:
         """As `release`, for whoever has a right to all mails of the queue, up to `until`
@@ -76,7 +68,13 @@ class Releases:
 
     def finish(self, mail: QuarantinedMail) -> bool:
         """Forget a cut-off release whose new entry was handled; whether that was so."""
-        if not self._is_through(mail) or not self._locked(mail):
+        lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
+        entered = mail.entered == new_id
+        if (
+            new_id is None
+            or not is_through(self._stores.tables, queue, new_id, entered=entered)
+            or not lock.take()
+        ):
             return False
         try:
             done = self._table.move(self._queue, mail, state=State.RELEASED)
@@ -84,7 +82,7 @@ class Releases:
                 self._forget(done)
             return done is not None
         finally:
-            self._stores.own.locks.release(self._lock(mail), self._me)
+            lock.give_back()
 
     def _release(self, mail: QuarantinedMail, until: float) -> EnqueueId:
         if mail.state is State.RELEASED and mail.released_as is not None:
@@ -92,7 +90,8 @@ class Releases:
             return mail.released_as
         content, queue = self._content(mail), self._into(mail)
         half = mail.released_as if mail.state is State.RELEASING else None
-        if half is not None and self._is_out(mail, half):
+        tried = {} if half is None else {half: mail.entered == half}
+        if half is not None and already_out(self._stores, queue, tried, self._sleep):
             new_id = half
         else:
             mail, new_id = self._claimed(mail)
@@ -133,64 +132,10 @@ class Releases:
             )
         return moved
 
-    def _is_through(self, mail: QuarantinedMail) -> bool:
-        """Whether the new entry is done or deleted.
-
-        Without a row that was written, only a mark says so.
-        """
-        if mail.released_as is None:
-            return False
-        if mail.entered == mail.released_as:
-            return is_over(self._stores.tables, self._into(mail), mail.released_as)
-        return self._stores.tables.deleted.is_marked(self._into(mail), mail.released_as)
-
     def _into(self, mail: QuarantinedMail) -> QueueName:
         return QueueName(mail.moved_to) if mail.moved_to else self._queue
 
-    def _is_out(self, mail: QuarantinedMail, new_id: EnqueueId) -> bool:
-        """Whether the mail of a release that was cut off was handled, or is in a worker's hands."""
-        if self._is_through(mail):
-            return True
-        workers, queue = self._stores.own.worker_records, self._into(mail)
-        alive = [record for record in workers.list(queue) if record.is_alive]
-        if any(_has(record, new_id) for record in alive):
-            return True
-        if not alive:
-            return False
-        # A worker that was handed it a moment ago says so in its next record.
-        self._sleep(max(record.every for record in alive).total_seconds() + _TICK)
-        in_flight = any(_has(record, new_id) for record in workers.list(queue))
-        return in_flight or self._is_through(mail)
-
-    @contextmanager
-    def _leased(self, mail: QuarantinedMail) -> Iterator[float]:
-        """The right to release this mail, for half a minute; waits for another who has it.
-
-        Gives until when (`elapsed_seconds`) something may be begun.
-        """
-        deadline = elapsed_seconds() + 2 * _LEASE.total_seconds()
-        while True:
-            asked = elapsed_seconds()
-            if self._locked(mail):
-                break
-            if asked > deadline:
-                raise Refused(
-                    f"{mail.enqueue_id} of {self._queue} is being released by somebody else"
-                )
-            self._sleep(_TICK)
-        try:
-            yield asked + _LEASE.total_seconds() * _PART
-        finally:
-            self._stores.own.locks.release(self._lock(mail), self._me)
-
-    def _locked(self, mail: QuarantinedMail) -> bool:
-        return self._stores.own.locks.acquire(self._lock(mail), self._me, _LEASE) == self._me
-
-    def _lock(self, mail: QuarantinedMail) -> str:
-        return f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
-
-
-def _has(record: WorkerRecord, enqueue_id: EnqueueId) -> bool:
-    return enqueue_id in record.done or any(
-        enqueue_id == mail.enqueue_id for mail in record.in_flight
-    )
+    def _lock(self, mail: QuarantinedMail) -> LeasedLock:
+        name = f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
+        doing = f"releases {mail.enqueue_id} of {self._queue}"
+        return LeasedLock(self._stores, name, doing, self._sleep)

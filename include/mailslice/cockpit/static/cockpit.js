@@ -167,8 +167,8 @@ function values(form) {
   for (const field of form.querySelectorAll("[name]")) {
     const text = field.value.trim();
     if (field.dataset.kind === "boolean") conf[field.name] = field.checked;
-    else if (text && field.dataset.kind === "number") conf[field.name] = Number(text);
-    else if (text && field.dataset.kind === "list") conf[field.name] = text.split(",").map((word) => word.trim()).filter(Boolean);
+    else if (text && ["integer", "number"].includes(field.dataset.kind)) conf[field.name] = Number(text);
+    else if (text && field.dataset.kind === "array") conf[field.name] = text.split(",").map((word) => word.trim()).filter(Boolean);
     else if (text) conf[field.name] = text;
   }
   return conf;

@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of, modified_seconds
 from mailslice.duties.blob_gc.plan import CandidateRecord, CopyToRestore, GcPlan, record_candidates
 from mailslice.duties.blob_gc.planning import Timings, require_bucket
-from mailslice.duties.blob_gc.scans import (
-    BLOB_ID_SPELLINGS,
-    read_copies,
-    read_planned,
-    read_references,
-)
+from mailslice.duties.blob_gc.scans import read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
 from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Kept, KeptBlobs, run_of
 from mailslice.engine.dataset import KEY, Dataset, collected, referenced
@@ -278,8 +273,8 @@ class _Collection:
             if not plan.deletes:
                 return frozenset()
             planned = self._planned(spark, frames, plan.deletes)
-            rows = referenced(spark, planned, self._references(frames), BLOB_ID_SPELLINGS)
-            return frozenset(row[KEY] for row in collected(spark, rows))
+            rows = collected(referenced(planned, self._references(frames)))
+            return frozenset(row[KEY] for row in rows)
 
     def _record(self, rereferenced: frozenset[str]) -> None:
         run, plan, now = self._run, self._plan, self._run.clock()
@@ -337,13 +332,11 @@ class _Collection:
                 *(one for one in trash.folders() if run_of(one) == plan.run),
             ]
             copies = frames.enter_context(read_copies(spark, run.settings, folders))
-            missed = collected(spark, referenced(spark, copies, references, BLOB_ID_SPELLINGS))
+            missed = collected(referenced(copies, references))
             uncopied: list[dict[str, Any]] = []
             if self._groups and not plan.keep:
                 planned = self._planned(spark, frames, plan.deletes)
-                uncopied = collected(
-                    spark, referenced(spark, planned, references, BLOB_ID_SPELLINGS)
-                )
+                uncopied = collected(referenced(planned, references))
         stored = trash.james.heads([row[KEY] for row in uncopied if row[KEY] not in rereferenced])
         why = "referred to again, and no copy was kept"
         self._note({key: why for key, blob in stored.items() if blob is None})

@@ -14,10 +14,10 @@ from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan import GcPlan, recorded_candidates
 from mailslice.duties.blob_gc.planning import make_plan
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.gates import usual_frames
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
-from mailslice.maintenance.usual import usual_frames
 from mailslice.stores.blobs.key_ranges import KeyRange
 from mailslice.stores.blobs.store import BlobStore
 

@@ -48,10 +48,7 @@ _MOST_GENERATIONS, _MOST_STRANGE = 2000, 10
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """About so many keys that begin with `prefix`.
-
-    With `start` begin those whose hashes come next, spread evenly over the alphabet.
-    """
+    """About so many keys that begin with `prefix`. Hashes, spread evenly, come behind `start`."""
 
     prefix: str
     start: str
@@ -138,10 +135,7 @@ def _next(
 
 
 def _group(prefix: str, start: str, keys: Sequence[BlobId], *, complete: bool) -> _Group:
-    """The group of which these are the first keys, or all.
-
-    How far they reach among all hashes tells how many there are.
-    """
+    """The group of these first keys, or all: how far they reach among hashes tells its size."""
     hashes = [
         key[len(start) :].replace("/", "") if start.endswith("/") else key[len(start) :]
         for key in keys
@@ -229,10 +223,7 @@ def find_inventory(settings: Settings, where: str) -> Inventory:
 
 
 def read_inventory(spark: Session, settings: Settings, inventory: Inventory) -> Dataset:
-    """The bucket's objects; one summary a file, `{"range", "blobs", "bytes"}`.
-
-    Raises BadInput for a file that is no inventory.
-    """
+    """The bucket's objects; summaries as of `read_listing`. Raises BadInput for another file."""
     bucket = settings.s3.bucket
 
     def work(batches: Iterator[Sequence[tuple[int, str]]]) -> Iterator[RowBatch | Summary]:

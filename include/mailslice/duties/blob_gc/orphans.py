@@ -14,7 +14,6 @@ from uuid import uuid4
 
 from mailslice.codec.blob_ids import is_active, is_blob_id, parse
 from mailslice.engine.dataset import Summary, give
-from mailslice.engine.frames import Session
 from mailslice.engine.row_files import Location
 from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowGroup, RowWriter, schema_of
@@ -86,10 +85,7 @@ def generation_of(key: str) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts and bytes of unreferenced blobs by kind, and of orphans by generation and age.
-
-    Tallies of parts add up.
-    """
+    """Unreferenced blobs by kind, orphans by generation and age: counts, bytes. They add up."""
 
     blobs: Counter[str] = field(default_factory=Counter)
     size: Counter[str] = field(default_factory=Counter)
@@ -161,10 +157,7 @@ GROUP_ROWS = {DELETE: 1000, CANDIDATE: 20_000}
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlob:
-    """One blob as it was listed.
-
-    `since_ms`: when it was first recorded as a candidate; None: by this run.
-    """
+    """One blob as it was listed. `since_ms`: when a run first recorded it; None: this one."""
 
     key: BlobId
     size: int
@@ -173,7 +166,8 @@ class PlannedBlob:
 
 
 def blobs_of(rows: pa.Table) -> list[PlannedBlob]:
-    return [PlannedBlob(**row) for row in rows.to_pylist()]
+    columns = [rows.column(field.name).to_pylist() for field in fields(PlannedBlob)]
+    return list(map(PlannedBlob, *columns))
 
 
 class BlobWriter:
@@ -206,7 +200,6 @@ class BlobWriter:
 
 
 def write_orphans(
-    spark: Session,
     blobs: Any,
     location: Location,
     folder: str,
@@ -239,7 +232,7 @@ def write_orphans(
         yield {"tally": tally.as_json(), "groups": groups}
 
     tally, groups = Tally(), list[RowGroup]()
-    for summary in give(spark, blobs, work):
+    for summary in give(blobs, work):
         tally.merge(summary["tally"])
         groups += [RowGroup(**group) for group in summary["groups"]]
     return tally, sorted(groups, key=lambda group: (group.file, group.number))

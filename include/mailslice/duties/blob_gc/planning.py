@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import Any
 
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.duties.blob_gc.listing import (
@@ -38,7 +37,6 @@ from mailslice.duties.blob_gc.plan import (
     recorded_candidates,
 )
 from mailslice.duties.blob_gc.scans import (
-    BLOB_ID_SPELLINGS,
     read_copies,
     read_planned,
     read_references,
@@ -100,12 +98,11 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         known, forgotten = _known(run, earlier, spark)
         frames.enter_context(known)
         restores = _missed(run, spark, frames, folders, references, blobs)
-        orphans = unreferenced(spark, blobs, references, BLOB_ID_SPELLINGS)
+        orphans = unreferenced(blobs, references)
         blob = run.settings.blob
         generation = BlobIds(blob, lambda: now).generation()
         tally, groups = write_orphans(
-            spark,
-            with_known(spark, orphans, known, _SAME, ("since_ms",)),
+            with_known(orphans, known, _SAME, ("since_ms",)),
             run.folder.artifacts,
             run.folder.name,
             Rules(now, params.grace, params.delete_after, blob.family, generation),
@@ -130,8 +127,17 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         unread_columns=tuple(with_rows(run.stores, unread)),
     )
     crash.point("plan:written")
-    _report(run, plan, tally, unread)
     run.report(
+        **tally.report(),
+        candidates=plan.waiting,
+        restores=plan.restores.rows,
+        referenceSourceCount=len(plan.sources),
+        references=sum(plan.sources.values()),
+        blobCount=plan.blobs,
+        sources=[scan.as_json() for scan in plan.scans],
+        unreadColumns=unread,
+        listing=plan.listing.as_json(),
+        madeAt=iso(plan.made_at),
         blobBytes=sum(summary["bytes"] for summary in blobs.summaries),
         absentSources=list(absent),
         candidatesOf=earlier.run if earlier and not forgotten else None,
@@ -202,12 +208,10 @@ def _missed(  # noqa: PLR0917 - what is joined
     if not folders:
         return []
     copies = frames.enter_context(read_copies(spark, run.settings, folders))
-    referenced_copies = referenced(spark, copies, references, BLOB_ID_SPELLINGS)
+    referenced_copies = referenced(copies, references)
     if run.params(Params).inventory is None:
-        return [
-            row["place"] for row in collected(spark, missing_from(spark, referenced_copies, blobs))
-        ]
-    rows = collected(spark, referenced_copies)
+        return [row["place"] for row in collected(missing_from(referenced_copies, blobs))]
+    rows = collected(referenced_copies)
     with KeptBlobs(run.settings) as trash:
         stored = trash.james.heads([row[KEY] for row in rows])
     return [row["place"] for row in rows if stored[row[KEY]] is None]
@@ -263,22 +267,6 @@ def _listing(params: Params, ranges: Sequence[KeyRange] | None, blobs: Dataset) 
         read=len(set(listed)),
         twice=len(listed) - len(set(listed)),
         holes=uncovered(ranges) if ranges is not None else 0,
-    )
-
-
-def _report(run: Run, plan: GcPlan, tally: Tally, unread: Sequence[str]) -> None:
-    scans: list[dict[str, Any]] = [scan.as_json() for scan in plan.scans]
-    run.report(
-        **tally.report(),
-        candidates=plan.waiting,
-        restores=plan.restores.rows,
-        referenceSourceCount=len(plan.sources),
-        references=sum(plan.sources.values()),
-        blobCount=plan.blobs,
-        sources=scans,
-        unreadColumns=list(unread),
-        listing=plan.listing.as_json(),
-        madeAt=iso(plan.made_at),
     )
 
 

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mailslice.codec.blob_ids import SPELLINGS
 from mailslice.duties.blob_gc.sources import ReferenceSource
 from mailslice.duties.blob_gc.trash import TRASH_PREFIX, KeptBlobs
-from mailslice.engine.dataset import (
-    KEY,
-    REFERENCE,
-    Dataset,
-    KeyNormalizer,
-    RowBatch,
-    Summary,
-    read_once,
-)
+from mailslice.engine.dataset import KEY, REFERENCE, Dataset, RowBatch, Summary, read_once
 from mailslice.engine.frames import Session
 from mailslice.engine.row_files import Location
 from mailslice.maintenance.row_file import RowGroup, read_groups
 from mailslice.model.settings import Settings
 
-BLOB_ID_SPELLINGS = KeyNormalizer(*SPELLINGS)
-"""Spellings of one blob id."""
 _PLANNED = {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"}
 _FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
 """Sources from which mails move to another one. Read first, so that no moving mail is missed."""
@@ -78,10 +67,7 @@ def read_planned(
     groups: Sequence[RowGroup],
     recorded_ms: int | None = None,
 ) -> Dataset:
-    """The blobs of these groups, with `since_ms`: `recorded_ms` for rows without one.
-
-    Raises PlanRefused for files that are not as written.
-    """
+    """The blobs of these groups; `recorded_ms` in place of no `since_ms`. Raises PlanRefused."""
 
     def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[RowBatch | Summary]:
         for batch in batches:

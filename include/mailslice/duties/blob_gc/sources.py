@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from mailslice.admin.deletions.packs import DELETED_PREFIX
 from mailslice.codec.blob_ids import is_blob_id
@@ -70,33 +70,13 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 Page = tuple[int, int, list[str]]
 """(part, rows, blob ids) of one page of a scan."""
-
-
-class ReferenceSource(Protocol):
-    """Something that refers to blobs. Picklable: workers scan it."""
-
-    @property
-    def name(self) -> str:
-        """As reports and MAILSLICE_GC_ABSENT_SOURCES call it."""
-
-    @property
-    def parts(self) -> int:
-        """How many parts its scan has."""
-
-    @property
-    def holes(self) -> int:
-        """What its parts leave out or overlap in; 0 when they are the whole source, once."""
-
-    def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
-        """These parts, page by page, each to its end. Raises StoreUnavailable and others."""
+Ranges = Callable[[str, str], tuple[TokenRange, ...]]
+"""How the ring is cut for a table of a keyspace."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Columns of a table in Cassandra, by token range.
-
-    `plain`: every value is one id; `buried`: ids are inside of values, messages or JSON.
-    """
+    """Columns of a table, by token range. `plain`: values are ids; `buried`: ids are in them."""
 
     name: str
     where: ReferenceColumns
@@ -158,9 +138,7 @@ class DeadLetterQueues:
 
 @dataclass(frozen=True, slots=True)
 class OwnBucket:
-    """mailslice's own bucket, but for kept copies and deleted mails: a key that ends with an id
-    refers to it.
-    """
+    """mailslice's own bucket without copies and deleted mails: keys end with what they refer to."""
 
     name: str = "ownBucket"
     parts: int = 1
@@ -178,6 +156,12 @@ class OwnBucket:
                     yield part, len(page), [ending for ending in endings if is_blob_id(ending)]
 
 
+ReferenceSource: TypeAlias = TableSource | DeadLetterQueues | OwnBucket
+"""What refers to blobs, by the name in reports and MAILSLICE_GC_ABSENT_SOURCES. Workers `scan` its
+parts, page by page, each to its end; `holes`: what the parts leave out or overlap in.
+"""
+
+
 def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
     """All sources, in the order of scanning, and the names of those that settings call absent.
 
@@ -185,7 +169,12 @@ def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
     known of its references. BadSetting for a source of MAILSLICE_GC_SOURCES that cannot be scanned.
     """
     settings, session = stores.settings, stores.cassandra
-    ranges = _Ranges(session)
+    estimates = cache(partial(estimated_partitions, session))
+
+    def ranges(keyspace: str, table: str) -> tuple[TokenRange, ...]:
+        count = estimates(keyspace).get(table, 0) // _PARTITIONS_A_RANGE
+        return tuple(token_ranges(session, min(max(count, _LEAST_RANGES), _MOST_RANGES)))
+
     with open_patient_store(settings.s3, settings.own.bucket) as own_blobs:
         bucket = OwnBucket(parts=int(own_blobs.bucket_exists()))
     letters = DeadLetterQueues(tuple(stores.management.dead_letter_queues()))
@@ -202,12 +191,9 @@ def sources_of(stores: Stores) -> tuple[list[ReferenceSource], list[str]]:
 
 
 def _named_tables(
-    session: CassandraSession, settings: Settings, ranges: _Ranges
+    session: CassandraSession, settings: Settings, ranges: Ranges
 ) -> tuple[list[TableSource], list[str]]:
-    """James' tables and the operator's; and the names of those that do not exist.
-
-    A table that is named again is one scan of all its columns.
-    """
+    """James' tables and the operator's, each one scan of all its columns; those without a table."""
     columns_in = cache(partial(columns_of, session))
     tables: dict[tuple[str, str], tuple[str, dict[str, None]]] = {}
     absent = []
@@ -224,7 +210,7 @@ def _named_tables(
         table_columns = columns_in(keyspace)[table]
         plain = all(column.type in _TEXT for column in table_columns if column.name in names)
         where = ReferenceColumns(keyspace, table, partition_key(table_columns), tuple(names))
-        sources.append(TableSource(name, where, ranges.of(keyspace, table), plain))
+        sources.append(TableSource(name, where, ranges(keyspace, table), plain))
     return sources, absent
 
 
@@ -273,26 +259,12 @@ def with_rows(stores: Stores, columns: Sequence[str]) -> list[str]:
     return [column for column in columns if column.partition(".")[0] in filled]
 
 
-class _Ranges:
-    """How the ring is cut for each table."""
-
-    def __init__(self, session: CassandraSession) -> None:
-        self._session = session
-        self._estimates: dict[str, dict[str, int]] = {}
-
-    def of(self, keyspace: str, table: str) -> tuple[TokenRange, ...]:
-        if keyspace not in self._estimates:
-            self._estimates[keyspace] = estimated_partitions(self._session, keyspace)
-        count = self._estimates[keyspace].get(table, 0) // _PARTITIONS_A_RANGE
-        return tuple(token_ranges(self._session, min(max(count, _LEAST_RANGES), _MOST_RANGES)))
-
-
-def _own_tables(session: CassandraSession, keyspace: str, ranges: _Ranges) -> Iterator[TableSource]:
+def _own_tables(session: CassandraSession, keyspace: str, ranges: Ranges) -> Iterator[TableSource]:
     tables = columns_of(session, keyspace)
     for table in sorted(set(tables) - OWN_WITHOUT_REFERENCES):
         if names := tuple(column.name for column in tables[table] if column.holds_text):
             where = ReferenceColumns(keyspace, table, partition_key(tables[table]), names)
-            yield TableSource(f"own.{table}", where, ranges.of(keyspace, table), buried=True)
+            yield TableSource(f"own.{table}", where, ranges(keyspace, table), buried=True)
 
 
 def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -43,7 +43,10 @@ class Kept:
         """The copy that has this key in the own bucket; None when it is not one."""
         if (match := _PLACE.fullmatch(place)) is None:
             return None
-        expires = datetime.strptime(match[1], _TIME).replace(tzinfo=UTC)
+        try:
+            expires = datetime.strptime(match[1], _TIME).replace(tzinfo=UTC)
+        except ValueError:  # digits that are no time
+            return None
         return cls(expires, match[2], BlobId(match[3]), size)
 
 

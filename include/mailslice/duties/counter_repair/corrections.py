@@ -7,12 +7,12 @@ mailbox is skipped. All of it runs in the process of the apply step: Spark could
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from mailslice.duties.counter_repair import decide
@@ -28,6 +28,7 @@ from mailslice.engine.page_decoder import decode
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
+from mailslice.model.batches import batches
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
@@ -35,7 +36,6 @@ from mailslice.stores.cassandra.own import CounterClaim
 if TYPE_CHECKING:
     from mailslice.stores import Stores
 
-T = TypeVar("T")
 _IDS_A_READ = 100
 _READS_IN_FLIGHT = 8
 
@@ -60,28 +60,14 @@ def reread_mailbox(
     projected = chain.from_iterable(ids_of(messages_of(page), "messageid") for page in pages)
     requested = (
         [[UUID(bytes=one) for one in ids], mailbox]
-        for ids in chunks(_unique(chain(projected, also)), _IDS_A_READ)
+        # Each once: a message may have two rows.
+        for ids in batches(dict.fromkeys(chain(projected, also)), _IDS_A_READ)
     )
     digests = (
         message_digest(decode(page, layout), tables.flags)
         for _, page in stores.packed.pages(tables.of_messages, requested, _READS_IN_FLIGHT)
     )
     return sum(digests, MessageDigest())
-
-
-def _unique(ids: Iterable[bytes]) -> Iterator[bytes]:
-    """Each id once, also where a message has two rows."""
-    requested: set[bytes] = set()
-    for one in ids:
-        if one not in requested:
-            requested.add(one)
-            yield one
-
-
-def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    remaining = iter(items)
-    while chunk := list(islice(remaining, size)):
-        yield chunk
 
 
 DONE, SKIPPED, FAILED, UNKNOWN, REMAINING = "applied", "skipped", "failed", "unknown", "left"
@@ -215,7 +201,7 @@ class MailboxCorrector:
         return True
 
 
-_AT_ONCE = 1_000
+AT_ONCE = 1_000
 THREADS = 8
 NOT_REACHED = "the step ended before it"
 _MAX_FAILURES = 20
@@ -249,7 +235,7 @@ class CounterWork:
         self._run.report(unknown=0, outcomes={})
         try:
             with ThreadPoolExecutor(self._threads) as pool:
-                for chunk in chunks(drifts, _AT_ONCE):
+                for chunk in batches(drifts, AT_ONCE):
                     unprojected = self._plan.unprojected(self._run, [d.mailbox for d in chunk])
                     list(pool.map(partial(self._correct, unprojected), chunk))
         finally:

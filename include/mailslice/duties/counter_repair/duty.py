@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 from itertools import islice
@@ -15,17 +16,16 @@ from mailslice.duties.counter_repair.corrections import CounterWork
 from mailslice.duties.counter_repair.gates import After, as_report_entry, read_after
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Drift
-from mailslice.duties.counter_repair.plot import DRIFTS_PICTURE, drifts_svg
 from mailslice.duties.counter_repair.projection import repair_projection
 from mailslice.duties.counter_repair.survey import CounterSurvey, Sleep, survey
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.gates import usual_frames
 from mailslice.maintenance.plan import load_plan
+from mailslice.maintenance.plot import legend_above, say_empty, svg_axes
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.maintenance.usual import usual_frames
 from mailslice.model import crash
 from mailslice.stores.cassandra.mailboxes import Counters
 
@@ -38,6 +38,13 @@ _WITHOUT_PLAN: dict[str, Any] = {
     "inconsistencies": {},
     "inconsistencySample": [],
 }
+DRIFTS_PICTURE = "drifts.svg"
+_EDGES = (-1001, -101, -11, -2, -1, 0, 1, 10, 100, 1000)
+LABELS = (
+    *("< -1000", "-1000..", "-100..", "-10..", "-1"),
+    *("0", "1", "..10", "..100", "..1000", "> 1000"),
+)
+_WAS_COLOR, _NOW_COLOR = "#d9822b", "#2f9e6e"
 
 
 class CounterRepair(Duty[CounterPlan]):
@@ -98,7 +105,7 @@ class CounterRepair(Duty[CounterPlan]):
 
     def before_lock(self, run: Run, plan: CounterPlan) -> None:
         """Wait until the second read is `settle` after the end of the first."""
-        require_clock(run)
+        run.require_clock()
         remaining = (plan.read_at + plan.settle - run.clock()).total_seconds()
         if remaining > 0 and (plan.planned or plan.repairable):
             self._sleep(remaining)
@@ -125,7 +132,7 @@ class CounterRepair(Duty[CounterPlan]):
 
     def describe(self, steps: Summaries) -> str:
         result, wrong = steps.result, steps.plan["wrong"]
-        if not wrong and not (_projection(steps) or {}).get("planned"):
+        if not wrong and not _projection(steps).get("planned"):
             return ""
         words = [f"{result.applied} of {wrong} wrong mailboxes corrected"]
         if result.skipped:
@@ -140,7 +147,7 @@ class CounterRepair(Duty[CounterPlan]):
 
     def problem(self, steps: Summaries) -> str | None:
         result, unknown = steps.result, steps.result.fields.get("unknown", 0)
-        if not result.failed and not (_projection(steps) or {}).get("failed"):
+        if not result.failed and not _projection(steps).get("failed"):
             return None
         why = next(iter(result.failures.items()), ("rows of messageIdTable", "not written"))
         return (
@@ -157,7 +164,7 @@ class CounterRepair(Duty[CounterPlan]):
             "failedMailboxes": result.failed,
             "unknown": result.fields.get("unknown", 0),
             "messages": plan.get("messages") or plan.get("projectedMessages", 0),
-            "projection": _projection(steps),
+            "projection": _projection(steps) or None,
             "after": after.get("after"),
         }
 
@@ -213,17 +220,44 @@ def _after(after: list[After]) -> dict[str, Any]:
     }
 
 
-def _projection(steps: Summaries) -> Mapping[str, Any] | None:
-    """What became of rows of the projection; None: not asked for, or apply did not come to it."""
-    projection: Mapping[str, Any] | None = steps.result.fields.get("projection")
-    return projection
+def _projection(steps: Summaries) -> Mapping[str, Any]:
+    """What became of rows of the projection, where apply was asked for it, and came to it."""
+    return steps.result.fields.get("projection") or {}
 
 
 def _rows_in_words(steps: Summaries) -> str:
-    done = _projection(steps)
-    if not done:
+    if not (done := _projection(steps)):
         return ""
     return (
         f"; messageIdTable: {done['written']} rows written, {done['deleted']} deleted, "
         f"{done['skipped']} skipped, {done['failed']} failed, {done['left']} left"
     )
+
+
+def histogram(drifts: Iterable[int]) -> list[int]:
+    """Drifts in each column of LABELS. Stored less computed: a negative one is too little."""
+    counts = [0] * len(LABELS)
+    for drift in drifts:
+        counts[bisect_left(_EDGES, drift)] += 1
+    return counts
+
+
+def drifts_svg(before: Iterable[int], after: Iterable[int], measured: str) -> bytes:
+    was, is_now = histogram(before), histogram(after)
+    at = range(len(LABELS))
+    with svg_axes(12, 2.7) as (axes, picture):
+        for shift, counts, color, name in (
+            (-0.2, was, _WAS_COLOR, "before"),
+            (0.2, is_now, _NOW_COLOR, "after"),
+        ):
+            label = f"{name} {sum(counts):,}"
+            axes.bar([x + shift for x in at], counts, color=color, width=0.4, label=label)
+        if not any(was):
+            say_empty(axes, "no drift")
+            axes.set_yticks([])
+        axes.set_xticks(list(at), LABELS)
+        axes.set_ylabel("mailboxes")
+        axes.set_xlabel("messages that a mailbox shows too many (too few: negative)")
+        axes.set_title(f"Drift of mailbox counters, {measured}", loc="left", fontsize=9)
+        legend_above(axes, 2)
+    return picture.getvalue()

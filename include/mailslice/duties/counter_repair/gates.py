@@ -15,16 +15,17 @@ from uuid import UUID
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.corrections import (
+    AT_ONCE,
     DONE,
     REMAINING,
     THREADS,
-    chunks,
     reread_mailbox,
 )
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import KINDS, CounterPlan, Drift
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.run import Run
+from mailslice.model.batches import batches
 from mailslice.stores.cassandra.mailboxes import Counters
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def read_after(run: Run, plan: CounterPlan, outcomes: Mapping[str, Sequence[str]
         return _read(run, plan, drift, unprojected.get(drift.mailbox, ()), verdict)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return [after for chunk in chunks(drifts, 1_000) for after in pool.map(read, chunk)]
+        return [after for chunk in batches(drifts, AT_ONCE) for after in pool.map(read, chunk)]
 
 
 def _read(
@@ -136,17 +137,11 @@ def totals(run: Run, plan: CounterPlan) -> Frame:
     changed = plan.planned / max(1, scan.mailboxes) if plan.planned > _ALWAYS_ALLOWED else 0.0
     return Frame.facts(
         "totals",
-        (scan.ranges - scan.read, Expectation.equal("ranges_unread", 0, _UNREAD)),
-        (
-            scan.twice,
-            Expectation.equal("ranges_read_twice", 0, "No token range was counted twice."),
-        ),
-        (
-            scan.holes,
-            Expectation.equal("holes", 0, "The token ranges of each table tile the ring."),
-        ),
-        (truth, Expectation.between("truth_share", 0.5, None, half)),
-        (changed, Expectation.between("changed_share", 0, share, most)),
+        ranges_unread=(scan.ranges - scan.read, 0, 0, _UNREAD),
+        ranges_read_twice=(scan.twice, 0, 0, "No token range was counted twice."),
+        holes=(scan.holes, 0, 0, "The token ranges of each table tile the ring."),
+        truth_share=(truth, 0.5, None, half),
+        changed_share=(changed, 0, share, most),
     )
 
 

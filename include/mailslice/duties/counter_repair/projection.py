@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from mailslice.duties.counter_repair.corrections import THREADS, chunks
+from mailslice.duties.counter_repair.corrections import AT_ONCE, THREADS
 from mailslice.duties.counter_repair.planned import (
     ONLY_PROJECTED,
     REPAIRABLE,
@@ -30,6 +30,7 @@ from mailslice.duties.counter_repair.planned import (
 )
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
+from mailslice.model.batches import batches
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import MessageRow
 
@@ -57,7 +58,7 @@ def repair_projection(run: Run, plan: CounterPlan) -> dict[str, Any]:
     to_write = [kind for kind in REPAIRABLE if kind != ONLY_PROJECTED]
     with ThreadPoolExecutor(THREADS) as pool:
         for kinds in (to_write, [ONLY_PROJECTED]):
-            for rows in chunks(plan.read_differences(run, kinds), 1_000):
+            for rows in batches(plan.read_differences(run, kinds), AT_ONCE):
                 counts.update(pool.map(repair.row, rows))
     done = {name: counts.pop(name, 0) for name in (WRITTEN, DELETED, FAILED, REMAINING)}
     skipped = counts.total()

@@ -190,6 +190,11 @@ def _rows(frame: DataFrame, count: int) -> Iterable[Row]:
     return rows
 
 
+def keys_of(tables: Sequence[str], ranges: Sequence[TokenRange]) -> list[Key]:
+    """Table by table, so that every n-th is of all tables: most rows are in two of them."""
+    return [(table, low, high) for table in tables for low, high in ranges]
+
+
 def modseq_keys_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
     return [key for key in keys if key[0] == MODSEQ], [key for key in keys if key[0] != MODSEQ]
 
@@ -273,7 +278,7 @@ def survey(
     params, spark = run.params(Params), run.spark()
     trust = params.trust_projection
     ranges = token_ranges(run.stores.cassandra, _LEAST_RANGES)
-    keys = [(table, low, high) for low, high in ranges for table in _tables(run, params)]
+    keys = keys_of(_tables(run, params), ranges)
     pause = min(params.settle, operation).total_seconds()
     spec = ScanSpec(run.settings, run.folder.artifacts, run.folder.name, _only(run, params))
     with translated():

@@ -31,49 +31,22 @@ from mailslice.duties.dead_letters.letters import PlannedLetter, export_letter
 from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
 from mailslice.maintenance.progress import Progress
-from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.run import Run
-from mailslice.model import crash
+from mailslice.model import crash, names
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.mail import Partition
-from mailslice.model.names import (
-    HEADER_DELAY_TOKEN,
-    HEADER_DIED,
-    HEADER_DOUBT,
-    HEADER_FAILURES,
-    HEADER_FAULTS,
-    HEADER_PARKED,
-    HEADER_REASON,
-    HEADER_REDRIVE_COUNT,
-    HEADER_RENEWED,
-    HEADER_THROTTLED,
-    RabbitNames,
-)
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, Checkout, check_out
 
 MAX_CHECKOUT = timedelta(minutes=10)
-"""After this time all messages are requeued and checked out again.
-
-A broker closes a channel on which a delivery is unacknowledged for half an hour.
-"""
+"""Then all go back: a broker closes a channel that has had one unacknowledged for half an hour."""
 _AT_ONCE = 100
 """Letters whose marks are read together."""
 _OF_THE_BROKER = frozenset(
     {
-        "x-death",
-        "x-delivery-count",
-        "x-acquired-count",
-        "CC",
-        "BCC",
-        HEADER_REASON,
-        HEADER_DIED,
-        HEADER_DELAY_TOKEN,
-        HEADER_FAILURES,
-        HEADER_THROTTLED,
-        HEADER_RENEWED,
-        HEADER_PARKED,
-        HEADER_FAULTS,
-        HEADER_DOUBT,
+        *("x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC"),
+        *(names.HEADER_REASON, names.HEADER_DIED, names.HEADER_DELAY_TOKEN, names.HEADER_FAILURES),
+        *(names.HEADER_THROTTLED, names.HEADER_RENEWED, names.HEADER_PARKED, names.HEADER_FAULTS),
+        names.HEADER_DOUBT,
     }
 )
 _DEATHS = ("x-first-death-", "x-last-death-")
@@ -93,13 +66,15 @@ class LetterWork:
         self.run = run
         self.progress = progress
         self.params = run.params(Params)
-        self.names = RabbitNames(run.queue)
+        self.names = names.RabbitNames(run.queue)
         # In a queue that keeps its order the planned letters are where they were,
         # or nearer to the head.
         keeps_order = run.stores.management.keeps_order(self.names.dead_letter_queue)
         self.most = len(letters) if keeps_order else MAX_CHECKED_OUT
         self.lookups = LetterLookups(run.stores, run.queue)
-        self.redriving, self.taking = self._throttles()
+        self.taking = run.throttle("rabbitmq")
+        rates = [rate for rate in (self.taking.per_second, self.params.rate) if rate]
+        self.redriving = replace(self.taking, per_second=min(rates, default=None))
         self.pending: dict[str, list[PlannedLetter]] = {}
         for letter in letters:
             if letter.is_acted_on:
@@ -121,12 +96,6 @@ class LetterWork:
 
     def _done(self, letter: PlannedLetter) -> None:
         self.progress.done(_KINDS[LetterAction(letter.action)])
-
-    def _throttles(self) -> tuple[Throttle, Throttle]:
-        """For publishes, and for messages that are only taken off."""
-        shared = self.run.throttle("rabbitmq")
-        own = [rate for rate in (shared.per_second, self.params.rate) if rate]
-        return replace(shared, per_second=min(own) if own else None), shared
 
     def _perform_once(self) -> bool:
         """Go through the queue; whether that was the last time."""
@@ -164,10 +133,7 @@ class LetterWork:
     def _act(
         self, checkout: Checkout, matches: Sequence[tuple[CheckedOutMessage, PlannedLetter, Letter]]
     ) -> None:
-        """Act on letters whose marks are read together.
-
-        Letters that the time limit leaves are pending again.
-        """
+        """Act on letters whose marks are read together; what the time limit leaves is pending."""
         drops = [
             letter.enqueue_id
             for _, planned, letter in matches
@@ -195,7 +161,8 @@ class LetterWork:
             case LetterAction.DROP:
                 why = None if marked else UNMARKED
             case LetterAction.EXPORT:
-                self._export(message, letter)
+                self.exports.append(export_letter(self.run, message, letter.key))
+                crash.point("apply:after-export")
                 why = None
             case _:
                 why = self._redrive(checkout, message, letter)
@@ -205,10 +172,6 @@ class LetterWork:
             self._done(planned)
         else:
             self.progress.skip(why)
-
-    def _export(self, message: CheckedOutMessage, letter: Letter) -> None:
-        self.exports.append(export_letter(self.run, message, letter.key))
-        crash.point("apply:after-export")
 
     def _redrive(
         self, checkout: Checkout, message: CheckedOutMessage, letter: Letter
@@ -271,4 +234,4 @@ def redrive_headers(
         for name, value in headers.items()
         if name not in _OF_THE_BROKER and not str(name).startswith(_DEATHS)
     }
-    return {**copied, **headers_of(partition), HEADER_REDRIVE_COUNT: redrives}
+    return {**copied, **headers_of(partition), names.HEADER_REDRIVE_COUNT: redrives}

@@ -20,7 +20,6 @@ from mailslice.duties.dead_letters.letters import (
 )
 from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
@@ -38,6 +37,8 @@ _WITHOUT_PLAN: dict[str, Any] = {
     "causes": {},
     "ages": {},
     "actions": {},
+    "keptBy": {},
+    "sample": [],
 }
 
 
@@ -63,10 +64,7 @@ class DeadLetters(Duty[LetterPlan]):
     bulky = frozenset({"exports"})
 
     def plan(self, run: Run) -> LetterPlan:
-        """Raises UnknownQueue, StoreUnavailable, LockHeld.
-
-        Raises Refused for a queue that reading would harm.
-        """
+        """Raises UnknownQueue, StoreUnavailable, LockHeld; Refused where reading would harm."""
         params, stores, queue = run.params(Params), run.stores, run.queue
         require(stores, queue)
         with run.locked():  # nobody else may consume meanwhile; everything goes back, in its order
@@ -102,19 +100,21 @@ class DeadLetters(Duty[LetterPlan]):
         redriven = [letter for letter in letters if letter.action == LetterAction.REDRIVE]
         most = params.limit if params.redrive else 0
         sentence = f"At most {most} letters are redriven (limit; none without redrive)."
-        within_limit = Expectation.between("redriven", 0, most, sentence)
-        yield Frame.facts("totals", (len(redriven), within_limit))
+        yield Frame.facts("totals", redriven=(len(redriven), 0, most, sentence))
         yield _actions(letters)
         yield _redriven(redriven, params.most_redrives)
 
     def apply(self, run: Run, plan: LetterPlan, progress: Progress) -> None:
         """Raises StoreUnavailable: run it again."""
-        require_clock(run)
+        run.require_clock()
         LetterWork(run, run.read_rows(plan.letters, PlannedLetter), progress).perform_all()
 
     def verify(self, run: Run, plan: LetterPlan, result: Result) -> Iterable[Frame]:
         """Looks again. Where nothing was applied the queue is not disturbed."""
-        letters = _letters_now(run) if result.applied else ()
+        letters: Sequence[Letter] = ()
+        if result.applied:
+            with run.locked():
+                letters = peek(run.stores, run.queue).letters
         planned = run.read_rows(plan.letters, PlannedLetter)
         acted_on = Counter(letter.key for letter in planned if letter.is_acted_on)
         still_queued = acted_on & Counter(letter.key for letter in letters)
@@ -122,9 +122,11 @@ class DeadLetters(Duty[LetterPlan]):
         missing = sum(not is_exported(run.folder.artifacts, export) for export in exports)
         removed = "Of the planned letters none is in the queue but those that were skipped or left."
         complete = "Every exported letter is in its file, byte for byte."
-        allowed = Expectation.between("planned_still_there", 0, result.not_done, removed)
-        no_export_missing = Expectation.equal("exports_missing", 0, complete)
-        yield Frame.facts("after", (still_queued.total(), allowed), (missing, no_export_missing))
+        yield Frame.facts(
+            "after",
+            planned_still_there=(still_queued.total(), 0, result.not_done, removed),
+            exports_missing=(missing, 0, 0, complete),
+        )
 
     def describe(self, steps: Summaries) -> str:
         result, remaining = steps.result, _remaining(steps)
@@ -143,7 +145,7 @@ class DeadLetters(Duty[LetterPlan]):
         folder = steps.folder
         exported = steps.result.kinds["exported"]
         return {
-            **({} if steps.plan else {**_WITHOUT_PLAN, "keptBy": {}, "sample": []}),
+            **({} if steps.plan else _WITHOUT_PLAN),
             "kept": _remaining(steps),
             "exports": folder.artifacts.uri(folder_of(folder.queue)) if exported else None,
         }
@@ -155,11 +157,6 @@ DUTY = DeadLetters()
 def _remaining(steps: Summaries) -> int:
     letters = int(steps.plan.get("letters", 0))
     return letters - steps.result.applied - steps.result.skipped.get(VANISHED, 0)
-
-
-def _letters_now(run: Run) -> Sequence[Letter]:
-    with run.locked():
-        return peek(run.stores, run.queue).letters
 
 
 def _summary(letters: Sequence[PlannedLetter], unseen: int) -> dict[str, Any]:

@@ -24,18 +24,12 @@ from mailslice.stores.rabbitmq.checkout import CheckedOutMessage
 
 
 def folder_of(queue: str) -> str:
-    """The folder of a queue's exports, relative to the artifacts location.
-
-    Not in a run's folder, which is pruned.
-    """
+    """The folder of a queue's exports below the artifacts; a run's folder would be pruned."""
     return f"dead-letters/{file_name(queue)}"
 
 
 def export_letter(context: Run, message: CheckedOutMessage, key: str) -> str:
-    """Write body and headers, and read the body back; the file's name.
-
-    Idempotent: after a crash before the ack the same file is written again.
-    """
+    """Write body and headers, read the body back; the file's name, the same at a second try."""
     artifacts, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
     name = f"{folder_of(context.queue)}/{digest[:32]}.body"
     details = {
@@ -68,10 +62,7 @@ def is_exported(artifacts: Artifacts, name: str) -> bool:
 
 
 def jsonable(value: object) -> object:
-    """A header value as JSON values.
-
-    Clients send bytes, also as names (where they wrote no UTF-8), in tables and arrays.
-    """
+    """A header value as JSON values. Clients send bytes, also as names, in tables and arrays."""
     match value:
         case bytes():
             return value.decode("utf-8", "backslashreplace")
@@ -89,10 +80,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class PlannedLetter:
-    """One letter and what becomes of it.
-
-    Ids and times are text, empty where there is none. There are no addresses.
-    """
+    """A letter, and what becomes of it. Ids and times are text, or empty. It has no address."""
 
     position: int
     key: str

@@ -3,24 +3,34 @@
 The write time makes a copy harmless: what is written to V4 meanwhile is newer and stays, what
 deletes the partition there deletes the copy, too, and copying twice is copying once. A mail that is
 marked between the read and the write is a dead row in V4, as it is in V3.
+
+Afterwards V3 is held against V4: every live row of V3 by a hash over all its columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any
 from uuid import UUID
 
+from mailslice.codec.row import to_row
 from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup, Source, copies_in_v4, first_slice
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.partition_scan import READS_IN_FLIGHT
+from mailslice.engine.row_files import Digest
 from mailslice.engine.worker_stores import stores_of
+from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.row_file import read_groups
 from mailslice.model import crash
 from mailslice.model.batches import batches
-from mailslice.model.mail import EnqueueId, Partition
+from mailslice.model.mail import EnqueueId, Partition, ViewRow
 from mailslice.stores import Stores
 
 _ROWS_AT_A_TIME = 1000
@@ -90,3 +100,95 @@ class Copying:
         copied = copies_in_v4(stores, queue, partition, {row.enqueue_id: at for row, at in rows})
         result.copied += len(copied)
         result.failed += len(rows) - len(copied)
+
+
+SAME, MISSING, NEWER, DIFFERING = OUTCOMES = ("same", "missing", "newer", "differing")
+"""In V4 as it is in V3; not there; written since the plan, there or not; something else."""
+
+
+@dataclass(slots=True)
+class PartitionCompared:
+    """The live rows of a partition of V3, by outcome.
+
+    `v3` and `v4` are digests over the rows that both tables have, as each has them, without the
+    newer ones.
+    """
+
+    partition: Partition
+    rows: Counter[str] = field(default_factory=Counter)
+    v3: Digest = field(default_factory=Digest)
+    v4: Digest = field(default_factory=Digest)
+
+
+def compare_partitions(
+    spark: Session, source: Source, partitions: Sequence[Partition], planned_us: int
+) -> list[PartitionCompared]:
+    """Each partition comes back once. `planned_us`: when the plan was made."""
+
+    def compare(batches: Iterator[Sequence[Partition]]) -> Iterator[PartitionCompared]:
+        stores = stores_of(source.settings)
+        for partition in chain.from_iterable(batches):
+            yield _compared(stores, source, partition, planned_us)
+
+    return run_on_keys(spark, partitions, compare)
+
+
+def by_slice(compared: Iterable[PartitionCompared]) -> list[dict[str, Any]]:
+    """Counts and hashes of each slice with live rows over its buckets, oldest first."""
+    slices, start_of = [], attrgetter("partition.slice_start")
+    for start, group in groupby(sorted(compared, key=start_of), key=start_of):
+        partitions = list(group)
+        rows = sum((one.rows for one in partitions), Counter[str]())
+        v3, v4 = (
+            str(sum((getattr(one, name) for one in partitions), Digest())) for name in ("v3", "v4")
+        )
+        if live := rows.total():
+            counts = {outcome: rows[outcome] for outcome in OUTCOMES}
+            slices.append({"slice": iso(start), "live": live, **counts, "v3": v3, "v4": v4})
+    return slices
+
+
+def _compared(
+    stores: Stores, source: Source, partition: Partition, planned_us: int
+) -> PartitionCompared:
+    result, queue, tables = PartitionCompared(partition), source.queue, stores.tables
+    for _, page in tables.v3.written_rows_of(queue, [partition], READS_IN_FLIGHT):
+        ids = [row.enqueue_id for row, _ in page]
+        written = tables.v4.written_by_ids(queue, [(partition, ids)], READS_IN_FLIGHT)
+        copies = {row.enqueue_id: (row, at) for row, at in written}
+        marked = tables.deleted.marked(queue, ids, READS_IN_FLIGHT) if ids else set()
+        for row, at in page:
+            if at is None or row.enqueue_id in marked:
+                continue
+            copy, copied_at = copies.get(row.enqueue_id, (None, None))
+            if copy is not None and row_hash(copy) == row_hash(row):
+                outcome = SAME
+            elif at > planned_us or (copied_at is not None and copied_at != at):
+                outcome = NEWER
+            else:
+                outcome = MISSING if copy is None else DIFFERING
+            result.rows[outcome] += 1
+            if copy is not None and outcome is not NEWER:
+                result.v3 += digest_of([row])
+                result.v4 += digest_of([copy])
+    return result
+
+
+def digest_of(rows: Iterable[ViewRow]) -> Digest:
+    """Of a set of rows, in any order."""
+    total = Digest()
+    for value in map(row_hash, rows):
+        total += Digest(1, value, value)
+    return total
+
+
+def row_hash(row: ViewRow) -> int:
+    """Of all columns, as both tables mean them: V3 reads an empty collection as null."""
+    text = json.dumps(to_row(row), default=_plain, sort_keys=True, separators=(",", ":"))
+    return int.from_bytes(
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little"
+    )
+
+
+def _plain(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)

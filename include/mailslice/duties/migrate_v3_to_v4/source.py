@@ -30,6 +30,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.ddl import tables_of
+from mailslice.stores.cassandra.enqueued_mails import RowId
 from mailslice.view.configuration import Shape
 
 BEHIND, UNREACHABLE = "behind browseStart", "no slice or bucket of the view"
@@ -136,7 +137,7 @@ class _Scan:
 
     def partitions(self, keys: Sequence[tuple[Partition, str | None]]) -> Iterator[V3Partition]:
         pages_of = pages_by_partition(
-            self.stores.tables.v3.written_ids_of,
+            self.stores.tables.v3.ids_of,
             self.source.queue,
             [partition for partition, _ in keys],
         )
@@ -150,14 +151,12 @@ class _Scan:
                 spool.close()
             yield result
 
-    def _count(
-        self, result: V3Partition, page: Sequence[tuple[EnqueueId, int | None]], spool: Spool
-    ) -> None:
+    def _count(self, result: V3Partition, page: Sequence[RowId], spool: Spool) -> None:
         if not page:
             return
-        ids, queue = [enqueue_id for enqueue_id, _ in page], self.source.queue
-        marked = self.stores.tables.deleted.marked(queue, ids, READS_IN_FLIGHT)
-        live = {one: at for one, at in page if one not in marked and at is not None}
+        times, queue = {row.enqueue_id: row.written_us for row in page}, self.source.queue
+        marked = self.stores.tables.deleted.marked(queue, list(times), READS_IN_FLIGHT)
+        live = {one: at for one, at in times.items() if one not in marked and at is not None}
         result.rows += len(page)
         result.dead += len(marked)
         result.live += len(live)

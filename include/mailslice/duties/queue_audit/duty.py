@@ -9,7 +9,7 @@ from typing import Any
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.queue_audit.evidence import Gathered, gather
+from mailslice.duties.queue_audit.evidence import gather
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duties.queue_audit.scans import AuditSpec, OldMails, classify_all, find_old_mails
 from mailslice.engine.partition_scan import instant
@@ -62,8 +62,8 @@ class QueueAudit(ReportDuty[AuditPlan]):
         )
         yield Frame.facts(
             "totals",
-            *Reads(reads.requested, reads.read, reads.twice).facts(),
-            (reads.judged, Expectation.equal("judged", reads.candidates, every)),
+            **Reads(reads.requested, reads.read, reads.twice).facts(),
+            judged=(reads.judged, reads.candidates, reads.candidates, every),
         )
         yield mails(run, plan)
 
@@ -80,9 +80,6 @@ class QueueAudit(ReportDuty[AuditPlan]):
         """Reads back what was published, and the verdicts that a republish works by."""
         del result
         yield published(run, plan)
-
-    def describe(self, steps: Summaries) -> str:
-        return str(steps.plan["message"])
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
         verdicts = {**dict.fromkeys(Verdict, 0), **steps.plan.get("verdicts", {})}
@@ -105,11 +102,11 @@ def _audit(run: Run) -> AuditPlan:
     # Where no mail is old enough, a census could prove nothing, and none is taken.
     census = params.census and not params.dry_run
     youngest = max((instant(old.youngest_ms) for old in candidates), default=None)
-    gathered = gather(run, census=census, youngest=youngest)
+    evidence, taken = gather(run, census=census, youngest=youngest)
     crash.point("plan:after-evidence")
     run.require_lock()
 
-    tasks = classify_all(run.spark(), spec, candidates, gathered.evidence) if candidates else []
+    tasks = classify_all(run.spark(), spec, candidates, evidence) if candidates else []
     files = sorted((task.file for task in tasks if task.file.rows), key=lambda file: file.file)
     deleted = sum(task.deleted for task in tasks)
     verdicts = {one.value: sum(task.verdicts.get(one, 0) for task in tasks) for one in Verdict}
@@ -119,9 +116,9 @@ def _audit(run: Run) -> AuditPlan:
         queue=run.queue,
         made_at=now,
         older_than=age,
-        shared=gathered.evidence.shared,
+        shared=evidence.shared,
         census=census,
-        unproved=gathered.evidence.unproved is not None,
+        unproved=evidence.unproved is not None,
         verdicts=verdicts,
         verdict_files=tuple(files),
         reads=_reads(requested, old_mails, deleted + sum(file.rows for file in files)),
@@ -129,8 +126,8 @@ def _audit(run: Run) -> AuditPlan:
     run.report(
         verdicts=verdicts,
         olderThan=format_duration(age),
-        census=_census(params, gathered),
-        broker=gathered.evidence.counts.as_json(),
+        census=_census(params, taken),
+        broker=evidence.counts.as_json(),
         mails=plan.planned,
         goneMeanwhile=deleted,
         message=_message(plan, params),
@@ -159,9 +156,9 @@ def _reads(requested: int, old_mails: Sequence[OldMails], classified: int) -> Au
     )
 
 
-def _census(params: Params, gathered: Gathered) -> dict[str, object]:
-    if gathered.census is not None:
-        return {"taken": True, **gathered.census}
+def _census(params: Params, taken: dict[str, Any] | None) -> dict[str, object]:
+    if taken is not None:
+        return {"taken": True, **taken}
     if not params.census:
         return {"taken": False, "why": "it was not asked for"}
     if params.dry_run:

@@ -17,6 +17,7 @@ from typing import Any
 from mailslice.admin.evidence import held, in_delay_queues
 from mailslice.duties.queue_audit.rules import BrokerCounts, Evidence
 from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.liveness import observe
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
@@ -43,39 +44,32 @@ _PAUSE = 1.0
 _BYTES_A_MESSAGE = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """The evidence, and what reports say of the census: None when none was taken."""
-
-    evidence: Evidence
-    census: dict[str, Any] | None
-
-
 def gather(
     context: Run,
     *,
     census: bool,
     youngest: datetime | None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Gathered:
-    """All that is known now. A census raises Refused where it would do harm.
+) -> tuple[Evidence, dict[str, Any] | None]:
+    """All that is known now, of mails until `youngest`, and what reports say of a census.
 
-    `youngest`: when the latest of the mails in question was enqueued.
+    Raises Refused for a census that would do harm.
     """
     if census and youngest is not None:
         return _with_census(context, youngest, sleep)
     stores, queue = context.stores, context.queue
-    records = stores.own.worker_records.list(queue)
+    now, counts = context.clock(), counts_of(stores, queue)
+    workers = observe(lambda: stores.own.worker_records.list(queue), sleep)
     evidence = Evidence(
-        now=context.clock(),
+        now=now,
         shared=context.settings.queue.shared,
-        counts=counts_of(stores, queue),
-        in_flight=_in_flight(_living(stores, queue, records, sleep)),
-        done=_done(records),
+        counts=counts,
+        in_flight=_in_flight(workers.alive),
+        done=_done(workers.all),
         quarantined=held(stores, queue),
         dead_letters=_dead_letters(context),
     )
-    return Gathered(evidence, None)
+    return evidence, None
 
 
 def counts_of(stores: Stores, queue: QueueName) -> BrokerCounts:
@@ -98,7 +92,9 @@ def counts_of(stores: Stores, queue: QueueName) -> BrokerCounts:
     )
 
 
-def _with_census(context: Run, youngest: datetime, sleep: Callable[[float], None]) -> Gathered:
+def _with_census(
+    context: Run, youngest: datetime, sleep: Callable[[float], None]
+) -> tuple[Evidence, dict[str, Any]]:
     stores, queue = context.stores, context.queue
     if (young := (youngest + SETTLED - context.clock()).total_seconds()) > 0:
         sleep(min(young, SETTLED.total_seconds()))
@@ -141,7 +137,7 @@ def _with_census(context: Run, youngest: datetime, sleep: Callable[[float], None
         "recorded": consumers.explained,
         "unproved": unproved,
     }
-    return Gathered(evidence, report)
+    return evidence, report
 
 
 def _announce(stores: Stores, queue: QueueName, counts: BrokerCounts, longest: timedelta) -> None:
@@ -249,29 +245,6 @@ def why_unproved(stores: Stores, consumers: Consumers, parked: int | None) -> st
             f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later"
         )
     return None
-
-
-def _living(
-    stores: Stores,
-    queue: QueueName,
-    records: Iterable[WorkerRecord],
-    sleep: Callable[[float], None],
-) -> list[WorkerRecord]:
-    """Of the workers that hold something those that have written again.
-
-    One that was killed a moment ago still seems alive.
-    """
-    waiting = {record.worker: record for record in records if record.is_alive and record.in_flight}
-    patience = max((record.dead_after.total_seconds() for record in waiting.values()), default=0.0)
-    deadline, living = time.monotonic() + patience, list[WorkerRecord]()
-    while waiting and time.monotonic() < deadline:
-        sleep(0.5)
-        for record in stores.own.worker_records.list(queue):
-            earlier = waiting.get(record.worker)
-            if earlier is not None and record.beat > earlier.beat:
-                living.append(record)
-                del waiting[record.worker]
-    return living
 
 
 def _in_flight(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:

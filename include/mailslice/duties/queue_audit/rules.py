@@ -11,9 +11,10 @@ from mailslice.maintenance.json_model import JsonModel
 from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import Verdict
 
-_CONTENT_MATTERS = frozenset(
+CONTENT_MATTERS = frozenset(
     {Verdict.WAITING, Verdict.DELAYED, Verdict.LOST, Verdict.LOST_OR_GHOST, Verdict.UNKNOWN}
 )
+"""Verdicts that a missing content would change to bare."""
 
 
 class BrokerCounts(JsonModel):
@@ -29,11 +30,6 @@ class BrokerCounts(JsonModel):
     delayed: int | None = None
     dead_letters: int | None = None
     head: datetime | None = None
-
-    @property
-    def nothing_anywhere(self) -> bool:
-        """Whether neither the work queue nor the queues beside it hold anything."""
-        return (self.ready, self.unacknowledged, self.delayed) == (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +80,6 @@ def classify(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
     return _not_in_work_queue(facts, evidence)
 
 
-def content_matters(verdict: Verdict) -> bool:
-    """Whether a missing content would change the verdict to bare."""
-    return verdict in _CONTENT_MATTERS
-
-
 def _not_in_work_queue(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
     if evidence.dead_letters is not None and facts.enqueue_id in evidence.dead_letters:
         return Verdict.DEAD_LETTERED, "its message is in the dead letter queue"
@@ -118,7 +109,7 @@ def _without_census(facts: MailFacts, counts: BrokerCounts) -> str:
     """What the figures point to; they prove nothing of one mail."""
     if counts.ready is None or counts.unacknowledged is None:
         return "RabbitMQ gives no figures of its work queue; a census (--census) tells"
-    if counts.nothing_anywhere:
+    if (counts.ready, counts.unacknowledged, counts.delayed) == (0, 0, 0):
         return (
             "RabbitMQ's figures show no message at all: lost, or a ghost; "
             "a census (--census) proves it"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from mailslice.admin.evidence import done_by_stages, missing_content, still_live
-from mailslice.duties.queue_audit.rules import Evidence, MailFacts, classify, content_matters
+from mailslice.duties.queue_audit.rules import CONTENT_MATTERS, Evidence, MailFacts, classify
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.partition_scan import (
     READS_IN_FLIGHT,
@@ -187,7 +187,7 @@ class _SecondRead:
             verdicts[one] = classify(facts, self.evidence)
         for one, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
             verdicts[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
-        loaded = [row for one, row in rows.items() if content_matters(verdicts[one][0])]
+        loaded = [row for one, row in rows.items() if verdicts[one][0] in CONTENT_MATTERS]
         for one, missing in missing_content(spec.settings, loaded).items():
             verdict, why = verdicts[one]
             verdicts[one] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SliceRows:
-    """One slice over all its buckets and tables.
-
-    `unmarked` rows have no deleted mark; `survivors` are the ids of some of them.
-    """
+    """A slice over buckets and tables: `unmarked` rows lack a mark, `survivors` are some ids."""
 
     start: datetime
     rows: int
@@ -46,14 +43,13 @@ class RowCounts:
 def by_slice(partitions: Iterable[PartitionScan | UnmarkedPartition]) -> list[SliceRows]:
     """Partitions summed up to slices that have rows, oldest first."""
     start_of = attrgetter("slice_start")
-    ordered = sorted((one for one in partitions if one.rows), key=start_of)
-    return [_slice(start, list(group)) for start, group in groupby(ordered, key=start_of)]
-
-
-def _slice(start: datetime, partitions: Sequence[PartitionScan | UnmarkedPartition]) -> SliceRows:
-    survivors = tuple(one for partition in partitions for one in partition.survivors)
-    rows, unmarked = sum(one.rows for one in partitions), sum(one.unmarked for one in partitions)
-    return SliceRows(start, rows, unmarked, survivors)
+    slices, ordered = [], sorted((one for one in partitions if one.rows), key=start_of)
+    for start, group in groupby(ordered, key=start_of):
+        parts = list(group)
+        survivors = tuple(one for part in parts for one in part.survivors)
+        rows, unmarked = sum(one.rows for one in parts), sum(one.unmarked for one in parts)
+        slices.append(SliceRows(start, rows, unmarked, survivors))
+    return slices
 
 
 def open_for(
@@ -75,10 +71,7 @@ def closed(start: datetime, open_for: timedelta, *, now: datetime, grace: timede
 
 
 def highest_browse_start(open_for: timedelta, *, now: datetime, grace: timedelta) -> datetime:
-    """floor(now - grace), by the largest window that a node may have.
-
-    Such a node writes to that slice, and a start beyond it would hide its mails.
-    """
+    """floor(now - grace) by the largest window: a start beyond hides mails of nodes with it."""
     return slice_start(now - grace, open_for)
 
 
@@ -118,18 +111,12 @@ def new_browse_start(
 def new_content_start(
     stored: datetime | None, oldest_row: datetime | None, browse_start: datetime, window: timedelta
 ) -> datetime | None:
-    """Where contentStart may go, or None when it stays.
-
-    The oldest slice that still has a row, never after browseStart, never back.
-    """
+    """The oldest slice with a row, not after browseStart, never back; None: contentStart stays."""
     highest = browse_start if oldest_row is None else min(browse_start, oldest_row)
     target = slice_start(highest, window)
     return target if stored is None or target > stored else None
 
 
 def aligned(start: datetime, window: timedelta) -> bool:
-    """Whether a start is a multiple of the window.
-
-    James adds windows to it without flooring, and from another one it finds no slice.
-    """
+    """Whether a start is a multiple of the window: from another one James finds no slice."""
     return slice_start(start, window) == start

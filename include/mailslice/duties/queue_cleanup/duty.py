@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -27,15 +27,14 @@ from mailslice.duties.queue_cleanup.view import (
 )
 from mailslice.engine.partition_scan import PartitionName, instant
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.drained import sample_once
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.gates import usual_frames
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.report import DONE, DRY_RUN
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
-from mailslice.maintenance.usual import usual_frames
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
@@ -76,7 +75,7 @@ class QueueCleanup(Duty[CleanupPlan]):
 
     def apply(self, run: Run, plan: CleanupPlan, progress: Progress) -> None:
         """Slices are proved again; browseStart, rows, marks with a proof, contentStart last."""
-        require_clock(run, plan.grace)
+        run.require_clock(plan.grace)
         partitions, throttle = planned_partitions(run, plan), _throttle(run)
         first = _sampled_empty(run, plan)
         second = second_read(run, plan, partitions)
@@ -86,17 +85,18 @@ class QueueCleanup(Duty[CleanupPlan]):
         browse = _raise_browse_start(run, second, progress)
         crash.point("apply:after-browse-start")
 
-        quarantined = quarantine_rows(run, plan.strays, plan.shape.window)
-        run.report(aside=quarantined.rows, keptAnew=quarantined.alarms)
+        quarantined, alarms = quarantine_rows(run, plan.strays, plan.shape.window)
+        run.report(aside=quarantined, keptAnew=alarms)
         crash.point("apply:after-aside")
 
         chosen, deleted_rows = _choose(run, partitions, second, progress)
-        deletes = delete_partitions(run, chosen, throttle)
+        tried, failures = delete_partitions(run, chosen, throttle)
         crash.point("apply:after-deletes")
 
         remaining = read_remaining(run, plan, partitions)
         remaining.save(run)
-        _count(progress, chosen, deleted_rows, deletes, remaining)
+        rows = {one.name: one.rows - deleted_rows.get(one.name, 0) for one in chosen}
+        _count(progress, rows, chosen[:tried], failures, remaining)
         crash.point("apply:after-read-back")
 
         run.require_lock()
@@ -246,21 +246,10 @@ def _choose(
     return chosen, deleted_rows
 
 
-@dataclass(frozen=True, slots=True)
-class Deletes:
-    """`failures`: partitions that failed, the first MAX_NAMED, and why.
-
-    `tried`: how many partitions, from the first; the time limit left the others to the next run.
-    """
-
-    failures: Mapping[PartitionName, str]
-    tried: int
-
-
 def delete_partitions(
     run: Run, partitions: Sequence[PlannedPartition], throttle: Throttle
-) -> Deletes:
-    """Delete them, until the time limit of the run. One that the store fails stops no other.
+) -> tuple[int, Mapping[PartitionName, str]]:
+    """How many were tried until the time limit; some that the store failed, and why.
 
     Raises LockLost before it acts without the lock, and what is no store's fault.
     """
@@ -293,26 +282,25 @@ def delete_partitions(
             crash.point("apply:inside-deletes")
     while in_flight:
         wait_for_oldest()
-    return Deletes(failures, tried)
+    return tried, failures
 
 
 def _count(
     progress: Progress,
-    chosen: Sequence[PlannedPartition],
-    deleted_rows: Mapping[PartitionName, int],
-    deletes: Deletes,
+    rows: Mapping[PartitionName, int],
+    tried: Sequence[PlannedPartition],
+    failures: Mapping[PartitionName, str],
     remaining: Remaining,
 ) -> None:
-    """What became of the rows, as they were read back."""
-    tried, late = chosen[: deletes.tried], chosen[deletes.tried :]
+    """What became of the rows of each chosen partition, as they were read back."""
     remaining_rows = {one.name: remaining.planned_in(one) for one in tried}
-    rows = {one.name: one.rows - deleted_rows.get(one.name, 0) for one in chosen}
     failed = {name: min(count, rows[name]) for name, count in remaining_rows.items() if count}
-    progress.done(count=sum(rows[one.name] for one in tried) - sum(failed.values()))
-    progress.skip(OUT_OF_TIME, sum(rows[one.name] for one in late))
+    tried_rows = sum(rows[one.name] for one in tried)
+    progress.done(count=tried_rows - sum(failed.values()))
+    progress.skip(OUT_OF_TIME, sum(rows.values()) - tried_rows)
     for name in list(failed)[:MAX_NAMED]:
         table, slice_ms, bucket = name
-        why = deletes.failures.get(name, "rows are there that were to go")
+        why = failures.get(name, "rows are there that were to go")
         text = f"{table} {iso(instant(slice_ms))} bucket {bucket}"
         progress.fail(text, why, failed.pop(name))
     if failed:

@@ -25,14 +25,12 @@ from mailslice.duties.queue_cleanup.plan import (
 )
 from mailslice.duties.queue_cleanup.reads import Remaining
 from mailslice.duties.queue_cleanup.view import Starts, rows_of, starts_of
-from mailslice.engine.errors import meaning
 from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION, micros, millis
-from mailslice.engine.row_files import PlanPart, PlanReader
+from mailslice.engine.row_files import PlanPart, PlanReader, refused
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.result import Result
 from mailslice.maintenance.run import Run
-from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.slices import is_live
 
@@ -85,10 +83,7 @@ def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) 
     try:
         sampled = sample(run, partitions)
     except (OSError, ValueError, LookupError) as error:
-        raise meaning(str(error)) or PlanRefused(
-            f"the files of the plan below {run.folder.uri}/{PLAN_FOLDER} were changed or removed "
-            f"({error}): plan again"
-        ) from error
+        raise refused(f"{run.folder.uri}/{PLAN_FOLDER}", error) from error
     marked = run.stores.tables.deleted.marked(run.queue, [row.enqueue_id for row in sampled])
     unmarked = [row for row in sampled if row.enqueue_id not in marked]
     slices = {row.slice_start for row in sampled}
@@ -125,8 +120,8 @@ def totals(run: Run, plan: CleanupPlan) -> Frame:
     live = run.read_rows(plan.live, RowKey) if new is not None else []
     passed = sum(new is not None and row.slice_start < new for row in live)
     sentence = "browseStart does not pass a slice with a live mail."
-    past_live = passed, Expectation.equal("browse_start_past_live", 0, sentence)
-    return Frame.facts("totals", *plan.reads.facts(), past_live)
+    past_live = (passed, 0, 0, sentence)
+    return Frame.facts("totals", **plan.reads.facts(), browse_start_past_live=past_live)
 
 
 def sample(run: Run, partitions: Sequence[PlannedPartition]) -> list[RowKey]:

@@ -46,10 +46,7 @@ _UNPROVED = {
 
 @dataclass
 class MarksOutcome:
-    """Marks of this plan and of the last sweep: `waiting` for a proof, and why.
-
-    `listed`: by this run's own sweep.
-    """
+    """Marks of plan and last sweep: those `waiting`, and why. `listed`: by this run's own sweep."""
 
     dropped: int = 0
     waiting: int = 0
@@ -90,10 +87,7 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     first: datetime | None,
     throttle: Throttle,
 ) -> MarksOutcome:
-    """Drop the marks of this plan and of the last sweep that have their proof.
-
-    `first`: when this run saw the queue empty.
-    """
+    """Drop the marks that have their proof. `first`: when this run saw the queue empty."""
     outcome, batches = MarksOutcome(), []
     if own := plan.planned - remaining.planned:
         batches.append(_Batch(own, plan.marks_read))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
@@ -30,29 +29,23 @@ _WHY = (
 _IN_QUARANTINE = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
-@dataclass
-class QuarantinedRows:
-    """How many rows were set aside; `alarms`: mails that a person must look at, in words."""
-
-    rows: int = 0
-    alarms: list[str] = field(default_factory=list)
-
-
-def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> QuarantinedRows:
+def quarantine_rows(run: Run, rows: Sequence[RowKey], window: timedelta) -> tuple[int, list[str]]:
     """Copy each planned row's mail into quarantine, then mark it as deleted.
+
+    How many, and which of them a person must look at, in words.
 
     What changed since the plan is left alone. What a kill leaves half done is finished by the next
     sweep, or by stuck_mails. What a killed try of this run has done counts as done.
     """
-    throttle, quarantined = run.throttle("s3"), QuarantinedRows(_earlier(run) if rows else 0)
+    throttle, count, alarms = run.throttle("s3"), _earlier(run) if rows else 0, list[str]()
     for row_key in rows:
         run.require_lock()
         throttle.take()
         table = rows_of(run.stores, row_key.table)
         row = table.row(run.queue, row_key.partition, row_key.enqueue_id)
         if row is not None and _is_behind(run, row_key, window):
-            _quarantine_row(run, row_key, row, quarantined)
-    return quarantined
+            count += _quarantine_row(run, row, alarms)
+    return count, alarms
 
 
 def _earlier(run: Run) -> int:
@@ -72,9 +65,9 @@ def _is_behind(run: Run, row_key: RowKey, window: timedelta) -> bool:
     return passed and not run.stores.tables.deleted.is_marked(run.queue, row_key.enqueue_id)
 
 
-def _quarantine_row(run: Run, row_key: RowKey, row: ViewRow, quarantined: QuarantinedRows) -> None:
-    quarantine = Quarantine(run.stores, run.queue, run.clock)
-    since = row.enqueued_time or row_key.slice_start
+def _quarantine_row(run: Run, row: ViewRow, alarms: list[str]) -> bool:
+    quarantine, enqueue_id = Quarantine(run.stores, run.queue, run.clock), row.enqueue_id
+    since = row.enqueued_time or row.partition.slice_start
     holder = Holder("-", ACTION, since, run.clock() - since)
     decided = Decided(ACTION, _WHY, run.request.who, run.request.run)
     # Its copy may be of a try that was killed long ago, which stuck_mails is withdrawing: then the
@@ -84,16 +77,16 @@ def _quarantine_row(run: Run, row_key: RowKey, row: ViewRow, quarantined: Quaran
         # One that a worker kept for some recipients: the others, too.
         quarantined_mail = quarantine.name(quarantined_mail, row.item, decided)
     if quarantined_mail is None:
-        return
-    run.stores.tables.deleted.mark_many(run.queue, [row_key.enqueue_id])
-    quarantined.rows += 1
+        return False
+    run.stores.tables.deleted.mark_many(run.queue, [enqueue_id])
     if quarantine.settle(quarantined_mail).state in _IN_QUARANTINE:
-        return
+        return True
     # The mail is marked, and its copy went at this very moment.
     content = quarantine.keep_for_good(row.item, holder, decided).content
     words = (
-        f"{row_key.enqueue_id} was withdrawn from quarantine while it was set aside: kept anew, "
+        f"{enqueue_id} was withdrawn from quarantine while it was set aside: kept anew, "
         f"its content is {content}; look at 'mailslice stuck list {run.queue}'"
     )
-    log.error(words, extra={"action": "kept_anew", "enqueue_id": str(row_key.enqueue_id)})
-    quarantined.alarms.append(words)
+    log.error(words, extra={"action": "kept_anew", "enqueue_id": str(enqueue_id)})
+    alarms.append(words)
+    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -21,26 +20,20 @@ class Params(SlicedParams):
 
     grace: Duration | None = Field(
         None,
-        description=(
-            "time after its end before a slice counts as closed (90s, 15m, 1h); "
-            "MAILSLICE_DUTY_GRACE when not given"
-        ),
+        description="time after its end before a slice counts as closed (90s, 15m, 1h); "
+        "MAILSLICE_DUTY_GRACE when not given",
     )
     max_share: float = Field(
         0.0,
         ge=0.0,
         le=1.0,
-        description=(
-            "has no effect any more: no plan holds a live row, and every planned row is judged; "
-            "see unusual"
-        ),
+        description="has no effect any more: no plan holds a live row, and every planned row is "
+        "judged; see unusual",
     )
     unusual: bool = Field(
         False,
-        description=(
-            "also far more rows than the last runs deleted (MAILSLICE_DUTY_USUAL_FACTOR); needs "
-            "a reason"
-        ),
+        description="also far more rows than the last runs deleted (MAILSLICE_DUTY_USUAL_FACTOR); "
+        "needs a reason",
     )
     restarted: Moment | None = Field(
         None,
@@ -50,17 +43,13 @@ class Params(SlicedParams):
     )
     sweep: bool = Field(
         False,
-        description=(
-            "also rows before contentStart and marks without a row: scans whole tables, for a "
-            "weekly run"
-        ),
+        description="also rows before contentStart and marks without a row: scans whole tables, "
+        "for a weekly run",
     )
     aside: bool = Field(
         False,
-        description=(
-            "with sweep: set rows without a mark before contentStart aside, for `mailslice stuck "
-            "release` or `discard`"
-        ),
+        description="with sweep: set rows without a mark before contentStart aside, for "
+        "`mailslice stuck release` or `discard`",
     )
     rate: int = Field(
         0, ge=0, description="partitions deleted and marks dropped a second, at most; 0 = no limit"
@@ -73,6 +62,3 @@ class Params(SlicedParams):
         if self.aside and not self.sweep:
             raise ValueError("aside goes with sweep, which finds the rows")
         return self
-
-    def grace_or(self, default: timedelta) -> timedelta:
-        return default if self.grace is None else self.grace

@@ -25,7 +25,6 @@ from mailslice.duties.queue_cleanup.view import (
 from mailslice.engine.partition_scan import PartitionKey, PartitionScan, Scan, micros, millis, scan
 from mailslice.engine.row_files import Digest
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.gates import Reads
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -105,9 +104,9 @@ class _Reading:
 def make_plan(run: Run) -> CleanupPlan:
     """Raises UnknownQueue, ClockSkew, ConfigurationDiffers, StoreUnavailable."""
     params = run.params(Params)
-    grace = params.grace_or(run.settings.duty.grace)
+    grace = run.settings.duty.grace if params.grace is None else params.grace
     require(run.stores, run.queue)
-    require_clock(run, grace)
+    run.require_clock(grace)
     reading = _read(run, grace)
     partitions = reading.partitions
     orphan_rows = reading.orphan_rows()
@@ -246,10 +245,7 @@ def _words(
 
 
 def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
-    """About how many bytes a planned row holds: the mean of a few, as James' message has them.
-
-    0 when none could be read.
-    """
+    """About the bytes of a planned row, as James' message has them: the mean of a few, or 0."""
     step = max(1, len(planned) // _SAMPLED_PARTITIONS)
     sizes = [
         len(message.encode(row.item))

@@ -15,7 +15,6 @@ from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.view import range_of, slices_to_read, starts_of, tables_of
-from mailslice.engine.errors import unreadable
 from mailslice.engine.mark_deletion import halves_of
 from mailslice.engine.partition_scan import PartitionName, micros, millis
 from mailslice.engine.plan_comparison import (
@@ -55,10 +54,7 @@ class SecondRead:
     partitions: Sequence[PartitionNow]
 
     def skipped(self, planned: Sequence[PlannedPartition]) -> dict[datetime, str]:
-        """Planned slices that are left alone, whole, and why.
-
-        They hold rows that the plan does not know, or a planned row whose mark is gone.
-        """
+        """Slices left alone, whole, and why: unknown rows, or a planned row that lost its mark."""
         slices = {partition.slice_start for partition in planned}
         skipped: dict[datetime, str] = {}
         for now in self.partitions:
@@ -143,15 +139,7 @@ def _compared(run: Run, keys: Sequence[PlanKey]) -> list[PartitionNow]:
         return []
     folder = run.folder.file(PLAN_FOLDER)
     spec = PlanFiles(run.settings, run.queue, run.folder.artifacts, folder)
-    try:
-        partitions = compare(run.spark(), spec, keys)
-    except Exception as error:
-        if problem := unreadable(error):
-            raise PlanRefused(
-                f"the files of the plan below {run.folder.uri}/{PLAN_FOLDER} were changed or "
-                f"removed ({problem}): plan again"
-            ) from error
-        raise
+    partitions = compare(run.spark(), spec, keys)
     if len(partitions) != len(keys):
         raise PlanRefused(
             f"the second read gave {len(partitions)} of {len(keys)} partitions: nothing is known "

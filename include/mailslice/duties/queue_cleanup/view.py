@@ -44,10 +44,7 @@ def rows_of(stores: Stores, table: str) -> EnqueuedMails:
 
 
 def starts_of(stores: Stores, queue: QueueName) -> Starts:
-    """Both starts, at the settings' consistency.
-
-    contentStart first: James moves browseStart, then contentStart up to it, also between the two.
-    """
+    """Both starts. contentStart first: James moves browseStart, then contentStart up to it."""
     content = stores.tables.content_starts.get(queue)
     browse = stores.tables.browse_starts.get(queue)
     return Starts(browse.value if browse else None, content.value if content else None)
@@ -56,10 +53,7 @@ def starts_of(stores: Stores, queue: QueueName) -> Starts:
 def range_of(
     stores: Stores, queue: QueueName, now: datetime, shape: Shape
 ) -> tuple[datetime, datetime]:
-    """From contentStart to the slice after now's, for clocks that are ahead.
-
-    James 3.5 and a crash leave no contentStart: then from the oldest partition.
-    """
+    """From contentStart, or the oldest partition, to the slice after now's: clocks may be ahead."""
     starts = starts_of(stores, queue)
     browse = starts.browse or now
     content = starts.content or min(
@@ -72,10 +66,7 @@ def range_of(
 def slices_to_read(
     stores: Stores, queue: QueueName, shape: Shape, first: datetime, last: datetime
 ) -> tuple[list[datetime], int]:
-    """The slices from that of `first` to that of `last`, oldest first, and the buckets of each.
-
-    By `view.partitions`: computed while they are few, else those that have a partition.
-    """
+    """The slices from `first` to `last`, oldest first, and their buckets (`view.partitions`)."""
     low = min(slice_start(first, shape.largest_window), slice_start(first, shape.window))
     partitions = partitions_to_read(stores.tables, queue, shape, low, last, scan_from=MAX_KEYS)
     return _slices(partitions, shape.buckets)

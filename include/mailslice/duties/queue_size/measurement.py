@@ -18,31 +18,27 @@ from mailslice.duties.queue_size.advice import QueueFacts, advice
 from mailslice.duties.queue_size.age_histogram import AgeHistogram
 from mailslice.duties.queue_size.params import Params
 from mailslice.engine.frames import Session, run_on_keys
-from mailslice.engine.partition_scan import READS_IN_FLIGHT
+from mailslice.engine.id_arrays import of_packed, pack
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.drained import sample_once, second_pass
 from mailslice.maintenance.run import Run
 from mailslice.model.batches import batches
 from mailslice.model.errors import MailsliceError
-from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
+from mailslice.model.mail import Partition, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live, slice_start, whole_seconds
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.deleted_mails import ALL
-from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
+from mailslice.stores.cassandra.ids import WIDTH, each_in_order, unpack
 from mailslice.stores.rabbitmq.traffic import delayed, traffic
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
 from mailslice.view.partitions import partitions_to_read
 
 _MAX_BEHIND = 10_000
-"""Most slices behind browseStart that are read one by one.
-
-Where there are more, a scan of the partition keys looks up those that exist.
-"""
+"""Of more slices behind browseStart those that exist are looked up by a scan of the keys."""
 _ROWS_AT_A_TIME = 1000
 
 T = TypeVar("T")
@@ -96,10 +92,7 @@ class SliceMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What to count: all mails as of `now`, with the current window.
-
-    `browse_start` is None for a queue into which nothing was ever enqueued.
-    """
+    """What to count: all mails as of `now`. `browse_start` None: none was ever enqueued."""
 
     settings: Settings
     queue: QueueName
@@ -109,10 +102,7 @@ class Measure:
     now: datetime
 
     def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
-        """Every slice of `slices`, each exactly once, in no order.
-
-        Raises the mailslice error that a worker raised.
-        """
+        """Each of these slices exactly once, in no order. Raises what a worker raised."""
 
         def measure(keys: Iterator[Sequence[datetime]]) -> Iterator[SliceMeasured]:
             stores = stores_of(self.settings)
@@ -122,17 +112,14 @@ class Measure:
         return run_on_keys(spark, slices, measure, lambda one: one.rows)
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
-        """Count one slice.
-
-        A live row counts when a second read still has it, so that a concurrent cleanup makes no
-        ghosts.
-        """
+        """Count one slice; a live row counts where a second read has it, too: no ghosts."""
         browse, tables = self.browse_start, stores.tables.existing
         behind = browse is not None and not is_live(start, browse, self.window)
         measured = SliceMeasured(start, behind)
         partitions = [Partition(start, bucket) for bucket in range(self.buckets)]
         rows_of = dict.fromkeys(partitions, 0)
         counted: set[bytes] = set()
+        marks = Marks(stores.tables.deleted, self.queue)
         for table in tables:
             for partition, page in table.packed_ids_of(self.queue, partitions, READS_IN_FLIGHT):
                 rows_of[partition] += len(page) // WIDTH
@@ -141,25 +128,14 @@ class Measure:
                     new = [encoded for encoded in each_in_order(page) if encoded not in counted]
                     counted.update(new)
                     fresh = b"".join(new)
-                live = self._unmarked(stores, fresh)
-                measured.dead += len(fresh) // WIDTH - len(live)
-                for ids in batches(live, _ROWS_AT_A_TIME):
-                    for row in table.by_ids(self.queue, [(partition, ids)], READS_IN_FLIGHT):
+                ids = of_packed(fresh)
+                live = unpack(pack(ids[~marks.of(ids)]))
+                measured.dead += len(ids) - len(live)
+                for some in batches(live, _ROWS_AT_A_TIME):
+                    for row in table.by_ids(self.queue, [(partition, some)], READS_IN_FLIGHT):
                         measured.add(row, self.now)
         measured.fullest = max(rows_of.values(), default=0)
         return measured
-
-    def _unmarked(self, stores: Stores, packed: bytes) -> list[EnqueueId]:
-        pages = ((None, page) for page in cut(packed))
-        looked_up = stores.tables.deleted.look_up(self.queue, pages, READS_IN_FLIGHT)
-        return [
-            enqueue_id
-            for _, page, marked in looked_up
-            if marked is not ALL
-            for enqueue_id in unpack(
-                b"".join(id_ for id_ in each_in_order(page) if id_ not in marked)
-            )
-        ]
 
 
 def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
@@ -189,7 +165,7 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
     oldest = min((one.oldest for one in measured if one.oldest), default=None)
     empty = second_pass(stores, run.queue, first, run.clock, sleep=sleep)
     if empty is not None:
-        require_clock(run)  # deleted marks may go by when it was
+        run.require_clock()  # deleted marks may go by when it was
     last = empty or stores.own.queue_samples.get(run.queue)
     return {
         "measuredAt": iso(now),
@@ -251,11 +227,7 @@ def _facts(  # noqa: PLR0917 - what advice goes by
 
 
 def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[datetime], int]:
-    """The slices to read, and the largest number of buckets.
-
-    They are those that a browse reads, and those from contentStart to browseStart, where dead rows
-    may remain.
-    """
+    """What a browse reads, and from contentStart to browseStart; the largest number of buckets."""
     tables = run.stores.tables
     partitions = LiveRows(tables, run.queue, view).partitions(now)
     buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])

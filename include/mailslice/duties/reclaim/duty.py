@@ -8,18 +8,22 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.reclaim.node_work import RECLAIMED, NodesPlan, NodeWork, Sleep
+from mailslice.duties.reclaim.node_work import RECLAIMED, NodeWork, Sleep
 from mailslice.duties.reclaim.nodetool import Nodetool
 from mailslice.duties.reclaim.params import Params
-from mailslice.duties.reclaim.plot import DISK_PICTURE, nodes_svg
-from mailslice.duties.reclaim.survey import survey
+from mailslice.duties.reclaim.survey import NodesPlan, make_plan, total_mib
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.plot import say_empty, svg_axes
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.nodes import Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, table_repairs
+
+DISK_PICTURE = "disk.svg"
+_BEFORE, _AFTER = "#9aa5b1", "#2f9e6e"
+_MAX_BARS = 40
 
 
 class Reclaim(Duty[NodesPlan]):
@@ -34,19 +38,7 @@ class Reclaim(Duty[NodesPlan]):
         self._sleep = sleep
 
     def plan(self, run: Run) -> NodesPlan:
-        """Without a command no node is planned, and the message says what a person can do."""
-        now = run.clock()
-        surveyed = survey(run, now)
-        run.report(
-            **surveyed.as_json(), before={"mib": _total(surveyed.sizes)}, message=surveyed.message()
-        )
-        return NodesPlan(
-            run=run.request.run,
-            made_at=now,
-            keyspace=surveyed.keyspace,
-            tables=surveyed.tables,
-            nodes=surveyed.due,
-        )
+        return make_plan(run)
 
     def check(self, run: Run, plan: NodesPlan) -> Iterable[Frame]:
         """A cluster that is not whole is not burdened."""
@@ -73,7 +65,7 @@ class Reclaim(Duty[NodesPlan]):
         nodes = Nodes(run.stores.cassandra)
         asked = [node.address for node in nodes.all() if node.asked]
         mib = {node: nodes.disk_mib(node, plan.keyspace, plan.tables) for node in asked}
-        run.report(after={"mib": _total(mib.values())}, mib=mib)
+        run.report(after={"mib": total_mib(mib.values())}, mib=mib)
         rows = [
             _reclaimed(nodes, plan, outcome)
             for outcome in result.fields.get("nodes", ())
@@ -97,10 +89,7 @@ class Reclaim(Duty[NodesPlan]):
         return f"no node was reclaimed{rest}" if rest else super().nothing(steps)
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """`nodes`: one entry for each node of the cluster.
-
-        `mib` is as planned; `before` and `after` are of the nodes that were reached.
-        """
+        """`nodes`: an entry each; `mib` as planned, `before` and `after` where it was reached."""
         fields = steps.result.fields
         outcomes = {outcome["node"]: outcome for outcome in fields.get("nodes", ())}
         unknown = {"status": None, "before": None, "after": None}
@@ -176,12 +165,40 @@ def _reclaimed(nodes: Nodes, plan: NodesPlan, outcome: Mapping[str, Any]) -> dic
     }
 
 
-def _total(sizes: Iterable[Mapping[str, int]]) -> int:
-    return sum(sum(tables.values()) for tables in sizes)
-
-
 def _rest(result: Result) -> str:
     if not result.remaining:
         return ""
     why = result.fields["stopped"]
     return f"; {result.remaining} nodes are left to the next run: {why}"
+
+
+def bars(nodes: Sequence[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
+    """(node and table, MiB before, MiB after or None) of the largest tables that are not empty."""
+    rows = []
+    for node in nodes:
+        before = node["before"] or node["mib"] or {}
+        after = node["after"] or {}
+        rows += [
+            (f"{node['node']} {table}", size, after.get(table))
+            for table, size in before.items()
+            if size or after.get(table)
+        ]
+    return sorted(rows, key=lambda bar: -bar[1])[:_MAX_BARS]
+
+
+def nodes_svg(nodes: Sequence[dict[str, Any]]) -> bytes:
+    """The picture of one run (`nodes` of its report)."""
+    shown = bars(nodes)
+    at = range(len(shown))
+    with svg_axes(9, 1.2 + 0.45 * max(1, len(shown))) as (axes, picture):
+        for shift, sizes, color, label in (
+            (0.2, [before for _, before, _ in shown], _BEFORE, "before"),
+            (-0.2, [after or 0 for _, _, after in shown], _AFTER, "after"),
+        ):
+            axes.barh([y + shift for y in at], sizes, height=0.36, color=color, label=label)
+        axes.set_yticks(list(at), [bar[0] for bar in shown])
+        if not shown:
+            say_empty(axes, "nothing on disk")
+        axes.set_xlabel("MiB")
+        axes.legend(loc="lower right", frameon=False)
+    return picture.getvalue()

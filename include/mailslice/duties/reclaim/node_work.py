@@ -12,10 +12,9 @@ from typing import Any
 
 from mailslice.duties.reclaim.nodetool import CommandFailed, Nodetool, collect, flush
 from mailslice.duties.reclaim.params import Params
-from mailslice.duties.reclaim.survey import not_repaired
+from mailslice.duties.reclaim.survey import NodesPlan, not_repaired
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.json_model import JsonModel
-from mailslice.maintenance.plan import Plan
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
@@ -33,21 +32,6 @@ Reading ends when `_SAME` readings in a row agree, or after `_READINGS` readings
 """
 Sleep = Callable[[float], None]
 RECLAIMED, FAILED, REMAINING = "reclaimed", "failed", "left"
-
-
-class NodesPlan(Plan):
-    """What one run may do.
-
-    Flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order.
-    """
-
-    keyspace: str
-    tables: tuple[str, ...]
-    nodes: tuple[str, ...]
-
-    @property
-    def planned(self) -> int:
-        return len(self.nodes)
 
 
 class NodeOutcome(JsonModel):
@@ -84,10 +68,7 @@ class NodeWork:
         self.outcomes: dict[str, NodeOutcome] = {}
 
     def reclaim_all(self) -> None:
-        """Each node in its turn; nodes after a stop remain.
-
-        A killed try has reported which nodes it finished.
-        """
+        """Each node in its turn; those after a stop remain. A killed try said what it finished."""
         for earlier in self.progress.earlier.get("nodes", ()):
             if earlier["status"] == RECLAIMED:
                 outcome = NodeOutcome.model_validate(earlier)
@@ -142,19 +123,15 @@ class NodeWork:
         self.run.require_lock()
         if away := [other.address for other in self.nodes.all() if not other.up]:
             return f"{', '.join(away)} is down: while a node is away the others have enough to do"
-        if lacking := self._not_repaired():
-            return f"not repaired within gc_grace: {'; '.join(lacking)}"
+        if not self.params.unrepaired:
+            # What is purged from now on is older than the last repair: a proof is never older.
+            known = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
+            if lacking := not_repaired(known, self.run.clock(), self.params):
+                return f"not repaired within gc_grace: {'; '.join(lacking)}"
         pending, allowed = self.nodes.compacting(node).pending, self.params.max_pending
         if pending > allowed:
             return f"{node} has {pending} pending compactions, allowed are {allowed} (max_pending)"
         return None
-
-    def _not_repaired(self) -> list[str]:
-        """What is purged from now on is older than the last repair: a proof is never older."""
-        if self.params.unrepaired:
-            return []
-        known = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
-        return not_repaired(known, self.run.clock(), self.params)
 
     def _working(self) -> str | None:
         """A node that collects garbage now, whoever asked it to."""

@@ -17,10 +17,7 @@ _LAST_WORDS = 400
 
 
 class CommandFailed(Exception):
-    """A command that did not succeed, with the end of its output.
-
-    `timed_out`: it was abandoned, and the node may still be running it.
-    """
+    """With the end of its output. `timed_out`: abandoned, and the node may still run it."""
 
     def __init__(self, problem: str, *, timed_out: bool = False) -> None:
         super().__init__(problem)
@@ -35,10 +32,7 @@ class Nodetool:
 
     @classmethod
     def parse(cls, template: str) -> Nodetool | None:
-        """The command of the setting; None when that is empty.
-
-        The setting is already validated to be splittable into words.
-        """
+        """The command of the setting, which is checked already; None when that is empty."""
         words = tuple(shlex.split(template))
         return cls(words) if words else None
 
@@ -77,18 +71,12 @@ class Nodetool:
 
 
 def flush(keyspace: str, tables: Sequence[str]) -> list[str]:
-    """Arguments: memtables to disk.
-
-    garbagecollect does not flush, and drops nothing that a memtable still shadows.
-    """
+    """Arguments: memtables to disk. garbagecollect does not, and keeps what they shadow."""
     return ["flush", keyspace, *tables]
 
 
 def collect(keyspace: str, tables: Sequence[str]) -> list[str]:
-    """Arguments: rewrite each SSTable without what newer ones delete.
-
-    Windows and gc_grace are respected. One SSTable of a table at a time.
-    """
+    """Arguments: rewrite SSTables without what newer ones delete, one of a table at a time."""
     return ["garbagecollect", "-g", "ROW", "-j", "1", keyspace, *tables]
 
 

@@ -6,8 +6,7 @@ cleanups deleted since the last reclaim: what is reclaimable is estimated from t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from mailslice.duties.reclaim.params import Params
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.json_model import JsonModel
 from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.plan import Plan
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.names import DELETED_MAILS, QueueTable
@@ -24,10 +24,7 @@ from mailslice.stores.cassandra.nodes import Node, Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, copies, table_repairs
 
 BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
-"""Tables of the view that compaction never shrinks (TimeWindowCompactionStrategy).
-
-The others have one row for each queue.
-"""
+"""Of the view, those that compaction never shrinks; the others have one row for each queue."""
 MARK_BYTES = 45
 """Of a deleted mark on disk, about; its tombstone takes as much."""
 TOMBSTONES = timedelta(days=10)
@@ -36,10 +33,7 @@ _RUNS = 1000
 
 
 class NodeState(JsonModel):
-    """The state of a node; None for what cannot be asked from here.
-
-    `why` it is due; None when it is not.
-    """
+    """A node; None for what cannot be asked from here. `why` None: it is not due."""
 
     node: str
     datacenter: str
@@ -50,82 +44,24 @@ class NodeState(JsonModel):
     why: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """The cluster as it is. `template`: MAILSLICE_NODETOOL."""
+class NodesPlan(Plan):
+    """Flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order."""
 
     keyspace: str
     tables: tuple[str, ...]
-    nodes: tuple[NodeState, ...]
-    repairs: tuple[TableRepair, ...]
-    template: str
-    now: datetime
-    params: Params
+    nodes: tuple[str, ...]
 
     @property
-    def due(self) -> tuple[str, ...]:
-        """Nodes that are to be reclaimed; none without a command."""
-        if Nodetool.parse(self.template) is None:
-            return ()
-        return tuple(state.node for state in self.nodes if state.why)
-
-    @property
-    def sizes(self) -> list[Mapping[str, int]]:
-        return [state.mib for state in self.nodes if state.mib is not None]
-
-    @property
-    def waiting_mib(self) -> int:
-        return to_mib(sum(state.waiting_bytes for state in self.nodes))
-
-    def as_json(self) -> dict[str, Any]:
-        by_table = [
-            {
-                "table": repair.table,
-                "gcGraceSeconds": repair.gc_grace.total_seconds(),
-                "repairedSince": iso(repair.since),
-                "recent": repair.is_recent(self.now, self.params.node_timeout),
-            }
-            for repair in self.repairs
-        ]
-        return {
-            "nodes": [state.as_json() for state in self.nodes],
-            "tables": list(self.tables),
-            "waitingMib": self.waiting_mib,
-            "command": self._by_hand() if self.tables else None,
-            "repairs": by_table,
-        }
-
-    def message(self) -> str:
-        lacking = not_repaired(self.repairs, self.now, self.params)
-        unrepaired = f"; not repaired within gc_grace: {'; '.join(lacking)}" if lacking else ""
-        return self._due_in_words() + unrepaired
-
-    def _due_in_words(self) -> str:
-        if not self.tables:
-            return f"nothing to do: keyspace {self.keyspace} has no table of a queue view"
-        elsewhere = sum(state.mib is None and state.up for state in self.nodes)
-        hint = (
-            f"; {elsewhere} nodes of other data centres cannot be asked from here: "
-            "run reclaim there, too"
-            if elsewhere
-            else ""
-        )
-        waits = f"about {self.waiting_mib} MiB wait to come back"
-        if self.due:
-            return f"{waits} on {len(self.due)} of {len(self.nodes)} nodes{hint}"
-        if any(state.why for state in self.nodes):
-            return (
-                f"{waits}, and {VARIABLE} is not set: set it (such as 'ssh {{host}} nodetool'), "
-                f"or run on each node, one after the other: {self._by_hand()}{hint}"
-            )
-        return f"nothing to do: nothing was deleted since the nodes were last reclaimed{hint}"
-
-    def _by_hand(self) -> str:
-        return by_hand(self.keyspace, self.tables, self.template)
+    def planned(self) -> int:
+        return len(self.nodes)
 
 
-def survey(run: Run, now: datetime) -> Survey:
-    """The cluster as it is now, and what the ledger says of earlier cleanups and runs."""
+def make_plan(run: Run) -> NodesPlan:
+    """By the cluster as it is now, and what the ledger says of earlier cleanups and runs.
+
+    Without a command no node is planned, and the message says what a person can do.
+    """
+    now, template = run.clock(), run.settings.duty.nodetool
     session, keyspace = run.stores.cassandra, run.settings.cassandra.keyspace
     existing = tables_of(session, keyspace)
     tables = tuple(table for table in BIG_TABLES if table in existing)
@@ -140,6 +76,9 @@ def survey(run: Run, now: datetime) -> Survey:
         last = reclaimed.get(node.address)
         waits = deleted_bytes(cleanups, last) * replicas // len(cluster)
         mib = nodes.disk_mib(node.address, keyspace, tables) if node.asked else None
+        why = None
+        if mib is not None and (params.force or waits >= params.least * 2**20):
+            why = why_due(sum(mib.values()), waits, last, now, force=params.force)
         return NodeState(
             node=node.address,
             datacenter=node.datacenter,
@@ -147,11 +86,55 @@ def survey(run: Run, now: datetime) -> Survey:
             mib=mib,
             pending=nodes.compacting(node.address).pending if node.asked else None,
             waiting_bytes=waits,
-            why=_why(mib, waits, last, now, params),
+            why=why,
         )
 
-    states, repairs = tuple(map(state, cluster)), table_repairs(session, keyspace, tables)
-    return Survey(keyspace, tables, states, repairs, run.settings.duty.nodetool, now, params)
+    states, repairs = list(map(state, cluster)), table_repairs(session, keyspace, tables)
+    due = tuple(state.node for state in states if state.why and Nodetool.parse(template))
+    plan = NodesPlan(run=run.request.run, made_at=now, keyspace=keyspace, tables=tables, nodes=due)
+    waiting = to_mib(sum(state.waiting_bytes for state in states))
+    command, lacking = by_hand(keyspace, tables, template), not_repaired(repairs, now, params)
+    unrepaired = f"; not repaired within gc_grace: {'; '.join(lacking)}" if lacking else ""
+    run.report(
+        nodes=[state.as_json() for state in states],
+        tables=list(tables),
+        waitingMib=waiting,
+        command=command if tables else None,
+        repairs=[
+            {
+                "table": repair.table,
+                "gcGraceSeconds": repair.gc_grace.total_seconds(),
+                "repairedSince": iso(repair.since),
+                "recent": repair.is_recent(now, params.node_timeout),
+            }
+            for repair in repairs
+        ],
+        before={"mib": total_mib(state.mib or {} for state in states)},
+        message=f"{_message(plan, states, waiting, command)}{unrepaired}",
+    )
+    return plan
+
+
+def _message(plan: NodesPlan, states: Sequence[NodeState], waiting: int, command: str) -> str:
+    if not plan.tables:
+        return f"nothing to do: keyspace {plan.keyspace} has no table of a queue view"
+    elsewhere = sum(state.mib is None and state.up for state in states)
+    hint = f"; {elsewhere} nodes of other data centres cannot be asked from here: run reclaim there"
+    hint = f"{hint}, too" if elsewhere else ""
+    waits = f"about {waiting} MiB wait to come back"
+    if plan.nodes:
+        return f"{waits} on {len(plan.nodes)} of {len(states)} nodes{hint}"
+    if any(state.why for state in states):
+        return (
+            f"{waits}, and {VARIABLE} is not set: set it (such as 'ssh {{host}} nodetool'), "
+            f"or run on each node, one after the other: {command}{hint}"
+        )
+    return f"nothing to do: nothing was deleted since the nodes were last reclaimed{hint}"
+
+
+def total_mib(sizes: Iterable[Mapping[str, int]]) -> int:
+    """MiB of all tables on all nodes."""
+    return sum(sum(tables.values()) for tables in sizes)
 
 
 def not_repaired(repairs: Iterable[TableRepair], now: datetime, params: Params) -> list[str]:
@@ -159,38 +142,16 @@ def not_repaired(repairs: Iterable[TableRepair], now: datetime, params: Params) 
     return [one.sentence() for one in repairs if not one.is_recent(now, params.node_timeout)]
 
 
-def _why(
-    mib: Mapping[str, int] | None, waits: int, last: datetime | None, now: datetime, params: Params
-) -> str | None:
-    """Why the node is due; None when it is not, or cannot be asked."""
-    if mib is None or (waits < params.least * 2**20 and not params.force):
-        return None
-    return why_due(sum(mib.values()), waits, last, now, force=params.force)
-
-
 def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None) -> int:
-    """Bytes of rows and marks that cleanups deleted after `since`, for one replica.
-
-    None: ever, as far as the ledger goes.
-    """
-    return sum(
-        _bytes_of(report) for report in cleanups if since is None or _ended_after(report, since)
-    )
-
-
-def _ended_after(report: Mapping[str, Any], since: datetime) -> bool:
-    """Whether the run ended after `since`; true for a killed run, which has no end.
-
-    A killed run is counted until the ledger no longer has it.
-    """
-    finished = report.get("finished")
-    return finished is None or datetime.fromisoformat(finished) > since
-
-
-def _bytes_of(report: Mapping[str, Any]) -> int:
-    planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
-    rows = int(report.get("bytes") or 0) * applied // planned if planned else 0
-    return rows + int((report.get("marks") or {}).get("dropped") or 0) * MARK_BYTES
+    """Of rows and marks that cleanups deleted after `since` (None: ever), for one replica."""
+    deleted = 0
+    for report in cleanups:
+        finished = report.get("finished")
+        if since is None or finished is None or datetime.fromisoformat(finished) > since:
+            planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
+            deleted += int(report.get("bytes") or 0) * applied // planned if planned else 0
+            deleted += int((report.get("marks") or {}).get("dropped") or 0) * MARK_BYTES
+    return deleted
 
 
 def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
@@ -207,10 +168,7 @@ def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
 def why_due(
     mib: int, waiting: int, last: datetime | None, now: datetime, *, force: bool
 ) -> str | None:
-    """Why a node with `mib` on disk and about `waiting` deleted bytes is due.
-
-    None when it is not.
-    """
+    """Why a node with `mib` on disk and about `waiting` deleted bytes is due; None: it is not."""
     if force:
         return "asked for"
     if waiting:

@@ -12,8 +12,13 @@ from uuid import UUID
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.republish_lost.params import Params
-from mailslice.duties.republish_lost.proof import Prover, SkipReason
-from mailslice.duties.republish_lost.publishing import CONCURRENCY, MAX_NAMED, Publication
+from mailslice.duties.republish_lost.publishing import (
+    CONCURRENCY,
+    MAX_NAMED,
+    Prover,
+    Publication,
+    SkipReason,
+)
 from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.audits import (
@@ -24,7 +29,6 @@ from mailslice.maintenance.audits import (
     named_audit,
     newest_audit,
 )
-from mailslice.maintenance.clocks import require_clock
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.progress import Progress
@@ -130,7 +134,7 @@ class RepublishLost(Duty[RepublishPlan]):
 
     def apply(self, run: Run, plan: RepublishPlan, progress: Progress) -> None:
         """Raises StoreUnavailable: run it again, it goes on."""
-        require_clock(run)
+        run.require_clock()
         Publication(run, progress, self._concurrency).publish_all(
             run.stream_rows(plan.mails, MailVerdict)
         )
@@ -169,10 +173,7 @@ class RepublishLost(Duty[RepublishPlan]):
         return "; ".join([words, *self._rest(steps)])
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """What was skipped or is unknown is of plan and apply together.
-
-        `nbRequeuedMails` is James' name of `applied`.
-        """
+        """Skipped and unknown mails of plan and apply. `nbRequeuedMails`: James' `applied`."""
         applied = steps.result.applied
         skipped = Counter(steps.plan.get("skippedBy", {})) + Counter(steps.result.skipped)
         unknown = (steps.plan, steps.result.fields)

@@ -7,32 +7,39 @@ then the mark. What a kill leaves, the next run finishes (`leftovers`).
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
-from mailslice.admin.enqueue import publish
+from mailslice.admin.enqueue import enter, publish
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.codec import message as codec
-from mailslice.duties.stuck_mails.bounce import send_bounce
-from mailslice.duties.stuck_mails.liveness import Stuck
+from mailslice.codec import reports
 from mailslice.duties.stuck_mails.mails import (
     Action,
     PlannedMail,
+    StuckMail,
     StuckPlan,
     is_superseded,
     item_of,
     stages_of,
 )
 from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
+from mailslice.model.clock import Clock
 from mailslice.model.durations import format_duration
-from mailslice.model.mail import EnqueueId, Partition, QueuedMail
+from mailslice.model.errors import BadInput, ContentMissing
+from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, DeliveryVerdict
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 
@@ -44,44 +51,6 @@ _STAYS = {State.KEPT, State.RELEASING, State.RELEASED}
 
 class LeftAlone(Exception):
     """The mail is left alone; why."""
-
-
-@dataclass(frozen=True, slots=True)
-class StuckMail:
-    """A mail, who holds it, and where its row is; None for a message of James."""
-
-    item: QueuedMail
-    holder: Holder
-    partition: Partition | None = None
-
-    @property
-    def enqueue_id(self) -> EnqueueId:
-        return self.item.enqueue_id
-
-    def to(self, recipients: tuple[str, ...]) -> StuckMail:
-        mail = replace(self.item.mail, recipients=recipients)
-        return replace(self, item=replace(self.item, mail=mail))
-
-    def report_entry(self, action: Action, why: str, **more: object) -> dict[str, Any]:
-        """The decision, as the report shows it."""
-        holder = self.holder
-        mail = PlannedMail(
-            self.enqueue_id,
-            self.item.mail.name,
-            holder.worker,
-            holder.stage,
-            holder.attempt,
-            holder.since,
-            round(holder.age / _SECOND, 3),
-            action.value,
-        )
-        return {**mail.as_json(), "why": why, **more}
-
-    def quarantined_entry(self, action: Action, quarantined: QuarantinedMail) -> dict[str, Any]:
-        """As `report_entry`, with what became of the content."""
-        return self.report_entry(
-            action, quarantined.why, content=quarantined.content.value, bytes=quarantined.size
-        )
 
 
 @dataclass(frozen=True)
@@ -278,10 +247,7 @@ class StuckMailActions:
     def _named(
         self, quarantined: QuarantinedMail, stuck_mail: StuckMail, decided: Decided, *, take: bool
     ) -> QuarantinedMail:
-        """The row, which names these recipients, too, where it is the holder's.
-
-        With `take` it is this run's then, also if a killed run had kept it.
-        """
+        """The holder's row, once it names these recipients; with `take` it is this run's then."""
         if not take and quarantined.state is not State.KEPT:
             return quarantined
         named = self.quarantine.name(quarantined, stuck_mail.item, decided, take=take)
@@ -341,3 +307,34 @@ class StuckMailActions:
             attempt=holder.attempt,
         )
         self.run.stores.own.decisions.save(self.run.queue, row, self.run.settings.duty.retention)
+
+
+def send_bounce(stores: Stores, item: QueuedMail, clock: Clock) -> bool:
+    """Enqueue a report (RFC 3464) of the recipients of `item`, to MAILSLICE_WORKER_BOUNCE_QUEUE.
+
+    False when nobody is to be told, or can be: the null sender, or one that is no address. Killed
+    and begun again it tells twice rather than never.
+    """
+    settings = stores.settings
+    if settings.worker.bounce_queue is None:
+        return False
+    reporter = settings.smtp_in.hostname or socket.getfqdn()
+    failures = [reports.in_doubt(recipient) for recipient in item.mail.recipients]
+    extra, header = {"enqueue_id": str(item.enqueue_id)}, None
+    with suppress(ContentMissing):
+        header = stores.blobs.get(item.header_blob_id)
+    try:
+        made = reports.report_of(item.mail, failures, header, reporter=reporter, now=clock())
+    except BadInput as error:
+        extra["action"] = "report_failed"
+        log.warning("no report of %s: %s", item.enqueue_id, error, extra=extra)
+        return False
+    if made is None:
+        return False
+    mail, content = made
+    new = QueuedMail(EnqueueId(uuid4()), mail, BlobId(""), BlobId(""))
+    enter(stores, QueueName(settings.worker.bounce_queue), new, content, clock)
+    count, extra = len(failures), {**extra, "action": "report", "report": str(new.enqueue_id)}
+    words = "the sender of %s is told of %d recipients by %s"
+    log.info(words, item.enqueue_id, count, new.enqueue_id, extra=extra)
+    return True

@@ -12,15 +12,6 @@ from mailslice.admin.quarantine import Quarantine
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.stuck_mails.decided import DecidedMails
-from mailslice.duties.stuck_mails.liveness import (
-    P99,
-    Sleep,
-    Stuck,
-    WorkerLiveness,
-    lock_timeout,
-    observe,
-    stuck_mails,
-)
 from mailslice.duties.stuck_mails.mails import (
     Action,
     DeadRecord,
@@ -32,6 +23,15 @@ from mailslice.duties.stuck_mails.mails import (
 from mailslice.duties.stuck_mails.params import Params
 from mailslice.duties.stuck_mails.work import GAVE_UP, KINDS, NOTED, StuckMailWork
 from mailslice.maintenance.duty import Duty
+from mailslice.maintenance.liveness import (
+    P99,
+    Sleep,
+    Stuck,
+    WorkerLiveness,
+    lock_timeout,
+    observe,
+    stuck_mails,
+)
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
@@ -97,9 +97,7 @@ class StuckMails(Duty[StuckPlan]):
             return
         most = run.params(Params).most
         sentence = f"One run decides about {most} mails at most (most)."
-        yield Frame.facts(
-            "totals", (plan.planned, Expectation.between("planned", None, most, sentence))
-        )
+        yield Frame.facts("totals", planned=(plan.planned, None, most, sentence))
         records = run.stores.own.worker_records.list(run.queue)
         workers = {record.worker for record in records}
         yield _planned_mails(plan, run.read_rows(plan.mails, PlannedMail), workers)
@@ -182,7 +180,7 @@ DUTY = StuckMails()
 
 
 def _mode(run: Run) -> StuckMode:
-    mode = run.params(Params).mode_or(run.settings.duty.stuck_mode)
+    mode = run.params(Params).mode or run.settings.duty.stuck_mode
     if mode is StuckMode.RECOVER and run.queue not in run.settings.queue.stage_marks:
         raise Refused(
             f"stuck_mails --mode recover: the workers of {run.queue} write no stage marks "

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
+from mailslice.admin.quarantine import Holder
 from mailslice.codec import message as codec
-from mailslice.duties.stuck_mails.liveness import Stuck
 from mailslice.maintenance.artifacts import iso
+from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.row_file import RowFile
-from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
+from mailslice.model.mail import EnqueueId, Partition, QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, DeliveryVerdict, decide
+from mailslice.stores.cassandra.own import QuarantinedMail
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
@@ -95,6 +97,44 @@ _ACTIONS = {
     DeliveryVerdict.FAIL: Action.FAILED,
     DeliveryVerdict.COMPLETE: Action.COMPLETED,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class StuckMail:
+    """A mail, who holds it, and where its row is; None for a message of James."""
+
+    item: QueuedMail
+    holder: Holder
+    partition: Partition | None = None
+
+    @property
+    def enqueue_id(self) -> EnqueueId:
+        return self.item.enqueue_id
+
+    def to(self, recipients: tuple[str, ...]) -> StuckMail:
+        mail = replace(self.item.mail, recipients=recipients)
+        return replace(self, item=replace(self.item, mail=mail))
+
+    def report_entry(self, action: Action, why: str, **more: object) -> dict[str, Any]:
+        """The decision, as the report shows it."""
+        holder = self.holder
+        mail = PlannedMail(
+            self.enqueue_id,
+            self.item.mail.name,
+            holder.worker,
+            holder.stage,
+            holder.attempt,
+            holder.since,
+            round(holder.age.total_seconds(), 3),
+            action.value,
+        )
+        return {**mail.as_json(), "why": why, **more}
+
+    def quarantined_entry(self, action: Action, quarantined: QuarantinedMail) -> dict[str, Any]:
+        """As `report_entry`, with what became of the content."""
+        return self.report_entry(
+            action, quarantined.why, content=quarantined.content.value, bytes=quarantined.size
+        )
 
 
 def action_for(

@@ -33,6 +33,3 @@ class Params(DutyParams):
         le=100_000,
         description="decisions that one run may take; with more the gate refuses the plan",
     )
-
-    def mode_or(self, default: StuckMode) -> StuckMode:
-        return default if self.mode is None else self.mode

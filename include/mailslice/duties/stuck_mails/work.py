@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,10 @@ from mailslice.admin.enqueue import publish
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine import OVER, Quarantine
 from mailslice.codec import message as codec
-from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions
-from mailslice.duties.stuck_mails.bounce import send_bounce
-from mailslice.duties.stuck_mails.liveness import Sleep, WorkerLiveness, observe, stuck_mails
+from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions, send_bounce
 from mailslice.duties.stuck_mails.mails import Action, PlannedMail, StuckPlan
 from mailslice.maintenance.ledger import Ledger
+from mailslice.maintenance.liveness import Sleep, WorkerLiveness, observe, stuck_mails
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model.clock import elapsed_seconds
@@ -31,7 +30,6 @@ from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 
 if TYPE_CHECKING:
-    from mailslice.maintenance.run import Run
     from mailslice.stores import Stores
 
 _NEWEST = 20
@@ -48,15 +46,6 @@ def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
         return []
     common = {"run": last["run"], "who": last["who"], "decided": last["finished"]}
     return [{**common, **mail} for mail in last["mails"]]
-
-
-def noted_before(run: Run) -> Mapping[str, datetime]:
-    """Enqueue id -> since when an earlier run in shadow mode says so."""
-    return {
-        mail["enqueueId"]: datetime.fromisoformat(mail["decided"])
-        for mail in noted(run.stores, run.queue)
-        if mail["run"] != run.request.run
-    }
 
 
 log = logging.getLogger(__name__)
@@ -88,13 +77,6 @@ def finish(run: Run, quarantine: Quarantine, planned: Collection[EnqueueId]) -> 
     return dict(finished)
 
 
-def forget_notes(quarantine: Quarantine) -> None:
-    """What earlier versions noted in shadow mode goes: the report says the same."""
-    for mail in quarantine.mails(serial=True):
-        if mail.state is State.NOTED:
-            quarantine.tidy(mail)
-
-
 def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
     """Whether it was finished. While a replica is away nobody knows that a mail has no mark."""
     try:
@@ -104,20 +86,8 @@ def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
         return False
 
 
-def sweep(quarantine: Quarantine) -> tuple[dict[str, int], str | None]:
-    """Copies without a row that were removed; why they were left, where they may be another's."""
-    try:
-        orphans = quarantine.sweep()
-    except Refused as error:
-        return {}, str(error)
-    return ({"content without a row": orphans} if orphans else {}), None
-
-
 def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
-    """The mail was being taken from its holder.
-
-    Not taken: it is the next plan's. Taken: published again, which the stage marks make safe.
-    """
+    """Not taken from its holder: the next plan's. Taken: published again, safe by stage marks."""
     stores, queue, failed = run.stores, run.queue, mail.action == Action.FAILED
     stage = stores.own.mail_stages.get(queue, mail.enqueue_id)
     if stage is None or stage.attempt <= mail.attempt:
@@ -156,11 +126,15 @@ class StuckMailWork:
         self.shadow = plan.mode is StuckMode.SHADOW
         self.mails = run.read_rows(plan.mails, PlannedMail)
         self.quarantine = Quarantine(run.stores, run.queue, run.clock)
-        noted = noted_before(run) if self.shadow else {}
-        self.actions = StuckMailActions(run, plan, self.quarantine, noted)
-        self.throttle = run.throttle(
-            "s3"
-        )  # a mail is a handful of writes and a copy of its content
+        known = noted(run.stores, run.queue) if self.shadow else ()
+        noted_at = {
+            mail["enqueueId"]: datetime.fromisoformat(mail["decided"])
+            for mail in known
+            if mail["run"] != run.request.run
+        }
+        self.actions = StuckMailActions(run, plan, self.quarantine, noted_at)
+        # A mail is a handful of writes and a copy of its content.
+        self.throttle = run.throttle("s3")
         self.decisions: list[dict[str, Any]] = []
         self._sleep = sleep
         run.report(decisions=self.decisions, alarms=self.actions.alarms)  # the lists grow
@@ -178,16 +152,22 @@ class StuckMailWork:
             if self.run.out_of_time():
                 break
             self._perform(mail)
-        if self.shadow:
-            forget_notes(self.quarantine)
-        else:
-            self._discard_records(self._liveness)
+        if not self.shadow:
+            self._discard_records()
+            return
+        for noted_mail in self.quarantine.mails(serial=True):
+            if noted_mail.state is State.NOTED:  # by earlier versions: the report says the same
+                self.quarantine.tidy(noted_mail)
 
     def _finish_earlier_runs(self) -> None:
         planned = {mail.enqueue_id for mail in self.mails}
-        finished = finish(self.run, self.quarantine, planned)
-        swept, unswept = sweep(self.quarantine)
-        self.run.report(finishedOfEarlierRuns=finished | swept, unswept=unswept)
+        finished, unswept = finish(self.run, self.quarantine, planned), None
+        try:
+            if orphans := self.quarantine.sweep():
+                finished["content without a row"] = orphans
+        except Refused as error:  # they may be another's
+            unswept = str(error)
+        self.run.report(finishedOfEarlierRuns=finished, unswept=unswept)
 
     def _read_holders(self) -> None:
         """Who lives now, by records that are written from now on: not by one since the plan."""
@@ -226,10 +206,10 @@ class StuckMailWork:
         else:
             self.progress.done(KINDS[Action(decision["action"])])
 
-    def _discard_records(self, liveness: WorkerLiveness) -> None:
+    def _discard_records(self) -> None:
         """Those of the planned dead, where they have not been written since."""
         table, discarded = self.run.stores.own.worker_records, 0
-        records = {record.worker: record for record in (*liveness.dead, *liveness.silent)}
+        records = {record.worker: record for record in self._liveness.mute}
         for dead in self.plan.dead:
             record = records.get(dead.worker)
             if record is not None and record.beat == dead.beat:
@@ -242,7 +222,7 @@ class StuckMailWork:
 def _why_not(planned: PlannedMail, liveness: WorkerLiveness) -> str:
     record = next((one for one in liveness.alive if one.worker == planned.worker), None)
     if record is None:
-        mute = {one.worker for one in (*liveness.dead, *liveness.silent)}
+        mute = {one.worker for one in liveness.mute}
         return SILENT if planned.worker in mute else SETTLED
     is_in_flight = any(mail.enqueue_id == planned.enqueue_id for mail in record.in_flight)
     return RETURNED if is_in_flight else SETTLED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -9,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
-from mailslice.duties.stuck_mails_postal.evidence import closed_messages
+from mailslice.duties.stuck_mails_postal.keeping import PostalCopies
 from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE, figures
 from mailslice.duties.stuck_mails_postal.params import Params
 from mailslice.duties.stuck_mails_postal.planned import PlannedRow, PostalAction, PostalPlan
 from mailslice.duties.stuck_mails_postal.quarantined import in_quarantine
-from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
+from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState, limit_of
 from mailslice.duties.stuck_mails_postal.survey import PostalSurvey, survey
 from mailslice.duties.stuck_mails_postal.work import StuckMessages
 from mailslice.maintenance.artifacts import iso
@@ -26,12 +27,16 @@ from mailslice.maintenance.run import Run
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.settings import PostalMode
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
+from mailslice.stores.postal.rows import PostalQueue
 
 _SECOND = timedelta(seconds=1)
 _MOST_AHEAD = timedelta(minutes=1)
 """How far the clock of who says `restarted` may be ahead of the database's."""
 _MAX_ROWS = 200
 """Rows in a report."""
+_WHOLE, _MISSING, _DIFFERS = "whole", "missing", "differs"
+_GONE, _AS_IT_WAS, _ANEW = "gone", "as it was", "anew"
 
 
 class StuckMailsPostal(Duty[PostalPlan]):
@@ -47,7 +52,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
     def plan(self, run: Run) -> PostalPlan:
         """Reads Postal's queue by key, and of old locks their messages and delivery records."""
         params, now = run.params(Params), run.clock()
-        mode = params.mode_or(run.settings.postal.mode)
+        mode = params.mode or run.settings.postal.mode
         seen = survey(run.stores.postal, params.lock_timeout)
         surveyed_at = seen.now.replace(tzinfo=UTC)
         if params.restarted is not None and params.restarted > surveyed_at + _MOST_AHEAD:
@@ -94,7 +99,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
         StuckMessages(run, plan, progress).perform_all()
 
     def verify(self, run: Run, plan: PostalPlan, result: Result) -> Iterable[Frame]:
-        entries = list(_entries(run))
+        entries = list(run.stores.records.postal_quarantine.list())
         run.report(quarantined=len(in_quarantine(entries)))
         if result.applied:
             planned = {row.queued_message: row for row in run.read_rows(plan.rows, PlannedRow)}
@@ -148,10 +153,6 @@ class StuckMailsPostal(Duty[PostalPlan]):
 DUTY = StuckMailsPostal()
 
 
-def _entries(run: Run) -> Iterable[Any]:
-    return run.stores.records.postal_quarantine.list()
-
-
 def _message(seen: PostalSurvey, rows: Sequence[PlannedRow]) -> str:
     whole = timedelta(seconds=round(seen.lock_timeout / _SECOND))
     measured = "no sending was measured" if seen.p99 is None else f"p99 is {seen.p99 / _SECOND:g} s"
@@ -167,7 +168,8 @@ def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
         {
             "queued_message": row.queued_message,
             "over_the_limit_seconds": (
-                _age(row, plan.surveyed_at) - plan.limit_of(sizes.get(row.lock, 1))
+                _age(row, plan.surveyed_at)
+                - limit_of(plan.lock_timeout, plan.p99, sizes.get(row.lock, 1))
             )
             / _SECOND,
             "unlocked_and_not_gone": int(
@@ -201,3 +203,37 @@ def _planned_rows(plan: PostalPlan, rows: Sequence[PlannedRow]) -> Frame:
 def _age(row: PlannedRow, now: datetime) -> timedelta:
     since = row.locked_at or row.created_at
     return now - since if since else timedelta.max
+
+
+def closed_messages(run: Run, rows: Sequence[PlannedRow], entries: Sequence[PostalEntry]) -> Frame:
+    """A row for each of `rows`, as planned. `queue`: is it there; `copy`: of a closed one."""
+    queue, copies = PostalQueue(run.stores.postal.main), PostalCopies(run.folder.artifacts)
+    current = queue.by_id([planned.queued_message for planned in rows])
+    of_run = {entry.queued_message: entry for entry in entries if entry.run == run.request.run}
+    table = []
+    for planned in rows:
+        number = planned.queued_message
+        entry, row = of_run.get(number), current.get(number)
+        table.append(
+            {
+                "queued_message": number,
+                "queue": _GONE if row is None else _AS_IT_WAS if planned.is_still(row) else _ANEW,
+                "copy": _WHOLE if entry is None else _copy(copies, entry),
+                "entry": "none" if entry is None else entry.state.value,
+            }
+        )
+    kept = [state.value for state in EntryState if state is not EntryState.NOTED]
+    expect = [
+        Expectation.unique("queued_message", "Every row was acted on once."),
+        Expectation.one_of("queue", [_GONE, _ANEW], "No row is in the queue as it was."),
+        Expectation.one_of("copy", [_WHOLE], "Every message in quarantine has its whole copy."),
+        Expectation.one_of("entry", [*kept, "none"], "No entry waits for its copy."),
+    ]
+    return Frame("messages", table, expect)
+
+
+def _copy(copies: PostalCopies, entry: PostalEntry) -> str:
+    content = copies.load(entry.copy_id)
+    if content is None:
+        return _MISSING
+    return _WHOLE if hashlib.sha256(content).hexdigest() == entry.sha256 else _DIFFERS

@@ -10,19 +10,19 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydantic import TypeAdapter
 
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.maintenance.artifacts import Artifacts
-from mailslice.stores.own.postal_quarantine import (
-    EntryState,
-    PostalEntry,
-    PostalQuarantineTable,
-)
+from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry, PostalQuarantineTable
 from mailslice.stores.postal.messages import PostalMessage
 from mailslice.stores.postal.rows import QueuedMessage
+
+if TYPE_CHECKING:
+    from mailslice.maintenance.run import Run
 
 COPIES_FOLDER = "postal/quarantine"
 _ROW = TypeAdapter(QueuedMessage)
@@ -40,14 +40,7 @@ def queue_row(entry: PostalEntry) -> QueuedMessage:
 
 
 def entry_of(
-    row: QueuedMessage,
-    stage: PostalStage,
-    message: PostalMessage,
-    *,
-    noted_at: datetime,
-    run: str,
-    who: str,
-    reason: str,
+    run: Run, row: QueuedMessage, stage: PostalStage, message: PostalMessage
 ) -> PostalEntry:
     """A new entry, which names a copy that is not there yet."""
     return PostalEntry(
@@ -61,13 +54,13 @@ def entry_of(
         stage=stage.value,
         row=_ROW.dump_json(row).decode(),
         log_id=new_log_id(),
-        noted_at=noted_at,
+        noted_at=run.clock(),
         rcpt_to=message.rcpt_to,
         mail_from=message.mail_from,
         domain=row.domain,
-        run=run,
-        who=who,
-        reason=reason,
+        run=run.request.run,
+        who=run.request.who,
+        reason=run.duty_params.reason or "",
     )
 
 

@@ -21,10 +21,7 @@ _GAUGES = {
 
 
 def figures(report: Mapping[str, Any]) -> Iterator[Figure]:
-    """What one run found and did; nothing where it ended before it had looked.
-
-    What is not known has no figure: absent means unknown, never zero.
-    """
+    """What one run found and did, once it had looked. What is unknown has no figure, never zero."""
     if "lockTimeoutSeconds" not in report:
         return
     for field, (name, text) in _GAUGES.items():

@@ -41,7 +41,3 @@ class Params(DutyParams):
         description="mode retry: also put back what may have been sent, or is held by a worker "
         "that may live",
     )
-
-    def mode_or(self, default: PostalMode) -> PostalMode:
-        """The run's mode, else the settings'."""
-        return default if self.mode is None else self.mode

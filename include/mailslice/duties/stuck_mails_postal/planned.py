@@ -41,10 +41,7 @@ def action_for(
     holder_is_dead: bool,
     accept: bool,
 ) -> PostalAction | str:
-    """What close or retry does with a message; or, as text, why it is left alone.
-
-    `accept`: a person accepts duplicates.
-    """
+    """What is done with a message, or why nothing. `accept`: a person accepts duplicates."""
     if state is PostalState.UNKNOWN:
         return SERVER_UNREADABLE
     if state is not PostalState.STUCK:
@@ -142,10 +139,6 @@ class PostalPlan(Plan):
     def has_work(self) -> bool:
         """Every run that may change something finishes what killed runs left."""
         return self.mode is not PostalMode.SHADOW
-
-    def limit_of(self, size: int) -> timedelta:
-        """How long a lock may last that so many rows have in common."""
-        return self.lock_timeout + (size - 1) * (self.p99 or timedelta())
 
     def would(self, row: PlannedRow) -> dict[str, str]:
         """What each mode does with a row as it was planned, or why it leaves it alone."""

@@ -57,10 +57,7 @@ def in_quarantine(entries: Iterable[PostalEntry]) -> list[PostalEntry]:
 
 
 def look_up(postal: PostalDatabases, entries: Collection[PostalEntry]) -> list[QuarantinedMessage]:
-    """In the order of the entries. A server that cannot be asked makes its messages UNKNOWN.
-
-    Raises StoreUnavailable where the main database does not answer.
-    """
+    """In their order; UNKNOWN where a server does not answer. Raises without the main database."""
     by_server: defaultdict[int, list[PostalEntry]] = defaultdict(list)
     for entry in entries:
         by_server[entry.server].append(entry)
@@ -104,11 +101,13 @@ def _judged(
     queued: Mapping[int, QueuedMessage],
     contents: Mapping[int, bool],
 ) -> QuarantinedMessage:
-    after = records_after(entry, records)
+    # Without the record by which it was closed nobody can tell which ones are newer.
+    own = [record.id for record in records if record.log_id == entry.log_id]
+    after = {record.status for record in records if own and record.id > own[-1]}
     state = QuarantineState.KEPT
     if entry.message in queued:
         state = QuarantineState.REQUEUED
-    elif any(record.status in _OF_WORKERS | {"Bounced", "HoldCancelled"} for record in after):
+    elif after & {*_OF_WORKERS, "Bounced", "HoldCancelled"}:
         state = QuarantineState.FINISHED
     return QuarantinedMessage(
         entry,
@@ -122,19 +121,7 @@ def _judged(
     )
 
 
-def records_after(entry: PostalEntry, records: Sequence[PostalDelivery]) -> list[PostalDelivery]:
-    """Delivery records that are newer than the one by which the message was closed.
-
-    None of them where that one is missing: then nobody can tell.
-    """
-    own = [record.id for record in records if record.log_id == entry.log_id]
-    return [record for record in records if own and record.id > own[-1]]
-
-
 def came_back(found: QuarantinedMessage) -> bool:
-    """Whether a way back that was cut off had put the row into the queue.
-
-    The row is there, or a worker has written about the message since the way back began.
-    """
+    """Whether a way back that was cut off queued the row: it is there, or a worker has written."""
     after = found.newest_of_worker > found.entry.released_after
     return found.state is QuarantineState.REQUEUED or after

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 
 from mailslice.codec.shown import shown
 from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, new_log_id, queue_row
@@ -19,13 +18,13 @@ from mailslice.duties.stuck_mails_postal.quarantined import (
     came_back,
     look_up,
 )
+from mailslice.duties.stuck_mails_postal.telling import PostalDecisionLog
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.lock import Lock, locked
 from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.stores import Stores
-from mailslice.stores.own.postal_decisions import PostalDecision
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.changes import PostalChanges, PostalRecord
 
@@ -103,9 +102,12 @@ class PostalReleases:
             why = f" {shown(self._request.reason)}" if self._request.reason else ""
             record = PostalRecord.hold_cancelled(details + why, new_log_id())
             self._require_lock()
-            self._asked(
-                lambda: self._changes.cancel_hold(entry.server, entry.message, record, found.newest)
-            )
+            try:
+                self._changes.cancel_hold(entry.server, entry.message, record, found.newest)
+            except TryAgain:
+                raise
+            except MailsliceError as error:  # of a server's database: the entry says what is to do
+                raise NotReleased(f"Postal cannot be asked: {error}") from error
         self._decide(going, "discarded")
         self._remove(going)
 
@@ -136,39 +138,13 @@ class PostalReleases:
         if not found.has_content:
             raise NotReleased("content lost: Postal dropped it; 'export' gives it as a file")
 
-    def _asked(self, ask: Callable[[], bool]) -> None:
-        """An error of a server's database leaves the entry, which says what is to be done."""
-        try:
-            ask()
-        except TryAgain:
-            raise
-        except MailsliceError as error:
-            raise NotReleased(f"Postal cannot be asked: {error}") from error
-
     def _remove(self, entry: PostalEntry) -> None:
         self._require_lock()
         self._quarantine.remove(entry)
 
     def _decide(self, entry: PostalEntry, action: str) -> None:
-        now, row = self._clock(), queue_row(entry)
-        since = row.locked_at
-        age = timedelta() if since is None else _naive(now) - since
-        decision = PostalDecision(
-            server=entry.server,
-            message=entry.message,
-            queued_message=entry.queued_message,
-            holder=entry.locked_by,
-            age=max(age, timedelta()),
-            stage=entry.stage,
-            verdict="in quarantine",
-            action=action,
-            why=self._request.reason,
-            decided=now,
-            log_id=entry.log_id,
-            who=self._request.who,
-            run=entry.run,
-        )
-        self._stores.records.postal_decisions.save(decision, self._stores.settings.duty.retention)
+        log = PostalDecisionLog(self._stores, self._request.who, entry.run)
+        log.save_entry(entry, action, "in quarantine", self._request.reason, self._clock())
 
 
 @contextmanager
@@ -178,7 +154,3 @@ def open_releases(
     """Waits for a run of the duty that works, at most 90 s. Raises LockHeld."""
     with locked(stores.records.locks, DUTY, f"quarantine-{request.who}") as lock:
         yield PostalReleases(stores, clock, request, lock)
-
-
-def _naive(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=None)

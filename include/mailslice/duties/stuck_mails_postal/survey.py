@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -36,8 +36,6 @@ from mailslice.stores.postal.schema import SchemaDiffers, check_main, check_mess
 
 T = TypeVar("T")
 Groups = Mapping[tuple[str | None, datetime | None], int]
-Judgement = tuple[PostalState, PostalStage | None, PostalMessage | None, int]
-"""State, stage, the message's row, and the id of its newest delivery record (0: none was read)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +49,9 @@ class SurveyedRow:
 
     row: QueuedMessage
     state: PostalState
-    stage: PostalStage | None
-    age: timedelta | None
-    group: int
+    stage: PostalStage | None = None
+    age: timedelta | None = None
+    group: int = 0
     message: PostalMessage | None = None
     newest_record: int = 0
 
@@ -105,7 +103,7 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Po
         row for row in locked if is_stuck(age_of(row, now), limit_of(limit, p99, groups[row.lock]))
     ]
     surveyed = [*servers.judged(old, now, groups)]
-    surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE, None, None, 0) for row in gone)
+    surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE) for row in gone)
     surveyed.sort(key=_by_age)
     return PostalSurvey(now, p99, limit, tuple(surveyed), servers.unreadable, queued, groups)
 
@@ -141,15 +139,14 @@ class PostalServers:
     ) -> Iterator[SurveyedRow]:
         """PostalState and stage of rows whose locks are old, as Postal's rows say it now."""
         for server, page in _by_server(rows):
-            states: dict[QueuedMessage, Judgement] | None
-            states = dict.fromkeys(page, (PostalState.MESSAGE_GONE, None, None, 0))
+            judged: list[SurveyedRow] | None
+            judged = [SurveyedRow(row, PostalState.MESSAGE_GONE) for row in page]
             if self._exists(server):
-                states = self._ask(server, partial(_states, page))
-            if states is None:
-                states = dict.fromkeys(page, (PostalState.UNKNOWN, None, None, 0))
-            for row, (state, stage, message, newest) in states.items():
-                age, group = age_of(row, now), groups.get(row.lock, 1)
-                yield SurveyedRow(row, state, stage, age, group, message, newest)
+                judged = self._ask(server, partial(_judged, page))
+            if judged is None:
+                judged = [SurveyedRow(row, PostalState.UNKNOWN) for row in page]
+            for one in judged:
+                yield replace(one, age=age_of(one.row, now), group=groups.get(one.row.lock, 1))
 
     def without_message(self, rows: Iterable[QueuedMessage]) -> Iterator[QueuedMessage]:
         """Those rows whose message, or server, is gone for certain."""
@@ -216,29 +213,29 @@ def _by_server(rows: Iterable[QueuedMessage]) -> Iterator[tuple[int, list[Queued
     yield from pages.items()
 
 
-def _states(
-    rows: Collection[QueuedMessage], database: ServerMessages
-) -> dict[QueuedMessage, Judgement]:
+def _judged(rows: Collection[QueuedMessage], database: ServerMessages) -> list[SurveyedRow]:
+    """Without ages and groups."""
     ids = {row.message for row in rows}
     messages, deliveries = database.by_id(ids), database.deliveries(ids)
-    states: dict[QueuedMessage, Judgement] = {}
-    unanswered: list[tuple[QueuedMessage, PostalMessage]] = []
+    contents = database.has_own_header(
+        message
+        for row in rows
+        if (message := messages.get(row.message)) is not None
+        and not is_answered(row, deliveries.get(message.id, []))
+    )
+    judged = []
     for row in rows:
         message = messages.get(row.message)
         if message is None:  # NULL names no message, so none is gone
             state = PostalState.MESSAGE_GONE if row.message else PostalState.UNKNOWN
-            states[row] = state, None, None, 0
-        elif is_answered(row, records := deliveries.get(message.id, [])):
-            states[row] = PostalState.STUCK, PostalStage.ANSWERED, message, records[-1].id
-        else:
-            unanswered.append((row, message))
-    marked = database.has_own_header(message for _, message in unanswered)
-    for row, message in unanswered:
+            judged.append(SurveyedRow(row, state))
+            continue
         records = deliveries.get(message.id, [])
+        state, stage = PostalState.CONTENT_LOST, None
+        if message.id in contents or is_answered(row, records):
+            has_header = contents.get(message.id, False)
+            state = PostalState.STUCK
+            stage = stage_of(row, message, records, has_own_header=has_header)
         newest = records[-1].id if records else 0
-        if message.id not in marked:
-            states[row] = PostalState.CONTENT_LOST, None, message, newest
-        else:
-            stage = stage_of(row, message, records, has_own_header=marked[message.id])
-            states[row] = PostalState.STUCK, stage, message, newest
-    return states
+        judged.append(SurveyedRow(row, state, stage, message=message, newest_record=newest))
+    return judged

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mailslice.codec.shown import shown
-from mailslice.duties.stuck_mails_postal.planned import PostalAction
-from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState
-from mailslice.maintenance.run import Run
+from mailslice.duties.stuck_mails_postal.keeping import queue_row
+from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.model.durations import format_duration
+from mailslice.stores import Stores
 from mailslice.stores.own.postal_decisions import PostalDecision
 from mailslice.stores.own.postal_quarantine import PostalEntry
 from mailslice.stores.postal.rows import QueuedMessage
@@ -46,19 +47,38 @@ def error_details(row: QueuedMessage, stage: PostalStage | None, who: str, reaso
     )
 
 
+@dataclass(frozen=True, slots=True)
 class PostalDecisionLog:
-    """Rows about what is done with messages, and lines of the log. Neither has an address."""
+    """Rows about what `who` does with messages, and lines of the log. Neither has an address."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._table = run.stores.records.postal_decisions
+    stores: Stores
+    who: str
+    run: str
+
+    def save_entry(
+        self, entry: PostalEntry, action: str, verdict: str, why: str, decided: datetime
+    ) -> None:
+        """About a message in quarantine, by the queue's row that it had."""
+        row, age = queue_row(entry), None
+        if row.locked_at is not None:
+            age = max(decided.replace(tzinfo=None) - row.locked_at, timedelta())
+        self.save(
+            row,
+            action=action,
+            verdict=verdict,
+            stage=PostalStage(entry.stage),
+            age=age,
+            why=why,
+            log_id=entry.log_id,
+            decided=decided,
+        )
 
     def save(
         self,
         row: QueuedMessage,
         *,
-        action: PostalAction | str,
-        state: PostalState,
+        action: str,
+        verdict: str,
         stage: PostalStage | None,
         age: timedelta | None,
         why: str,
@@ -66,7 +86,6 @@ class PostalDecisionLog:
         decided: datetime,
     ) -> None:
         """Written twice with the same `decided`, `log_id` and `action`, it is one row."""
-        request = self._run.request
         decision = PostalDecision(
             server=row.server,
             message=row.message,
@@ -74,15 +93,16 @@ class PostalDecisionLog:
             holder=row.locked_by or "",
             age=age or timedelta(),
             stage="" if stage is None else stage.value,
-            verdict=state.value,
+            verdict=str(verdict),
             action=str(action),
             why=why,
             decided=decided,
             log_id=log_id,
-            who=request.who,
-            run=request.run,
+            who=self.who,
+            run=self.run,
         )
-        self._table.save(decision, self._run.settings.duty.retention)
+        retention = self.stores.settings.duty.retention
+        self.stores.records.postal_decisions.save(decision, retention)
         log.info(
             "%s: message %d of server %d (queue row %d, %s, stage %s, %s): %s [%s]",
             *(decision.action, row.message, row.server, row.id),

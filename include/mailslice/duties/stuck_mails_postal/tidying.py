@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection
-from datetime import timedelta
 from enum import StrEnum
 
 from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, queue_row
 from mailslice.duties.stuck_mails_postal.planned import PostalAction
-from mailslice.duties.stuck_mails_postal.rules import PostalStage, PostalState, is_answered
+from mailslice.duties.stuck_mails_postal.rules import PostalState, is_answered
 from mailslice.duties.stuck_mails_postal.telling import PostalDecisionLog, held_details
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
@@ -40,13 +39,10 @@ class ClosingTidier:
         self._run, self._quarantine, self._changes = run, quarantine, changes
         self._postal = run.stores.postal
         self._queue = PostalQueue(self._postal.main)
-        self._decisions = PostalDecisionLog(run)
+        self._decisions = PostalDecisionLog(run.stores, run.request.who, run.request.run)
 
     def finish_all(self, planned: Collection[int]) -> dict[str, int]:
-        """What was finished, by outcome. Rows of the queue that are `planned` are left to the plan.
-
-        An entry whose server cannot be asked stays as it is.
-        """
+        """What was finished, by outcome; rows that are `planned` or cannot be asked stay."""
         finished: Counter[str] = Counter()
         for entry in self._quarantine.list():
             if entry.state is EntryState.NOTED:
@@ -96,19 +92,9 @@ class ClosingTidier:
                 "message %d of server %d: its entry in quarantine was changed by somebody else",
                 *(entry.message, entry.server),
             )
-        row = queue_row(entry)
-        since = row.locked_at
-        age = None if since is None else entry.noted_at.replace(tzinfo=None) - since
-        self._decisions.save(
-            row,
-            action=PostalAction.CLOSED,
-            state=PostalState.STUCK,
-            stage=PostalStage(entry.stage),
-            age=None if age is None else max(age, timedelta()),
-            why=entry.reason or "its worker died or hangs",
-            log_id=entry.log_id,
-            decided=entry.noted_at,
-        )
+        why = entry.reason or "its worker died or hangs"
+        action, verdict = PostalAction.CLOSED, PostalState.STUCK
+        self._decisions.save_entry(entry, action, verdict, why, entry.noted_at)
 
     def _finished(self, entry: PostalEntry, planned: Collection[int]) -> ClosingOutcome | None:
         self._run.require_lock()
@@ -131,8 +117,7 @@ class ClosingTidier:
         return ClosingOutcome.WITHDRAWN if self.withdraw(entry) else None
 
     def _has_content(self, entry: PostalEntry) -> bool:
-        database = self._postal.database_of(entry.server)
-        messages = ServerMessages(self._postal.messages, database)
+        messages = self._messages(entry.server)
         rows = messages.by_id([entry.message])
         return entry.message in messages.has_own_header(rows.values())
 
@@ -140,11 +125,13 @@ class ClosingTidier:
         """The delivery records; None where the server, or the message, is gone for certain."""
         if not self._queue.existing_servers([entry.server]):
             return None
-        database = self._postal.database_of(entry.server)
-        messages = ServerMessages(self._postal.messages, database)
+        messages = self._messages(entry.server)
         if not messages.existing([entry.message]):
             return None
         return messages.deliveries([entry.message]).get(entry.message, [])
+
+    def _messages(self, server: int) -> ServerMessages:
+        return ServerMessages(self._postal.messages, self._postal.database_of(server))
 
     def _record(self, entry: PostalEntry) -> None:
         try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, entry_of, new_log_id
@@ -29,6 +27,7 @@ from mailslice.duties.stuck_mails_postal.tidying import ClosingOutcome, ClosingT
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
+from mailslice.model.batches import batches
 from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
 from mailslice.stores.mariadb.failures import Contended
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
@@ -72,7 +71,7 @@ class StuckMessages:
             run.stores.records.postal_quarantine, run.folder.artifacts
         )
         self._tidying = ClosingTidier(run, self._quarantine, self._changes)
-        self._decisions = PostalDecisionLog(run)
+        self._decisions = PostalDecisionLog(run.stores, run.request.who, run.request.run)
         self._rows = run.read_rows(plan.rows, PlannedRow)
         self._servers = PostalServers(self._postal)
         self._batches: defaultdict[Lock, list[PlannedRow]] = defaultdict(list)
@@ -98,11 +97,12 @@ class StuckMessages:
         # that a killed run made of it.
         for outcome, count in self._tidying.finish_all(()).items():
             finished[outcome] = finished.get(outcome, 0) + count
-        self._report_unreadable()
+        for server, why in sorted(self._servers.unreadable.items()):
+            log.warning("server %d was left out: %s", server, why)
 
     def _perform_due(self, due: list[PlannedRow], closed: set[int]) -> None:
         """`closed`: rows that an earlier try of this plan closed."""
-        for chunk in _chunks(due):
+        for chunk in batches(due, CHUNK):
             current = self._look_at_batches(chunk)
             for planned in chunk:
                 if self._run.out_of_time():
@@ -168,8 +168,9 @@ class StuckMessages:
         for _ in range(LOOKS):
             surveyed = self._survey_again(planned, row)
             action = self._plan.action(surveyed, self._plan.mode)
-            if action is PostalAction.RETRIED and self._would_double(row):
-                action = PostalAction.CLOSED
+            accepted = self._plan.accept_duplicates
+            if action is PostalAction.RETRIED and not accepted and self._queue.has_other(row):
+                action = PostalAction.CLOSED  # else two workers would send both rows
             if not isinstance(action, PostalAction):
                 raise RowLeftAlone(action)
             self._run.require_lock()
@@ -188,7 +189,9 @@ class StuckMessages:
 
     def _performed(self, action: PostalAction, surveyed: SurveyedRow) -> PostalAction:
         """What was done: a message whose content is lost is closed where a last copy is left."""
-        entry = self._last_copy(surveyed)
+        entry = None
+        if surveyed.state is PostalState.CONTENT_LOST:  # a killed run may have copied this row
+            entry = self._quarantine.closing_of(surveyed.row)
         if entry is not None:
             self._take(entry, surveyed)
             return PostalAction.CLOSED
@@ -198,10 +201,6 @@ class StuckMessages:
             self._change(action, surveyed)
         return action
 
-    def _would_double(self, row: QueuedMessage) -> bool:
-        """Whether the queue has the message twice: two workers would send both rows."""
-        return not self._plan.accept_duplicates and self._queue.has_other(row)
-
     def _survey_again(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
         """PostalState and stage as Postal's rows say it now."""
         if planned.is_locked:
@@ -209,27 +208,27 @@ class StuckMessages:
             (surveyed,) = self._servers.judged([row], self._queue.now(), groups)
             return surveyed
         if [*self._servers.without_message([row])]:
-            return SurveyedRow(row, PostalState.MESSAGE_GONE, None, None, 0)
+            return SurveyedRow(row, PostalState.MESSAGE_GONE)
         if row.server in self._servers.unreadable:
-            return SurveyedRow(row, PostalState.UNKNOWN, None, None, 0)
+            return SurveyedRow(row, PostalState.UNKNOWN)
         raise RowLeftAlone(LOCK_CHANGED)  # its message is there again, and no lock is old
 
     def _change(self, action: PostalAction, surveyed: SurveyedRow) -> None:
         """What keeps no copy. The decision is written first: no change goes without its row."""
         row, stage, log_id = surveyed.row, surveyed.stage, new_log_id()
-        request, reason = self._run.request, self._run.duty_params.reason or ""
+        reason = self._run.duty_params.reason or ""
         why = {
             PostalAction.COMPLETED: "Postal's record since the lock says how it ended",
-            PostalAction.LOST: f"{surveyed.state.value}",
+            PostalAction.LOST: surveyed.state.value,
             PostalAction.RETRIED: "its worker is gone; the lock is given back",
         }[action]
         decided = self._run.clock()
 
-        def save(done: PostalAction | str, because: str) -> None:
+        def save(done: str, because: str) -> None:
             self._decisions.save(
                 row,
                 action=done,
-                state=surveyed.state,
+                verdict=surveyed.state,
                 stage=stage,
                 age=surveyed.age,
                 why=f"{because}; {reason}" if reason else because,
@@ -240,11 +239,10 @@ class StuckMessages:
         save(action, why)
         try:
             if action is PostalAction.RETRIED:
-                details = error_details(row, stage, request.who, reason)
-                record = (
-                    None if stage is PostalStage.DEFERRED else PostalRecord.error(details, log_id)
-                )
-                self._changes.retry(row, record, surveyed.newest_record)
+                details = error_details(row, stage, self._run.request.who, reason)
+                record = PostalRecord.error(details, log_id)
+                told = stage is PostalStage.DEFERRED  # its worker has written a record already
+                self._changes.retry(row, None if told else record, surveyed.newest_record)
             elif surveyed.state is PostalState.CONTENT_LOST:
                 self._changes.fail(row, PostalRecord.removed(log_id), surveyed.newest_record)
             else:
@@ -258,16 +256,13 @@ class StuckMessages:
         row, message, stage = surveyed.row, surveyed.message, surveyed.stage
         assert message is not None and stage is not None  # noqa: S101, PT018 - it is stuck
         content = self._content(row, message)
-        entry = self._entry(row, stage, message, content)
+        noted = self._quarantine.note(entry_of(self._run, row, stage, message))
+        entry = None if noted is None else self._quarantine.copy(noted, content)
+        if entry is None:
+            raise NextRun("somebody else works on its entry in quarantine")
         crash.point("postal:kept")
         self._run.require_lock()
         self._take(entry, surveyed)
-
-    def _last_copy(self, surveyed: SurveyedRow) -> PostalEntry | None:
-        """The copy that a killed run made of this row, where Postal has lost the content since."""
-        if surveyed.state is not PostalState.CONTENT_LOST:
-            return None
-        return self._quarantine.closing_of(surveyed.row)
 
     def _take(self, entry: PostalEntry, surveyed: SurveyedRow) -> None:
         """Out of Postal's queue. Where that is refused the entry goes, but for the last copy."""
@@ -288,26 +283,6 @@ class StuckMessages:
         else:
             self._tidying.keep(entry)
 
-    def _entry(
-        self, row: QueuedMessage, stage: PostalStage, message: PostalMessage, content: bytes
-    ) -> PostalEntry:
-        request = self._run.request
-        entry = self._quarantine.note(
-            entry_of(
-                row,
-                stage,
-                message,
-                noted_at=self._run.clock(),
-                run=request.run,
-                who=request.who,
-                reason=self._run.duty_params.reason or "",
-            )
-        )
-        closing = None if entry is None else self._quarantine.copy(entry, content)
-        if closing is None:
-            raise NextRun("somebody else works on its entry in quarantine")
-        return closing
-
     def _content(self, row: QueuedMessage, message: PostalMessage) -> bytes:
         """Raises MessageChanged when it went since the look."""
         database = self._postal.database_of(row.server)
@@ -322,13 +297,3 @@ class StuckMessages:
         if content is None:
             raise MessageChanged(f"message {message.id} of server {row.server} lost its content")
         return content
-
-    def _report_unreadable(self) -> None:
-        for server, why in sorted(self._servers.unreadable.items()):
-            log.warning("server %d was left out: %s", server, why)
-
-
-def _chunks(rows: list[PlannedRow]) -> Iterator[list[PlannedRow]]:
-    remaining = iter(rows)
-    while chunk := list(islice(remaining, CHUNK)):
-        yield chunk

@@ -6,8 +6,11 @@ checksums, computed in Python, would cost the hot path.
 
 from __future__ import annotations
 
+import math
+import time
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
@@ -18,6 +21,7 @@ from cassandra.cluster import (
     NoHostAvailable,
     Session,
 )
+from cassandra.connection import ConnectionBusy
 from cassandra.io.libevreactor import LibevConnection
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
@@ -28,6 +32,7 @@ from cassandra.policies import (
 from cassandra.query import tuple_factory
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.host_port import host_port
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra.coordinator_retry import PINNED, Timestamps, has_several_nodes
 from mailslice.stores.cassandra.failures import translated
@@ -36,12 +41,41 @@ from mailslice.stores.tls import client_tls
 PROTOCOL_VERSION = 4
 LONGEST_PAUSE = 5.0
 """Seconds between two attempts to connect to a node that is away."""
+_STALLED_SECONDS = 3.0
 
 
 class _QueueingConnection(LibevConnection):  # type: ignore[misc]
-    """Requests wait behind a large one that fills the socket: the driver fails them at once."""
+    """Requests wait behind a large one that fills the socket: the driver fails them at once.
 
-    _socket_writable = property(lambda _: True, lambda _, __: None)
+    A node that takes no byte for three seconds gets no more of them: the next one is asked.
+    """
+
+    _full_since = math.inf
+
+    @property
+    def _socket_writable(self) -> bool:
+        return time.monotonic() - self._full_since < _STALLED_SECONDS
+
+    @_socket_writable.setter
+    def _socket_writable(self, writable: bool) -> None:
+        """The driver says False whenever what it has just written fills the socket again."""
+        self._full_since = math.inf if writable else time.monotonic()
+
+    def handle_write(self, *event: Any) -> None:
+        """As the driver's, which says True only where the property says False."""
+        super().handle_write(*event)
+        if not self.deque:
+            self._full_since = math.inf
+
+    def send_msg(self, message: object, request_id: int, *args: Any, **options: Any) -> Any:
+        """As the driver's, which loses the id of a request that is refused."""
+        try:
+            return super().send_msg(message, request_id, *args, **options)
+        except ConnectionBusy:
+            with self.lock:
+                self.in_flight -= 1
+                self.request_ids.append(request_id)
+            raise
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
@@ -64,10 +98,7 @@ def _point(text: str, port: int) -> tuple[str, int]:
 
 def address(settings: CassandraSettings) -> str:
     """The contact points as messages show them."""
-    hosts = (
-        (f"[{host}]" if ":" in host else host, port) for host, port in contact_points(settings)
-    )
-    return ", ".join(f"{host}:{port}" for host, port in hosts)
+    return ", ".join(host_port(host, port) for host, port in contact_points(settings))
 
 
 def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from contextlib import suppress
+from itertools import chain, islice
+from typing import Any, Generic, TypeVar
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import ResponseFuture
 
 from mailslice.model.batches import batches
+from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import DELETED_MAILS
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, each_of
-from mailslice.stores.cassandra.ranges import TokenRange
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, each_in_order, each_of
+from mailslice.stores.cassandra.ranges import TokenRange, token_ranges
 from mailslice.stores.cassandra.session import CassandraSession, Params
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
 
@@ -22,6 +26,13 @@ ALL = None
 """Every one of the ids that were asked for is marked."""
 Marked = frozenset[bytes] | None
 """Those of some packed ids that are marked; ALL when all are, known without looking at each."""
+LISTS_BEFORE_SCAN, MARKS_A_LIST = 200, 600
+"""A long look-up scans all marks once its lists of ids have cost as much as the scan would: a list
+costs as much as so many marks. No sooner than after so many lists.
+"""
+MARKS_SCANNED = 1_250_000
+"""Of all queues, at most: a mark takes 100 bytes of memory."""
+_SAMPLES, _RANGES = 4096, 32
 
 
 class DeletedMails(Table):
@@ -36,6 +47,9 @@ class DeletedMails(Table):
     _in_range = Statement(
         f"SELECT enqueueid FROM {{table}} WHERE queuename = ? AND {_TOKEN} > ? AND {_TOKEN} <= ? "
         "ALLOW FILTERING"
+    )
+    _sample = Statement(
+        f"SELECT queuename FROM {{table}} WHERE {_TOKEN} > ? AND {_TOKEN} <= ? LIMIT 1000"
     )
     _all = Statement("SELECT queuename, enqueueid FROM {table}")
 
@@ -85,13 +99,51 @@ class DeletedMails(Table):
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[T, bytes, Marked]]:
-        """Of each (what, packed ids; at most IDS_A_REQUEST): these two, and the marked ones."""
-        name, pages = queue.encode(), self._session.packed.pages
+        """Of each (what, packed ids; at most IDS_A_REQUEST): these two, and the marked ones.
+
+        A mark that a scan has read stays one; an id without one is looked up, as all are before.
+        """
+        lists, how, more = iter(asked), {"in_flight": in_flight, "ordered": ordered}, None
+        yield from self._looked_up(queue, islice(lists, LISTS_BEFORE_SCAN), **how)
+        following = list(islice(lists, 1))
+        if following and (marks := self._estimate()) <= MARKS_SCANNED:
+            more = max(0, int(marks) // MARKS_A_LIST - LISTS_BEFORE_SCAN)
+        lists, known = chain(following, lists), None
+        yield from self._looked_up(queue, islice(lists, more), **how)
+        for some in batches(lists, LISTS_BEFORE_SCAN):
+            known = self._scan(queue) if known is None else known
+            unknown = (
+                (at, packed)
+                for at, (_, packed) in enumerate(some)
+                if not known.issuperset(each_in_order(packed))
+            )
+            marked = {at: ids for at, _, ids in self._looked_up(queue, unknown, **how)}
+            yield from ((tag, packed, marked.get(at, ALL)) for at, (tag, packed) in enumerate(some))
+
+    def _looked_up(
+        self, queue: QueueName, asked: Iterable[tuple[T, bytes]], **how: Any
+    ) -> Iterator[tuple[T, bytes, Marked]]:
+        name = queue.encode()
         requests = (_Asked(name, tag, packed) for tag, packed in asked)
-        for asked_for, page in pages(self._by_ids, requests, in_flight, ordered=ordered, raw=True):
+        for asked_for, page in self._session.packed.pages(self._by_ids, requests, raw=True, **how):
             packed = asked_for.packed
             is_all = page.rows * WIDTH == len(packed)
             yield asked_for.tag, packed, ALL if is_all else each_of(page.data)
+
+    def _estimate(self) -> float:
+        """How many marks all queues have, by a sample; infinite where that cannot be read."""
+        with suppress(MailsliceError):
+            (sample,) = self._session.packed.pages(self._sample, [[0, 2**64 // _SAMPLES]], 1)
+            return float(_SAMPLES * sample[1].rows)
+        return math.inf
+
+    def _scan(self, queue: QueueName) -> set[bytes]:
+        """Packed ids of the queue's marks, or of some, as far as the scan comes."""
+        known = set[bytes]()
+        with suppress(MailsliceError):
+            for page in self.packed_ids_of(queue, token_ranges(self._session, _RANGES), 8):
+                known.update(each_in_order(page))
+        return known
 
     def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> None:
         """Deletes the marks, 100 a request, of mails that cannot be handled again (I5)."""

@@ -87,9 +87,6 @@ class EnqueuedMails(Table):
     rows_of = PartitionQuery(COLUMNS, lambda rows: [from_row(row) for row in rows])
     written_rows_of = PartitionQuery((*COLUMNS, _WRITTEN), lambda rows: [*map(_written_row, rows)])
     ids_of = PartitionQuery(_ROW_ID, lambda rows: [_row_id(row) for row in rows])
-    written_ids_of = PartitionQuery[list[tuple[EnqueueId, int | None]]](
-        ("enqueueid", _WRITTEN), lambda rows: rows
-    )
     packed_ids_of = PartitionQuery[bytes](("enqueueid",), lambda page: page.data, packed=True)
     timed_ids_of = PartitionQuery(
         ("enqueueid", "enqueuedtime"),

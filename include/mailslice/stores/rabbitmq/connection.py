@@ -16,6 +16,7 @@ from pika.adapters.blocking_connection import BlockingConnection
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from mailslice.model.errors import BadSetting, MailsliceError, QueueMissing, StoreUnavailable
+from mailslice.model.host_port import host_port
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.tls import client_tls
 
@@ -26,22 +27,26 @@ _URL = "MAILSLICE_RABBITMQ_URL"
 _NO_QUEUE = 404
 _NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
 _SIZES = {b"T": 8, b"d": 8, b"f": 4}
+_NESTED = (b"F", b"A")
 _decode_value: Callable[[bytes, int], tuple[Any, int]] = pika.data.decode_value
 
 
 def _tolerant_value(encoded: bytes, offset: int) -> tuple[Any, int]:
-    """As pika's `decode_value`, with None for times and floats that Python has no object for.
+    """As pika's `decode_value`, with None for times and floats that Python has no object for, and
+    for a table in hundreds of others.
 
     RabbitMQ passes on a time beyond the year 9999, and an infinite float. pika would raise while it
     reads the frame, which ends the connection: one message would stop its queue for ever.
     """
     try:
         return _decode_value(encoded, offset)
-    except (ValueError, OverflowError, OSError):
-        size = _SIZES.get(encoded[offset : offset + 1])
-        if size is None:
+    except (ValueError, OverflowError, OSError, RecursionError):
+        kind, at = encoded[offset : offset + 1], offset + 1
+        if kind in _NESTED:
+            return None, at + 4 + int.from_bytes(encoded[at : at + 4], "big")
+        if kind not in _SIZES:
             raise
-        return None, offset + 1 + size
+        return None, at + _SIZES[kind]
 
 
 pika.data.decode_value = _tolerant_value  # arrays and tables look it up there
@@ -59,8 +64,7 @@ class BrokerAddress:
     tls: bool
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 def broker_address(settings: RabbitSettings) -> BrokerAddress:

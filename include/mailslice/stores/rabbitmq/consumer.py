@@ -160,9 +160,11 @@ class Consumer:
                 if self.link is not None:
                     await self.link.close()
             else:
-                attempt = 0
                 self._on_ready()
-                await asyncio.wait({link.lost})
+                done, _ = await asyncio.wait({link.lost}, timeout=LONGEST_PAUSE)
+                if not done:  # it is no connection that is lost as often as it is opened
+                    attempt = 0
+                    await asyncio.wait({link.lost})
                 why = link.lost.result()
             self._on_lost(self.link, why)
             pause = pause_seconds(attempt, 0.25, LONGEST_PAUSE)

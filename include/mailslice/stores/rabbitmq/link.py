@@ -105,7 +105,7 @@ class Link:
 
     def fail(self, why: MailsliceError) -> None:
         """The other side is gone unsaid: the link is lost now, and no goodbye is waited for."""
-        _set_result(self.lost, why)
+        self.end(why)  # pika can bury only what it was told to close
         self._abort()
 
     async def flushed(self) -> None:

@@ -15,6 +15,7 @@ from mailslice.model.names import HEADER_DIED, HEADER_REASON
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
+from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ async def dead_letter(
     the ack, as soon as the copy is confirmed. `facts` are fields of the event. Raises
     StoreUnavailable: the message is not acknowledged then.
     """
-    extra = {"action": "dead_letter", "enqueue_id": subject, "queue": context.queue}
-    log.warning("dead letter: %s: %s", subject, reason, extra=extra)
+    text = "dead letter: %s: %s"
+    log.warning(text, subject, reason, extra=about("dead_letter", subject, queue=context.queue))
     # A header that cannot be written would keep the mail here for ever.
     readable = reason.encode("utf-8", "replace").decode()
     now = context.clock()

@@ -29,6 +29,7 @@ from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.destination_throttle import BlockingThrottle, DestinationThrottle
 from mailslice.worker.io.hold_watch import HoldWatch
+from mailslice.worker.logs import about
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.stages.stage_log import StageMarks
@@ -219,11 +220,12 @@ class Delivery:
         await publish_retry(
             self._context,
             self._delays,
-            self.lease,
+            self.message,
             narrowed(self.item, to_serve),
             after=delay,
             headers=self._retry_headers(counted=counts, throttled=throttled),
             fewer_recipients=to_serve != self._message_recipients,
+            has_message=not self.lease.is_out,
             answer=self._answer() if counts else "",
         )
         self._emit_retry(to_serve, delay)
@@ -280,8 +282,8 @@ class Delivery:
             unreported = "; no report could be made" if self.item.mail.sender else ""
             return await self._reject(reason + unreported)
         self._bounce_sent = True
-        extra = {"action": "bounced", "enqueue_id": str(self.item.enqueue_id)}
-        log.info("mail %s bounced: %s", self.item.enqueue_id, reason, extra=extra)
+        text = "mail %s bounced: %s"
+        log.info(text, self.item.enqueue_id, reason, extra=about("bounced", self.item.enqueue_id))
         self._explanation["why"] = reason
         return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
@@ -366,7 +368,8 @@ class Delivery:
         if not events.enabled:
             return
         why, answer = self._explanation.get("why"), self._explanation.get("answer")
-        served = tuple(one for one in self.item.mail.recipients if one not in set(remaining))
+        left = frozenset(remaining)
+        served = tuple(one for one in self.item.mail.recipients if one not in left)
         seconds = self._event_seconds()
         if served:
             served_item = narrowed(self.item, served)
@@ -402,9 +405,8 @@ class Delivery:
         if self.handed is not None and not put_off:
             self._context.statistics.ended(self._seconds())
         if not settle():
-            extra = {"action": "stale_tag", "enqueue_id": str(self.item.enqueue_id)}
             text = "the broker hands a settled mail out again: its connection is gone"
-            log.info(text, extra=extra)
+            log.info(text, extra=about("stale_tag", self.item.enqueue_id))
         self._release()
 
     def _release(self) -> None:

@@ -22,6 +22,7 @@ from mailslice.model.stages import Decision, MailStage, Stage
 from mailslice.stores.cassandra.own import DecisionRow
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.io.context import QueueContext
+from mailslice.worker.logs import about
 from mailslice.worker.stages.stage_log import Stages
 
 log = logging.getLogger(__name__)
@@ -62,10 +63,12 @@ class InDoubt:
         crash.point("fail:set-aside")
         if self._reporter is not None:
             await self._reporter.report(doubtful, [in_doubt(one) for one in failed], content)
-        extra = {**self._extra("stage_failed", item, failed), "worker": record.owner}
         text = "mail %s: %d recipients failed in attempt %d: %s: %s"
-        facts = (item.enqueue_id, len(failed), record.attempt, WHY, record.owner)
-        log.error(text, *facts, extra=extra)
+        facts = {"recipients": len(failed), "worker": record.owner, "queue": self._context.queue}
+        extra = about("stage_failed", item.enqueue_id, **facts)
+        log.error(
+            text, item.enqueue_id, len(failed), record.attempt, WHY, record.owner, extra=extra
+        )
         self._context.events.emit("in_doubt", doubtful, attempt=record.attempt, why=WHY)
         self._context.statistics.in_doubt += len(failed)
         self._reported.append(key)
@@ -89,14 +92,11 @@ class InDoubt:
         self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
     ) -> None:
         """Records in quarantine and decisions that recipients reported as failed have the mail."""
-        extra = self._extra("sent_after_failed", item, recipients)
         text = "mail %s: %d recipients that were failed were sent to after all"
+        facts = {"recipients": len(recipients), "queue": self._context.queue}
+        extra = about("sent_after_failed", item.enqueue_id, **facts)
         log.warning(text, item.enqueue_id, len(recipients), extra=extra)
         await asyncio.to_thread(self._correct, item, record)
-
-    def _extra(self, action: str, item: QueuedMail, recipients: Sequence[str]) -> dict[str, object]:
-        facts = {"enqueue_id": str(item.enqueue_id), "recipients": len(recipients)}
-        return {"action": action, "queue": self._context.queue, **facts}
 
     def _quarantine_recipients(self, item: QueuedMail, record: MailStage) -> None:
         now = self._context.clock()

@@ -23,6 +23,7 @@ from mailslice.worker.dequeue.park import LONGEST_UNACKNOWLEDGED, RETRY_SECONDS,
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
+from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 LENGTH = timedelta(minutes=10)
@@ -133,11 +134,13 @@ class Lease:
             self._log_warning("a mail is long in its handler, and has no lease yet: %s", error)
             if self.is_out or loop.time() - self.message.arrived < LAST_RESORT:
                 return
-            self.is_out = await Park(self._context, self._delays).put(self.message, error)
+            message = self.message
+            parked = await Park(self._context, self._delays).put(message, error)
+            self.is_out = parked and self.message is message  # another was adopted meanwhile
             return
         if not self.is_out:
             self.is_out = True
             self.message.ack()
 
     def _log_warning(self, text: str, error: BaseException) -> None:
-        log.warning(text, error, extra={"action": "lease", "enqueue_id": str(self._enqueue_id)})
+        log.warning(text, error, extra=about("lease", self._enqueue_id))

@@ -3,8 +3,8 @@
 A waiting message occupies the prefetch window, and RabbitMQ closes the channel of a consumer that
 does not acknowledge it in time. So it is retried for half a minute, then parked. It is parked at
 once when the broker counts its returns, or when such messages fill half of the window while others
-succeed. The park queue has a TTL and dead-letters into the mail exchange. While a broker in alarm
-takes no copy the message stays here.
+succeed; after ten seconds when they keep a full window from others. The park queue has a TTL and
+dead-letters into the mail exchange. While a broker in alarm takes no copy the message stays here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from mailslice.worker.io.statistics import WorkerStatistics
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
 """Seconds of retries before a message is parked, and between two attempts to park it."""
+SECONDS_IN_THE_WAY = 10.0
+"""Seconds of retries of a message that keeps others out of a full window, if nothing succeeds."""
 LONGEST_UNACKNOWLEDGED = 240.0
 """Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
 FAULT_ROUNDS = 5
@@ -43,12 +45,16 @@ class RetryPauses:
 
     def __init__(self) -> None:
         self._next = FIRST_PAUSE
-        self._until = asyncio.get_running_loop().time() + RETRY_SECONDS
+        self._began = asyncio.get_running_loop().time()
 
     @property
     def is_over(self) -> bool:
         """Whether it has been tried in place for long enough."""
-        return asyncio.get_running_loop().time() >= self._until
+        return self.lasted(RETRY_SECONDS)
+
+    def lasted(self, seconds: float) -> bool:
+        """Whether it has been tried in place for so long."""
+        return asyncio.get_running_loop().time() >= self._began + seconds
 
     def pause(self) -> float:
         longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
@@ -156,8 +162,8 @@ class Park:
             await self._delays.put(Copy.of(message).but({**(headers or {}), **counts}), level)
         except Exception as error:  # noqa: BLE001 - it stays held, whatever the reason
             end_if_cancelled()
-            extra = {"action": "not_parked"}
-            log.warning("a mail cannot be parked now, and is held: %s", error, extra=extra)
+            text = "a mail cannot be parked now, and is held: %s"
+            log.warning(text, error, extra={"action": "not_parked"})
             return False
         crash.point("park:copied")
         message.ack()

@@ -37,8 +37,8 @@ class Slots:
         self.last_moved = 0.0
         """When a message last came or went, by the event loop's clock."""
 
-    def __bool__(self) -> bool:
-        return bool(self._slots)
+    def __len__(self) -> int:
+        return len(self._slots)
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._slots)

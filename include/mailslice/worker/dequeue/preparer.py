@@ -23,10 +23,11 @@ from mailslice.model.stages import Decision, DeliveryVerdict, MailStage
 from mailslice.worker.dequeue import strikes
 from mailslice.worker.dequeue.dead_letters import dead_letter
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
-from mailslice.worker.dequeue.lease import LAST_RESORT, Lease
+from mailslice.worker.dequeue.lease import LAST_RESORT
 from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
     LONGEST_UNACKNOWLEDGED,
+    SECONDS_IN_THE_WAY,
     FaultRounds,
     Park,
     RetryPauses,
@@ -36,6 +37,7 @@ from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
 from mailslice.worker.io.copies import own_headers
 from mailslice.worker.io.deleted_check import REASON, DeliveryStatus, delivery_status, row_of
+from mailslice.worker.logs import about
 from mailslice.worker.stages.stage_log import WAIT_SECONDS, Doubt
 
 log = logging.getLogger(__name__)
@@ -87,7 +89,8 @@ class Preparer:
             pauses = RetryPauses()
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
-                over = pauses.is_over or is_counted(slot.message) or self._is_in_the_way(through)
+                over = pauses.is_over or is_counted(slot.message)
+                over = over or self._is_in_the_way(pauses, through)
                 if over and slot.trial.may_park() and await self._park_or_dead_letter(slot, why):
                     return
                 await asyncio.sleep(pauses.pause())
@@ -99,9 +102,13 @@ class Preparer:
         self._waiting += more
         self._context.statistics.waiting += more
 
-    def _is_in_the_way(self, through: int) -> bool:
-        """Whether half of the window waits, while later messages were prepared."""
-        return 2 * self._waiting >= self._prefetch and self._rounds.through > through
+    def _is_in_the_way(self, pauses: RetryPauses, through: int) -> bool:
+        """Whether half of the window waits while later messages were prepared, or none can come."""
+        if 2 * self._waiting < self._prefetch:
+            return False
+        in_handlers = sum(one.handed is not None for one in self._state.in_hand.values())
+        is_full = len(self._slots) + in_handlers >= self._prefetch
+        return self._rounds.through > through or (is_full and pauses.lasted(SECONDS_IN_THE_WAY))
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
         """Why it has to wait; None when it is ready or gone."""
@@ -168,8 +175,8 @@ class Preparer:
         try:
             await self._dead_letter(slot, f"cannot be prepared: {rounds}", subject)
         except MailsliceError:
-            extra = {"action": "prepare_fault", "enqueue_id": subject}
-            log.exception("it could not be dead-lettered either", extra=extra)
+            text = "it could not be dead-lettered either"
+            log.exception(text, extra=about("prepare_fault", subject))
         return slot not in self._slots
 
     async def _dead_letter(self, slot: Slot, reason: str, subject: str) -> None:
@@ -267,7 +274,7 @@ class Preparer:
     async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the mail's stage marks."""
         if item.enqueue_id in self._state.in_hand:
-            return False  # what was read may be the doing of the delivery in hand here since
+            return False  # what was read may be the doing of the one that is in hand here since
         record = decision.record
         match decision.verdict:
             case DeliveryVerdict.WAIT:
@@ -328,18 +335,9 @@ class Preparer:
 
     async def _set_aside(self, slot: Slot, item: QueuedMail, hold: Hold) -> bool:
         """Delays a mail of a held domain, as a retry that was no attempt."""
-        pause = hold.pause(self._context.clock())
-        lease = Lease(self._context, self._state.delays, slot.message, item.enqueue_id)
-        await publish_retry(
-            self._context,
-            self._state.delays,
-            lease,
-            item,
-            after=pause,
-            headers=own_headers(slot.message.headers),
-            fewer_recipients=False,
-            held=True,
-        )
+        message, context, delays = slot.message, self._context, self._state.delays
+        pause, headers = hold.pause(context.clock()), own_headers(message.headers)
+        await publish_retry(context, delays, message, item, after=pause, headers=headers, held=True)
         crash.point("hold:copied")
         self._slots.ack(slot)
         self._context.statistics.set_aside += 1

@@ -10,7 +10,7 @@ from mailslice.codec.headers import headers_of, partition_in
 from mailslice.model import crash
 from mailslice.model.mail import Partition, QueuedMail, ViewRow
 from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE
-from mailslice.worker.dequeue.lease import Lease
+from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
@@ -31,23 +31,23 @@ def narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
 async def publish_retry(
     context: QueueContext,
     delays: Delays,
-    lease: Lease,
+    message: Message,
     item: QueuedMail,
     *,
     after: timedelta | None,
     headers: dict[str, object],
-    fewer_recipients: bool,
+    fewer_recipients: bool = False,
+    has_message: bool = True,
     held: bool = False,
     answer: str = "",
 ) -> None:
-    """Publishes the message for the recipients of `item`, at once or `after` a delay.
+    """Publishes `message` for the recipients of `item`, at once or `after` a delay.
 
     A delayed message names the partition of its row, which shows at its time whether the mail was
     deleted and cleaned. A missing row is written again while no cleanup can have dropped it. After
     that the message names no partition: a shared queue delivers the mail, one that is mailslice's
-    alone finds it cleaned.
+    alone finds it cleaned. `has_message`, `held`, `answer`: as of `Delays.schedule`.
     """
-    message = lease.message
     now = context.clock()
     # A mail of James has no time of its own: its age counts from its first retry.
     timestamp = message.timestamp or now
@@ -73,7 +73,7 @@ async def publish_retry(
     else:
         due = context.clock() + after
         await delays.schedule(
-            item.enqueue_id, copy, due, has_message=not lease.is_out, held=held, answer=answer
+            item.enqueue_id, copy, due, has_message=has_message, held=held, answer=answer
         )
 
 

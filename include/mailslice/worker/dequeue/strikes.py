@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableSequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -19,6 +19,8 @@ from mailslice.model.mail import EnqueueId
 MAX_DEATHS = 3
 """Deaths of its process after which a mail is a dead letter."""
 REASON = f"its process died {MAX_DEATHS} times while it was in a handler"
+SECONDS_ALONE = 10.0
+"""Then others begin beside a suspect: what earned the strike kills mostly at once."""
 _REMEMBERED = 1000
 _SIZE = 16
 _FREE = bytes(_SIZE)
@@ -91,16 +93,24 @@ class InHandlers:
 
 
 class Isolation:
-    """Handles suspects alone. `in_handlers` None: no parent watches, nothing is known of mails."""
+    """Handles suspects alone, for `seconds` each: a slow one must not stop a queue.
+
+    `in_handlers` None: no parent watches this process, so nothing is known of any mail.
+    """
 
     def __init__(
-        self, in_handlers: InHandlers | None = None, struck: Callable[[], Struck] = Struck
+        self,
+        in_handlers: InHandlers | None = None,
+        struck: Callable[[], Struck] = Struck,
+        seconds: float = SECONDS_ALONE,
     ) -> None:
         self._in_handlers = in_handlers
         self._struck = struck
+        self._seconds = seconds
         self._running = 0
+        """Mails that began within the last `seconds`."""
         self._alone = 0
-        """Suspects that are handled, or wait to be."""
+        """Suspects among them, and those that wait to begin."""
         self._changed = asyncio.Event()
 
     @asynccontextmanager
@@ -109,19 +119,22 @@ class Isolation:
         meanwhile has that mail handled twice.
         """
         suspect = enqueue_id in self._struck().suspects
-        self._alone += suspect
-        try:
+        with ExitStack() as counted:
+            self._alone += suspect
+            counted.callback(self._leave, alone=suspect)
             while self._running if suspect else self._alone:
                 self._changed.clear()
                 await self._changed.wait()
             self._running += 1
-            try:
-                yield
-            finally:
-                self._running -= 1
-        finally:
-            self._alone -= suspect
-            self._changed.set()
+            counted.callback(self._leave, running=1)
+            over = asyncio.get_running_loop().call_later(self._seconds, counted.close)
+            counted.callback(over.cancel)
+            yield
+
+    def _leave(self, *, running: int = 0, alone: int = 0) -> None:
+        self._running -= running
+        self._alone -= alone
+        self._changed.set()
 
     @contextmanager
     def in_handler(self, enqueue_id: EnqueueId) -> Iterator[None]:

@@ -17,6 +17,7 @@ from mailslice.model.errors import BadSetting, ContentMissing, TakenOver, TryAga
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.enqueue.enqueuer import Enqueuer
+from mailslice.worker.logs import about
 
 if TYPE_CHECKING:
     from mailslice.worker.io.context import QueueContext
@@ -54,18 +55,17 @@ class Reporter:
         except (TryAgain, TakenOver, BadSetting):
             raise
         except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
-            extra = {"action": "report_failed", "enqueue_id": str(item.enqueue_id)}
-            facts = (len(failures), item.enqueue_id, type(error).__name__)
-            log.warning("no report of %d recipients of %s can be made: %s", *facts, extra=extra)
+            extra = about("report_failed", item.enqueue_id)
+            text = "no report of %d recipients of %s can be made: %s"
+            log.warning(text, len(failures), item.enqueue_id, type(error).__name__, extra=extra)
             log.debug("no report can be made", exc_info=error)  # it may name addresses
             return False
         if queued is None:
             return False
         crash.point("report:enqueued")
-        ids = {"enqueue_id": str(item.enqueue_id), "report": str(queued.enqueue_id)}
-        told = (item.enqueue_id, len(failures), queued.enqueue_id)
         text = "the sender of %s is told of %d recipients by %s"
-        log.info(text, *told, extra={"action": "report", **ids})
+        extra = about("report", item.enqueue_id, report=str(queued.enqueue_id))
+        log.info(text, item.enqueue_id, len(failures), queued.enqueue_id, extra=extra)
         return True
 
     async def close(self) -> None:

@@ -43,6 +43,7 @@ from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.deleted_check import was_cleaned
+from mailslice.worker.logs import about
 from mailslice.worker.validation import check_span
 
 log = logging.getLogger(__name__)
@@ -239,8 +240,8 @@ class Delays:
             return None
         if row is None:
             # Without a row in the view, too: a store that lost both is likelier than a cleanup.
-            extra = {"action": "delay_row_lost", "enqueue_id": str(item.enqueue_id)}
-            log.warning("a delayed mail has no row; it is delivered now", extra=extra)
+            text = "a delayed mail has no row; it is delivered now"
+            log.warning(text, extra=about("delay_row_lost", item.enqueue_id))
             await self._deliver(copy)
             return _NO_WAIT
         is_true = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
@@ -325,10 +326,10 @@ class Delays:
         """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
         cleaned = await was_cleaned(self._context, enqueue_id, *where)
         if cleaned:
-            why = "it has neither a row nor a deleted mark, so it was deleted and cleaned away"
-            extra = {"action": "delay_cleaned", "queue": self._context.queue}
-            extra["enqueue_id"] = str(enqueue_id)
-            log.info("delayed mail %s is dropped: %s", enqueue_id, why, extra=extra)
+            text = "delayed mail %s is dropped: it has neither a row nor a deleted mark, "
+            text += "so it was deleted and cleaned away"
+            extra = about("delay_cleaned", enqueue_id, queue=self._context.queue)
+            log.info(text, enqueue_id, extra=extra)
         return cleaned
 
     async def settled(self) -> None:

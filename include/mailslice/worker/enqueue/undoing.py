@@ -16,6 +16,7 @@ from mailslice.codec.blob_ids import is_random
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
+from mailslice.worker.logs import about
 
 if TYPE_CHECKING:
     from mailslice.worker.io.context import QueueContext
@@ -107,7 +108,7 @@ class Undoing:
         statistics.undoing -= count
         statistics.abandoned += count
         text = "%d failed enqueues left something behind (row, message or blobs), the first: %s"
-        extra = {"action": "enqueue_failed", "enqueue_id": str(batch[0].enqueue_id)}
+        extra = about("enqueue_failed", batch[0].enqueue_id)
         log.warning(text, count, batch[0].enqueue_id, extra=extra)
 
     async def _retry(self) -> None:
@@ -132,8 +133,8 @@ class Undoing:
             self._pending.append(undo)
             raise
         except Exception as error:  # a fault of ours, too: it must not end this for the others
-            extra = {"action": "enqueue_undo", "enqueue_id": str(undo.enqueue_id)}
             text = "what a failed enqueue left is not taken back yet: %s"
+            extra = about("enqueue_undo", undo.enqueue_id)
             log.info(text, error, exc_info=not isinstance(error, MailsliceError), extra=extra)
             self._pending.append(undo)
             return undo is not before

@@ -147,10 +147,10 @@ class NextHop:
         except ssl.SSLError as error:
             if self._settings.starttls is not StartTls.MAY or self._settings.implicit_tls:
                 raise
-            text = "next hop %s:%d: no TLS could be agreed on (%s); sending without, as %s allows"
-            facts = (self._settings.host, self._settings.port, type(error).__name__)
-            setting, extra = "MAILSLICE_RELAY_STARTTLS=may", {"action": "relay_clear"}
-            log.info(text, *facts, setting, extra=extra)
+            text = "next hop %s:%d: no TLS could be agreed on (%s); sending without, "
+            text += "as MAILSLICE_RELAY_STARTTLS=may allows"
+            where = self._settings.host, self._settings.port
+            log.info(text, *where, type(error).__name__, extra={"action": "relay_clear"})
             return Connection(self._opened(None))
 
     def _current_tls(self) -> ssl.SSLContext | None:

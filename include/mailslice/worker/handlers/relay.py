@@ -24,7 +24,7 @@ from threading import Event
 from mailslice.codec.addresses import domain_of
 from mailslice.model.batches import batches
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import BadSetting
+from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.handlers.next_hop import (
@@ -145,10 +145,12 @@ class Relay:
         except LoginRefused as error:
             code = _LOGIN_REFUSED if error.code // 100 == 5 else error.code
             refused.add(_recipients(pending), code, error.words)
-            self._log_failure(error, logging.WARNING)
-        except (OSError, smtplib.SMTPException) as error:
+            self._log_failure(error)
+        except MailsliceError:
+            raise  # the worker's business: another one has the mail, or a store is away
+        except Exception as error:  # noqa: BLE001 - whatever it is, who was served is served
             problem = type(error).__name__
-            self._log_failure(error, logging.INFO)
+            self._log_failure(error)
         finally:
             if connection is not None:
                 connection.close()  # replies that were not read are no answers to the next mail
@@ -157,20 +159,22 @@ class Relay:
         refused.add((r for r in _recipients(pending) if r not in refused), NO_ANSWER, problem)
         return frozenset()
 
-    def _log_failure(self, error: Exception, level: int) -> None:
+    def _log_failure(self, error: Exception) -> None:
         """A server's text may name addresses: it is logged at DEBUG."""
-        is_ours = isinstance(error, LoginRefused)
-        told = f"{error} (MAILSLICE_RELAY_USERNAME)" if is_ours else type(error).__name__
-        where, extra = (self._settings.host, self._settings.port), {"action": "relay_failed"}
-        log.log(level, "next hop %s:%d failed: %s", *where, told, extra=extra)
+        refuses_us = isinstance(error, LoginRefused)
+        usual = isinstance(error, OSError | smtplib.SMTPException) and not refuses_us
+        what = f"{error} (MAILSLICE_RELAY_USERNAME)" if refuses_us else type(error).__name__
+        facts = (self._settings.host, self._settings.port, what)
+        level = logging.INFO if usual else logging.WARNING
+        log.log(level, "next hop %s:%d failed: %s", *facts, extra={"action": "relay_failed"})
         log.debug("next hop failed", exc_info=error)
 
     def _final_outcome(
         self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage, *, late: bool
     ) -> Outcome:
         """`late`: some wait for a later attempt, which a mail that is too old does not get."""
-        is_too_old = stage.age is not None and stage.age > self._settings.max_age
-        if isinstance(outcome, Retry) and late and is_too_old:
+        is_old = stage.age is not None and stage.age > self._settings.max_age
+        if isinstance(outcome, Retry) and late and is_old:
             # Who was served is done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
                 return Retry(recipients=outcome.recipients, why=outcome.why, answer=outcome.answer)

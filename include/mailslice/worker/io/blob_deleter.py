@@ -11,6 +11,7 @@ from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId
 from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 KEYS_A_REQUEST = 100
@@ -63,7 +64,7 @@ class BlobDiscarder:
             del self._pending[:count]
             self._dropped += count
             text = "S3 does not answer deletes: blobs of done mails stay behind, for blob_gc"
-            log.warning(text, extra={"action": "discard_hangs", "blobs": count})
+            log.warning(text, extra=about("discard_hangs", blobs=count))
 
     async def close(self) -> None:
         """Deletes what is pending, within the time-out: the rest is left to blob_gc."""
@@ -102,20 +103,16 @@ class BlobDiscarder:
         try:
             await self._blobs.delete_many(keys)
         except MailsliceError as error:
-            self._log_left(len(keys), "stay", str(error))
+            text = "%d blobs of done mails stay behind, for blob_gc: %s"
+            log.warning(text, len(keys), error, extra=about("discard_failed", blobs=len(keys)))
         finally:
             self._under_way -= len(keys)
-
-    @staticmethod
-    def _log_left(count: int, verb: str, why: str) -> None:
-        text = "%d blobs of done mails %s behind, for blob_gc: %s"
-        extra = {"action": "discard_failed", "blobs": count}
-        log.warning(text, count, verb, why, extra=extra)
 
     def _deleted(self, request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
         if self._dropped:
-            self._log_left(self._dropped, "stayed", "deletes hung")
+            text = "%d blobs of done mails stayed behind, for blob_gc: deletes hung"
+            log.warning(text, self._dropped, extra=about("discard_failed", blobs=self._dropped))
             self._dropped = 0
         if len(self._pending) + self._under_way <= MOST_PENDING:
             self._room.set()

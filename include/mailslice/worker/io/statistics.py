@@ -10,6 +10,9 @@ from uuid import uuid4
 from mailslice.model.mail import EnqueueId
 from mailslice.model.processing_times import ProcessingTimes
 
+UNDOING = "enqueues_undoing", "Failed enqueues that are being taken back"
+LEFT_BEHIND = "enqueues_left_behind", "Failed enqueues whose undoing was given up"
+"""Figures of every process that enqueues: name and description."""
 _REMEMBERED = 500
 _SLOW = 60.0
 """Seconds."""

@@ -175,13 +175,13 @@ async def _consume(
 
 def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) -> None:
     queue, name = task.queue, task.handler
-    what = f"{name} and stage marks" if has_marks else name
-    extra = {"action": "consume", "queue": queue}
-    log.info("consuming %s with %s, %d at once", queue, what, task.concurrency, extra=extra)
+    marks = " and stage marks" if has_marks else ""
+    text, extra = "consuming %s with %s%s, %d at once", {"action": "consume", "queue": queue}
+    log.info(text, queue, name, marks, task.concurrency, extra=extra)
     if has_marks and "stage" not in takes:
-        text = "queue %s has stage marks, and handler %s takes no `stage`: %s"
-        risk, extra = "a mail may be handled twice", {"action": "unmarked_handler", "queue": queue}
-        log.warning(text, queue, name, risk, extra=extra)
+        text = "queue %s has stage marks, and handler %s takes no `stage`: "
+        text += "a mail may be handled twice"
+        log.warning(text, queue, name, extra={"action": "unmarked_handler", "queue": queue})
     if name == "relay" and not has_marks:
         text = (
             "queue %s has no stage marks: what a relay was sending when it is killed is sent "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -132,8 +132,11 @@ async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
 
 
 async def _return_to_queue(delivery: Delivery) -> None:
-    with suppress(MailsliceError):  # the broker takes it back with the connection
+    """A mail that stayed in hand would take every later message of it, and its memory."""
+    try:
         await delivery.retry()
+    except MailsliceError:  # its stage marks cannot be written now
+        await delivery.give_back()
 
 
 async def stopped(

@@ -26,6 +26,7 @@ from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
 from mailslice.worker.dequeue.strikes import Isolation
+from mailslice.worker.logs import about
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Outcome, Reject, Retry
 from mailslice.worker.process.consumer_task import DRAIN
 from mailslice.worker.process.handler_spec import LoadedHandler
@@ -127,6 +128,25 @@ def _final_outcome(
     return Bounce(reason, tuple(Failure(recipient, "4.4.7", why) for recipient in recipients))
 
 
+def _handler_threads(count: int) -> ThreadPoolExecutor:
+    """All of them are there from the start. Raises BadSetting where the system starts no more.
+
+    An executor that fails to start a thread has queued the call all the same: another thread would
+    handle the mail, which is tried again, too.
+    """
+    threads, all_started = ThreadPoolExecutor(count, "handler"), threading.Event()
+    try:
+        for _ in range(count):
+            threads.submit(all_started.wait)
+    except RuntimeError as error:
+        raise BadSetting(
+            f"{count} handlers at once need as many threads, and the system refuses one: {error}"
+        ) from error
+    finally:
+        all_started.set()
+    return threads
+
+
 class HandlerPool:
     """Runs one handler over deliveries, at most `concurrency` at once; for one event loop."""
 
@@ -141,7 +161,7 @@ class HandlerPool:
         self._handler = handler
         self._metrics = metrics
         self._permits = asyncio.Semaphore(concurrency)
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
+        self._threads = _handler_threads(1 if handler.is_async else concurrency)
         self._running: set[asyncio.Task[None]] = set()
         self._policy = policy
         self._isolation = isolation or Isolation()
@@ -194,16 +214,16 @@ class HandlerPool:
     def hurry(self) -> None:
         """The worker is about to end: an outcome that no store takes for 30 s is given up."""
         self.stopping.set()
-        if self._hurried is None:
-            self._hurried = time.monotonic()
+        self._hurried = self._hurried or time.monotonic()
 
     async def drain(self, longest: float | None) -> int:
         """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores)
         for what runs, then gives up on the rest: their number. The broker hands those out again.
         """
-        self.stopping.set()
         if longest is None:
-            self.hurry()
+            self._hurried = self._hurried or time.monotonic()
+        else:
+            self.stopping.set()
         if self._running:
             await asyncio.wait(self._running, timeout=longest)
         unfinished = set(self._running)
@@ -225,9 +245,9 @@ class HandlerPool:
             )
 
     async def _handle(self, delivery: Delivery) -> None:
-        began = time.monotonic()
         enqueue_id = delivery.item.enqueue_id
         async with self._isolation.admitted(enqueue_id):
+            began = time.monotonic()
             with self._metrics.handling(), self._isolation.in_handler(enqueue_id):
                 outcome = await self._outcome(delivery)
             if not isinstance(outcome, GiveBack):
@@ -246,8 +266,8 @@ class HandlerPool:
                 raise
             return self._failed(delivery, RuntimeError("the handler cancelled itself"))
         except TakenOver as error:
-            extra = {"action": "taken_over", "enqueue_id": str(delivery.item.enqueue_id)}
-            log.warning("%s; its handler has left it", error, extra=extra)
+            text = "%s; its handler has left it"
+            log.warning(text, error, extra=about("taken_over", delivery.item.enqueue_id))
             return GiveBack()
         except DeadLetter as error:
             return Reject(f"{type(error).__name__}: {error}")
@@ -323,8 +343,7 @@ class HandlerPool:
         where, enqueue_id = f"{type(error).__name__} at {_where(error)}", delivery.item.enqueue_id
         # A message may name addresses: it, and the traceback that ends in it, are for DEBUG.
         text = "handler failed: %s; the mail is tried again later (enqueue id %s)"
-        extra = {"action": "handler_failed", "enqueue_id": str(enqueue_id)}
-        log.warning(text, where, enqueue_id, extra=extra)
+        log.warning(text, where, enqueue_id, extra=about("handler_failed", enqueue_id))
         log.debug("handler failed", exc_info=error)
         return Retry(back_off=True, why=where)
 
@@ -341,7 +360,7 @@ class HandlerPool:
         pauses_left = itertools.chain(pauses, itertools.repeat(pauses[-1]))
         while True:
             pause = next(pauses_left)
-            extra = {"action": "settle_retry", "enqueue_id": str(delivery.item.enqueue_id)}
+            extra = about("settle_retry", delivery.item.enqueue_id)
             try:
                 return await action()
             except MailsliceError as error:

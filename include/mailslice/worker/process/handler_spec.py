@@ -19,6 +19,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,10 @@ def loaded(handler: Callable[..., Any]) -> LoadedHandler:
 
 
 def _module(spec: str, name: str, *, own: bool) -> Any:
-    folder = str(Path.cwd())
-    if own and folder not in sys.path:
-        # At the end: a file `smtplib.py` there must not be what the worker imports later.
-        sys.path.append(folder)
+    with suppress(OSError):  # a working folder that is gone has no module
+        if own and (folder := str(Path.cwd())) not in sys.path:
+            # At the end: a file `smtplib.py` there must not be what the worker imports later.
+            sys.path.append(folder)
     try:
         return importlib.import_module(name)
     except (

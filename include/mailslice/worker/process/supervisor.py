@@ -64,7 +64,6 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     concurrency: int = 8,
     *,
     drain: timedelta | None = None,
-    health_host: str | None = None,
     health_port: int | None = None,
 ) -> None:
     """Consumes until SIGTERM or SIGINT, then drains and returns. To be called in the main thread.
@@ -75,8 +74,8 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as
     far as consuming; afterwards faults only restart.
     """
-    numbers = {"processes": processes, "prefetch": prefetch, "concurrency": concurrency}
-    for name, value in numbers.items():
+    given = {"--processes": processes, "--prefetch": prefetch, "--concurrency": concurrency}
+    for name, value in given.items():
         if value < 1:
             raise BadInput(f"--{name} {value}: allowed are whole numbers from 1")
     task = ConsumerTask(
@@ -88,9 +87,8 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
         drain_for(settings, handler_spec) if drain is None else drain,
         logging.getLogger("mailslice").getEffectiveLevel(),
     )
-    host = settings.worker.health_host if health_host is None else health_host
     port = settings.worker.health_port if health_port is None else health_port
-    Supervisor(task, processes, host, port).run()
+    Supervisor(task, processes, settings.worker.health_host, port).run()
 
 
 class Supervisor:
@@ -148,17 +146,24 @@ class Supervisor:
         now = time.monotonic()
         for slot in self._slots:
             if slot.process is None and now >= slot.not_before:
-                parent_pipe, child_pipe = self._spawning.Pipe()
-                slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
-                process = self._spawning.Process(
-                    target=child.main,
-                    args=(self._task, child_pipe, slot.cells, self._strikes.struck),
-                    name=f"mailslice-worker-{slot.number}",
-                )
-                process.start()
-                child_pipe.close()  # else the child would not see our end close
-                slot.process, slot.pipe, slot.started = process, parent_pipe, now
-                self._liveness.started(slot.number, process.pid)
+                slot.started = now
+                try:
+                    self._start(slot)
+                except OSError as error:  # no memory or no process id is left: the others go on
+                    self._start_later(slot, f"cannot be started: {error}")
+
+    def _start(self, slot: _Slot) -> None:
+        parent_pipe, child_pipe = self._spawning.Pipe()
+        slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
+        process = self._spawning.Process(
+            target=child.main,
+            args=(self._task, child_pipe, slot.cells, self._strikes.struck),
+            name=f"mailslice-worker-{slot.number}",
+        )
+        process.start()
+        child_pipe.close()  # else the child would not see our end close
+        slot.process, slot.pipe = process, parent_pipe
+        self._liveness.started(slot.number, process.pid)
 
     def _listen(self, longest: float) -> None:
         """Waits for news of any process, at most `longest` seconds, and takes it in."""
@@ -210,18 +215,22 @@ class Supervisor:
         if self._stopping or self._failure is not None:
             return
         self._strike(slot)
+        self._start_later(slot, f"(pid {pid}) ended with {_ending(code)}")
+
+    def _start_later(self, slot: _Slot, why: str) -> None:
+        """After a pause; before anything consumed, for some times only."""
         now = time.monotonic()
         slot.deaths = 1 if now - slot.started > _SETTLED_AFTER else slot.deaths + 1
         if not self._began and slot.deaths >= _TRIES_BEFORE_FIRST_BEAT:
             self._failure = MailsliceError(
-                f"worker process {slot.number} ended with {_ending(code)} {slot.deaths} times "
+                f"worker process {slot.number} {why}, {slot.deaths} times "
                 "before it consumed; its log is above"
             )
             return
         pause = min(2.0 ** (slot.deaths - 1), _LONGEST_PAUSE)
         slot.not_before = now + pause
-        text = "process %d (pid %s) ended with %s; starting it again in %.0f s"
-        log.warning(text, slot.number, pid, _ending(code), pause, extra={"action": "restart"})
+        text = "process %d %s; starting it again in %.0f s"
+        log.warning(text, slot.number, why, pause, extra={"action": "restart"})
 
     def _strike(self, slot: _Slot) -> None:
         """Counts the death for the mails that were in handlers, and sends that to all processes."""
@@ -230,8 +239,8 @@ class Supervisor:
             return
         self._began = True  # whatever it had time to say
         struck = self._strikes.died(in_handlers)
-        ids = ", ".join(map(str, in_handlers))
         text = "process %d died with %d mails in handlers: %s; each is handled alone from now on"
+        ids = ", ".join(map(str, in_handlers))
         log.warning(text, slot.number, len(in_handlers), ids, extra={"action": "struck"})
         self._send(struck)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,15 @@ class Conversation(SMTP):  # type: ignore[misc]
         """Cuts off a client outside of the networks that has not logged in."""
         if not self.session.authenticated:
             self._cut_off()
+
+    @functools.wraps(SMTP.smtp_EHLO)
+    async def smtp_EHLO(self, hostname: str) -> None:
+        # aiosmtpd has one table for all connections, adds to it at each EHLO, and empties it for
+        # each new client.
+        self.command_size_limits: defaultdict[str, int] = defaultdict(
+            lambda: SMTP.command_size_limit
+        )
+        await super().smtp_EHLO(hostname)
 
     async def push(self, status: str | bytes) -> None:
         if status[:3] in {"535", b"535"}:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge
 from prometheus_client import generate_latest as shown
 
 from mailslice.model.mail import QueueName
 from mailslice.worker.health import Answer
+from mailslice.worker.io.statistics import LEFT_BEHIND, UNDOING, WorkerStatistics
 
 
 class SmtpMetrics:
@@ -17,14 +16,16 @@ class SmtpMetrics:
     def __init__(self, queue: QueueName) -> None:
         self._queue = queue
         self._registry = CollectorRegistry()
-        self._mails = self._counter("mails", "Mails by the answer to them; 250 = enqueued", "code")
-        self._bytes = self._counter("bytes", "Bytes of the mails enqueued").labels(queue)
-        text = "Connections refused: too many of all clients, or of one"
-        self._refused = self._counter("connections_refused", text, "of")
-        self._wrong_passwords = self._counter("wrong_passwords", "Logins refused").labels(queue)
-        self._connections = Gauge(
-            "mailslice_smtp_connections", "Clients connected", ("queue",), registry=self._registry
-        ).labels(queue)
+        answers = "Mails by the answer to them; 250 = enqueued"
+        self._mails = self._counter("smtp_mails", answers, "code")
+        self.bytes = self._counter("smtp_bytes", "Bytes of the mails enqueued").labels(queue)
+        refused = "Connections refused: too many of all clients, or of one"
+        self._refused = self._counter("smtp_connections_refused", refused, "of")
+        self.wrong_passwords = self._counter("smtp_wrong_passwords", "Logins refused").labels(queue)
+        self.connections = self._gauge("smtp_connections", "Clients connected")
+        self._undoing = self._gauge(*UNDOING)
+        self._left_behind = self._counter(*LEFT_BEHIND).labels(queue)
+        self._abandoned = 0
         for code in ("250", "451", "550", "552", "554"):
             self._mails.labels(queue, code)
         for of in ("all", "client"):
@@ -32,23 +33,23 @@ class SmtpMetrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         labels = ("queue", *labels)
-        return Counter(f"mailslice_smtp_{name}", text, labels, registry=self._registry)
+        return Counter(f"mailslice_{name}", text, labels, registry=self._registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        made = Gauge(f"mailslice_{name}", text, ("queue",), registry=self._registry)
+        return made.labels(self._queue)
 
     def answered(self, answer: str) -> None:
         self._mails.labels(self._queue, answer[:3]).inc()
 
-    def enqueued(self, size: int) -> None:
-        self._bytes.inc(size)
-
     def refused(self, of: str) -> None:
         self._refused.labels(self._queue, of).inc()
 
-    def wrong_password(self) -> None:
-        self._wrong_passwords.inc()
-
-    def count_connections(self, number: Callable[[], float]) -> None:
-        """`number` is called for the number of clients."""
-        self._connections.set_function(number)
+    def observe(self, statistics: WorkerStatistics) -> None:
+        """What the enqueues of this process left to be undone."""
+        self._undoing.set(statistics.undoing)
+        self._left_behind.inc(statistics.abandoned - self._abandoned)
+        self._abandoned = statistics.abandoned
 
     def page(self) -> Answer:
         return 200, CONTENT_TYPE_LATEST, shown(self._registry)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, MailsliceError
+from mailslice.model.host_port import host_port
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.events import EventLog
@@ -80,13 +81,12 @@ async def _until_signal(  # noqa: PLR0917
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    opening = open_worker(_with_room_for_trace(settings), queue, event_log=events)
-    async with opening as worker:
+    async with open_worker(_with_room_for_trace(settings), queue, event_log=events) as worker:
         watching = [asyncio.create_task(_stay_connected(worker))]
 
         def listening(host: str, port: int) -> None:
             # /readyz answers 200 from the first beat: a client that came before would be refused.
-            watching.append(asyncio.create_task(_beat(worker, liveness)))
+            watching.append(asyncio.create_task(_beat(worker, liveness, metrics)))
             if on_listening is not None:
                 on_listening(host, port)
 
@@ -105,9 +105,10 @@ async def _until_signal(  # noqa: PLR0917
                 task.cancel()
 
 
-async def _beat(worker: QueueWorker, liveness: Liveness) -> None:
+async def _beat(worker: QueueWorker, liveness: Liveness, metrics: SmtpMetrics) -> None:
     """The event loop turns, and reaches these stores."""
     while True:
+        metrics.observe(worker.context.statistics)
         health = ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra)
         liveness.beat(0, health)
         await asyncio.sleep(1)
@@ -152,7 +153,7 @@ async def serve(
         metrics=metrics,
     )
     open_now: set[Conversation] = set()
-    metrics.count_connections(lambda: len(open_now))
+    metrics.connections.set_function(lambda: len(open_now))
     loop = asyncio.get_running_loop()
     conversation = partial(
         Conversation,
@@ -170,14 +171,14 @@ async def serve(
         server = await loop.create_server(
             conversation, smtp_in.host, smtp_in.port, backlog=smtp_in.max_connections
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
         raise BadSetting(
             f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, "
             f"MAILSLICE_SMTP_IN_PORT={smtp_in.port}: cannot listen there: "
-            f"{error.strerror or error}; choose another"
+            f"{getattr(error, 'strerror', None) or error}; choose another"
         ) from error
     host, port = server.sockets[0].getsockname()[:2]
-    log.info("listening on %s:%d", host, port, extra={"action": "smtp_listening"})
+    log.info("listening on %s", host_port(host, port), extra={"action": "smtp_listening"})
     if on_listening is not None:
         on_listening(host, port)
     try:

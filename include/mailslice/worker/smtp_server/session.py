@@ -16,12 +16,13 @@ import orjson
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from mailslice.codec.addresses import is_address
-from mailslice.codec.content import split
+from mailslice.codec.content import header_end
 from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import Mail, QueuedMail
 from mailslice.worker.io.content_loader import ContentBudget, Reservation
+from mailslice.worker.logs import about
 from mailslice.worker.smtp_server.data import BUSY, NULL_PATH
 from mailslice.worker.smtp_server.metrics import SmtpMetrics
 from mailslice.worker.smtp_server.policy import SmtpPolicy, client_address
@@ -34,6 +35,8 @@ _MOST_HOPS = 100
 _FREE_RECIPIENTS = 100
 """Recipients that every server takes (RFC 5321 4.5.3.1.8); further ones count as memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
+_TRACE = 1 << 20
+"""Bytes of a mail that are searched for Received lines: each server puts its own at the top."""
 
 
 class AcceptsMail(Protocol):
@@ -150,7 +153,7 @@ class Intake:
         try:
             mail = self._mail(session, envelope)
             content = await receiving(reservation, self._trace(session, envelope, mail.name))
-            if isinstance(content, bytes) and len(_HOP.findall(split(content)[0])) - 1 > _MOST_HOPS:
+            if isinstance(content, bytes) and _hops(content) > _MOST_HOPS:
                 content = "554 5.4.6 Too many hops: the mail goes round in circles"
         except BaseException:
             reservation.release()
@@ -178,7 +181,7 @@ class Intake:
         is_login, accepts = isinstance(auth_data, LoginPassword), self._policy.accepts
         good = is_login and accepts(auth_data.login, auth_data.password)
         if not good:
-            self.metrics.wrong_password()
+            self.metrics.wrong_passwords.inc()
         return AuthResult(success=good, handled=False, auth_data=auth_data)
 
     async def drain(self) -> None:
@@ -198,9 +201,10 @@ class Intake:
             return await self.handle_exception(error)
         finally:
             reservation.release()
-        self.metrics.enqueued(len(content))
-        extra = {"action": "smtp_accepted", "enqueue_id": str(queued.enqueue_id)}
-        log.info("accepted %d bytes as %s", len(content), queued.enqueue_id, extra=extra)
+        self.metrics.bytes.inc(len(content))
+        text = "accepted %d bytes as %s"
+        extra = about("smtp_accepted", queued.enqueue_id)
+        log.info(text, len(content), queued.enqueue_id, extra=extra)
         return f"250 2.0.0 OK queued as {queued.enqueue_id}"
 
     def _mail(self, session: Session, envelope: Envelope) -> Mail:
@@ -238,6 +242,11 @@ class Intake:
             f"\t{format_datetime(self._clock())}",
         )
         return "".join(f"{line}\r\n" for line in lines).encode("ascii", "replace")
+
+
+def _hops(content: bytes) -> int:
+    """Received lines, but for ours."""
+    return len(_HOP.findall(content, 0, header_end(content[:_TRACE]))) - 1
 
 
 def _wrong_address(address: str, *, utf8: bool) -> str | None:

@@ -21,6 +21,7 @@ from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import Decision, DeliveryVerdict, MailStage, Stage, decide, next_attempt
 from mailslice.worker.io.cassandra_bridge import Rows
 from mailslice.worker.io.context import QueueContext
+from mailslice.worker.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +85,8 @@ class StageMarks:
             await self._write(self._known)
             crash.point("stage:sent-written")
         except TryAgain as error:
-            extra = {"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)}
-            log.warning("'sent' is not stored yet: %s", error, extra=extra)
+            text = "'sent' is not stored yet: %s"
+            log.warning(text, error, extra=about("sent_unstored", self._known.enqueue_id))
         except TakenOver:
             # The operator was notified that they failed, and they did not.
             with suppress(TryAgain):
@@ -93,7 +94,7 @@ class StageMarks:
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have the mail, and remain to be tried. The next mark writes that."""
-        back, known = self._begun(recipients), self._known
+        back, known = dict.fromkeys(self._begun(recipients)), self._known
         states = {one: stage for one, stage in known.recipients.items() if one not in back}
         self._known = replace(known, remaining=(*known.remaining, *back), recipients=states)
         self._on_stage(self._known.stage)
@@ -229,8 +230,8 @@ class Stages:
         if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
             if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
                 doubt = Doubt(record.owner, record.step, self.clock())
-                extra = {"action": "stage_wait", "enqueue_id": str(item.enqueue_id)}
                 text = "mail %s waits: %s may be sending it"
+                extra = about("stage_wait", item.enqueue_id)
                 log.info(text, item.enqueue_id, record.owner, extra=extra)
             lives = await self._may_live(doubt)
         recipients, by, now = item.mail.recipients, self.worker, self.clock()

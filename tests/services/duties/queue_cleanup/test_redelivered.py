@@ -98,7 +98,7 @@ async def test_on_a_shared_queue_the_mark_of_an_unacknowledged_message_drops_its
         assert stores.rabbitmq.management is not None
     assert dead_letter_ids(shared, queue) == set()  # dropped as deleted, not dead-lettered
     assert RabbitNames(queue).work_queue in {
-        RabbitNames(name).work_queue for name in queues.known(stores)
+        RabbitNames(name).work_queue for name in stores.rabbitmq.names()
     }
 
 

@@ -111,7 +111,7 @@ def test_plan_files_that_are_gone_are_refused(planned):
     view, request, folder = planned
     for path in Path(folder.uri, "plan").glob("part-*.parquet"):
         path.unlink()
-    with pytest.raises(PlanRefused, match="files of the plan"):
+    with pytest.raises(PlanRefused, match="of the plan cannot be read, it was changed or removed"):
         view.steps(request, "apply")
     assert len(view.rows(0)) == 1
 

@@ -8,7 +8,6 @@ from functools import partialmethod
 import pytest
 
 from mailslice.duties.queue_cleanup import duty
-from mailslice.duties.queue_cleanup.duty import Deletes
 from mailslice.duties.queue_cleanup.reads import SecondRead
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import EnqueueId, Partition
@@ -149,7 +148,7 @@ def test_a_row_that_is_left_and_lost_its_mark_fails(busy, monkeypatch):
 
     def unmark(run, partitions, throttle):
         view.unmark(dead)
-        return Deletes({}, len(partitions))
+        return len(partitions), {}
 
     monkeypatch.setattr(duty, "delete_partitions", unmark)
     view.steps(request, "plan", "check", "apply")

@@ -196,6 +196,7 @@ def test_the_name_of_a_kept_copy_says_what_it_is_of(key, run):
         "kept/",
         "kept/20261121T120000Z/run/",
         "kept/soon/run/key",
+        "kept/20261332T256199Z/run/key",
         "quarantine/spool/x",
         "kept/20261121T120000Z/key",
     ],

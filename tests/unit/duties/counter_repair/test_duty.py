@@ -30,6 +30,7 @@ from mailslice.maintenance import runner
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Summaries
 from mailslice.maintenance.row_file import RowFile
+from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.stores.cassandra.mailboxes import Counters
@@ -45,7 +46,7 @@ DRIFT = Drift.of(uuid.UUID(AN_ID), Counters(1, 1), MessageDigest(2, 1))
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A step over files in a folder: no stores, no Spark, no pages."""
-    monkeypatch.setattr("mailslice.maintenance.usual.usual", lambda _: None)
+    monkeypatch.setattr("mailslice.maintenance.gates.usual", lambda _: None)
     params = Params.parse({})
     return run_of(
         tmp_path, "counter_repair", params, NO_QUEUE, engine=IN_PROCESS, evaluator=without_pages
@@ -347,7 +348,7 @@ def test_apply_waits_for_settle_where_something_is_read_again(
     run, monkeypatch, drifts, counts, slept
 ):
     pauses = []
-    monkeypatch.setattr("mailslice.duties.counter_repair.duty.require_clock", lambda _: None)
+    monkeypatch.setattr(Run, "require_clock", lambda *_: None)
     plan = plan_of(run, drifts, [], inconsistencies=counts)
     CounterRepair(pauses.append).before_lock(run, plan)
     assert pauses == [300.0] * slept

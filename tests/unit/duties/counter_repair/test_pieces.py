@@ -9,8 +9,8 @@ from cassandra.policies import FallthroughRetryPolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailslice.duties.counter_repair.duty import LABELS, drifts_svg, histogram
 from mailslice.duties.counter_repair.params import Params
-from mailslice.duties.counter_repair.plot import LABELS, drifts_svg, histogram
 from mailslice.model.errors import BadInput, Refused
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra.mailboxes import MailboxTables

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.migrate_v3_to_v4 import comparing, copying, source
+from mailslice.duties.migrate_v3_to_v4 import copying, source
 from mailslice.duties.migrate_v3_to_v4.duty import DUTY, batches_of
 from mailslice.duties.migrate_v3_to_v4.params import Params
 from mailslice.duties.migrate_v3_to_v4.source import PlannedGroup
@@ -24,7 +24,7 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail,
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.testing.memory import MemoryEnqueuedMails, MemoryStores
+from mailslice.testing.memory import MemoryStores
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
 
@@ -82,15 +82,11 @@ class Tables:
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     made = Tables(tmp_path)
-    for module in (source, copying, comparing):
+    for module in (source, copying):
         monkeypatch.setattr(module, "stores_of", lambda _: made.stores)
     names = {table.cql for table in (QueueTable.V3, QueueTable.V4)}
     made.stores.cassandra.keyspace = ""
     monkeypatch.setattr(source, "tables_of", lambda *_: names)
-    written = type(vars(MemoryEnqueuedMails)["rows_of"])(
-        lambda rows: [(row.enqueue_id, at) for row, at in rows]
-    )
-    monkeypatch.setattr(MemoryEnqueuedMails, "written_ids_of", written, raising=False)
 
     def gate(name, frames, docs, *_):
         result = judged_plainly(name, frames, docs)

@@ -5,9 +5,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mailslice.duties.queue_size.age_histogram import AgeHistogram
-from mailslice.duties.queue_size.duty import DUTY, file_of
+from mailslice.duties.queue_size.duty import DUTY, bars, file_of, slices_svg
 from mailslice.duties.queue_size.metrics import prometheus_text
-from mailslice.duties.queue_size.plot import bars, slices_svg
 from mailslice.maintenance.artifacts import Artifacts, RunFolder
 from mailslice.maintenance.runner import partial_report
 from mailslice.model.settings import S3Settings

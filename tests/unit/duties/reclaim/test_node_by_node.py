@@ -10,8 +10,8 @@ import pytest
 
 from mailslice.duties.reclaim import node_work
 from mailslice.duties.reclaim.duty import Reclaim
-from mailslice.duties.reclaim.node_work import NodesPlan
 from mailslice.duties.reclaim.params import Params
+from mailslice.duties.reclaim.survey import NodesPlan
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from mailslice.duties.stuck_mails.liveness import WorkerLiveness, lock_timeout, observe, stuck_mails
+from mailslice.maintenance.liveness import WorkerLiveness, lock_timeout, observe, stuck_mails
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
 

@@ -109,5 +109,5 @@ def test_params_as_people_write_them():
         Params.parse({"lock_timeout": "30m", "mode": "shadow"}).as_json()["lock_timeout"] == "30m"
     )
     assert Params.parse({"lock_timeout": "PT1H"}).lock_timeout == timedelta(hours=1)
-    assert Params.parse({}).mode_or(StuckMode.SHADOW) is StuckMode.SHADOW
-    assert Params.parse({"mode": "recover"}).mode_or(StuckMode.SHADOW) is StuckMode.RECOVER
+    assert Params.parse({}).mode is None
+    assert Params.parse({"mode": "recover"}).mode is StuckMode.RECOVER

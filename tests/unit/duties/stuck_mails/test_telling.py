@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from mailslice.duties.stuck_mails import bounce
+from mailslice.duties.stuck_mails import actions
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -31,7 +31,7 @@ def test_a_sender_of_whom_no_header_can_be_made_stops_no_run(
         entered.append(item.mail)
         return item
 
-    monkeypatch.setattr(bounce, "enter", enter)
+    monkeypatch.setattr(actions, "enter", enter)
     settings = SimpleNamespace(
         worker=SimpleNamespace(bounce_queue="reports"),
         smtp_in=SimpleNamespace(hostname="mx.example.org"),
@@ -43,7 +43,7 @@ def test_a_sender_of_whom_no_header_can_be_made_stops_no_run(
         EnqueueId(UUID(int=1)), Mail("m", sender, ("bob@example.net",)), BlobId("h"), BlobId("b")
     )
     caplog.set_level(logging.INFO)
-    assert bounce.send_bounce(stores, item, lambda: NOW) is told
+    assert actions.send_bounce(stores, item, lambda: NOW) is told
     assert [mail.recipients for mail in entered] == ([(sender,)] if told else [])
     assert ("no report of" in caplog.text) is (sender == "a@[")
     assert "a@[" not in caplog.text

@@ -43,6 +43,15 @@ def test_an_odd_value_is_none_and_what_follows_it_is_read(odd: bytes) -> None:
     assert offset == len(table)
 
 
+@pytest.mark.parametrize("array", [False, True])
+def test_a_table_in_thousands_of_others_is_none_and_what_follows_it_is_read(*, array: bool) -> None:
+    value = b"V"
+    for _ in range(3000):
+        value = b"A" + struct.pack(">I", len(value)) + value if array else b"F" + _table(a=value)
+    found, offset = data.decode_table(table := _table(deep=value, after=_TIME), 0)
+    assert (found["after"].year, offset) == (1970, len(table))
+
+
 def test_a_good_value_is_read_as_before_and_a_broken_frame_still_fails() -> None:
     found, _ = data.decode_table(_table(at=_TIME), 0)
     assert found["at"].year == 1970

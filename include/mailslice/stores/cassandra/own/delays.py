@@ -65,10 +65,11 @@ class DelayState:
     `throttled`: it waits, if it does, for its destination.
     """
 
-    due: datetime | None
-    failures: int
-    answer: str
+    due: datetime | None = None
+    failures: int = 0
+    answer: str = ""
     throttled: bool = False
+    """Whether it waits for its destination."""
 
 
 _OMIT = ("enqueue_id", "partition", "written_us")

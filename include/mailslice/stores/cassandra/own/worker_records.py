@@ -129,6 +129,11 @@ class WorkerRecord:
         """Whether its last heartbeat is recent. The proof that it lives is a later `beat`."""
         return self.silence <= self.dead_after
 
+    @property
+    def held(self) -> list[InFlightMail]:
+        """What the worker has, but for what it gave back; nothing of one that is not alive."""
+        return [mail for mail in self.in_flight if self.is_alive and not mail.returned]
+
     def age(self, mail: InFlightMail) -> timedelta:
         """How long the worker has held that mail by now."""
         return mail.held if self.heartbeat is None else mail.held + self.silence

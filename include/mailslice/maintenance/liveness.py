@@ -36,6 +36,10 @@ class WorkerLiveness:
     all: tuple[WorkerRecord, ...] = ()
 
     @property
+    def mute(self) -> tuple[WorkerRecord, ...]:
+        return (*self.dead, *self.silent)
+
+    @property
     def times(self) -> ProcessingTimes:
         """How long the queue's mails take, by all workers of the last day."""
         merged = ProcessingTimes()

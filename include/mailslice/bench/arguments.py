@@ -1,0 +1,41 @@
+"""Arguments that only benchmarks have; parsers raise BadInput as those of `cli.arguments`."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from mailslice.cli.arguments import MAX_INT, bounded, count
+
+_SIZE = re.compile(r"(\d+)\s*([kKmMgG]?)(?:i?[bB])?", re.ASCII)
+_SCALE = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+def share(option: str) -> Callable[[Any], float]:
+    """A parser of shares from 0 to 1: 0.8, 80%."""
+
+    def convert(text: str) -> float:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+    return bounded(option, convert, 0.0, 1.0, "a share from 0 to 1 is (0.8, 80%)")
+
+
+def size(option: str, most: int = MAX_INT) -> Callable[[Any], int]:
+    """A parser of sizes in bytes: 4096, 4k, 25M."""
+
+    def convert(text: str) -> int:
+        match = _SIZE.fullmatch(text)
+        return int(match[1]) * _SCALE[match[2].lower()] if match else 0
+
+    return bounded(option, convert, 1, most, f"a size from 1 to {most} bytes is (4096, 4k, 25M)")
+
+
+class CountList(tuple[int, ...]):
+    """Whole numbers, given as `1,2,4`."""
+
+    __slots__ = ()
+
+
+def counts(option: str, most: int = MAX_INT) -> Callable[[Any], CountList]:
+    """A parser of whole numbers from 1 to `most` with commas between them."""
+    one = count(option, most=most)
+    return lambda text: CountList(one(word) for word in str(text).split(","))

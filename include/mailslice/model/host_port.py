@@ -1,0 +1,6 @@
+"""Addresses of servers as text."""
+
+
+def host_port(host: str, port: int) -> str:
+    """`host:port`. An address of IPv6 stands in brackets (RFC 3986 3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
