@@ -137,9 +137,8 @@ class Conversation(SMTP):  # type: ignore[misc]
     async def smtp_EHLO(self, hostname: str) -> None:
         # aiosmtpd has one table for all connections, adds to it at each EHLO, and empties it for
         # each new client.
-        self.command_size_limits: defaultdict[str, int] = defaultdict(
-            lambda: SMTP.command_size_limit
-        )
+        limits: defaultdict[str, int] = defaultdict(lambda: SMTP.command_size_limit)
+        self.command_size_limits = limits
         await super().smtp_EHLO(hostname)
 
     async def push(self, status: str | bytes) -> None:
