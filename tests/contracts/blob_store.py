@@ -185,7 +185,7 @@ class BlobStoreContract:
         store.put(BlobId("a"), b"x")
         with buckets.open(buckets.name, turns=Turns()) as slow:
             slow.copies(buckets.name, {BlobId("a"): BlobId("b")})
-            slow.delete([BlobId("a"), BlobId("b")])
+            slow.delete_many([BlobId("a"), BlobId("b")])
         assert taken == [1, 2]
 
 
@@ -232,5 +232,5 @@ class EscapedKeys(BlobStoreContract):
         assert await hot.missing(keys) == set()
         assert None not in store.heads(keys).values()
         await hot.delete_many(keys[:2])
-        assert store.delete(keys) == {}
+        assert store.delete_many(keys) == {}
         assert list(store.list()) == []

@@ -146,8 +146,8 @@ def _remove(stores: Stores, keys: list[BlobId]) -> None:
     """By name: to list it all costs more than the runs, on a server that keeps files."""
     with KeptBlobs(stores.settings) as trash:
         for folder in list(trash.folders()):
-            trash.own.delete([BlobId(f"{folder}{key}") for key in keys[::_ORPHAN_ONE_IN]])
-        trash.james.delete([key for number, key in enumerate(keys) if number % _ORPHAN_ONE_IN])
+            trash.own.delete_many([BlobId(f"{folder}{key}") for key in keys[::_ORPHAN_ONE_IN]])
+        trash.james.delete_many([key for number, key in enumerate(keys) if number % _ORPHAN_ONE_IN])
 
 
 async def _put(stores: Stores, keys: list[BlobId]) -> None:
@@ -178,7 +178,7 @@ def _limits(stores: Stores, orphans: int) -> dict[str, int]:
         work: dict[str, Callable[[list[BlobId]], object]] = {
             "copies": lambda group: own.copies(james.bucket, {key: key for key in group}),
             "heads": james.heads,
-            "deletes": james.delete,
+            "deletes": james.delete_many,
         }
 
         def per_second(ask: Callable[[list[BlobId]], object]) -> int:
@@ -186,5 +186,5 @@ def _limits(stores: Stores, orphans: int) -> dict[str, int]:
             return round(len(keys) / seconds)
 
         limits = {f"{name}_per_second": per_second(ask) for name, ask in work.items()}
-        own.delete(keys)
+        own.delete_many(keys)
     return limits

@@ -22,17 +22,12 @@ _PIECE = re.compile(
     rf'{_ENCODED}|"[^"\\]*(?:\\.[^"\\]*)*"|\s+|\[[0-9A-Za-z:.\-]*\]|\\.|[^\s"\\()<>,:;@.\[\]]+|.',
     re.DOTALL,
 )
-"""An encoded word, a quoted string, blanks, a domain literal, an escaped character, a word, or one
-special character.
-"""
+"""Encoded word, quoted string, blanks, domain literal, escaped character, word, one special."""
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
 _SEPARATORS = frozenset(",;")
 _UNCLOSED = frozenset('"(')
-"""All that follows one that is never closed is text (RFC 5322).
-
-But an address in brackets is one there, too, and what follows it is read as ever.
-"""
+"""All that follows one that is never closed is text, up to an address in brackets."""
 _CLOSERS = frozenset(">)")
 """Closes nothing: at the ends of a word it is no part of it; what has one inside is no address."""
 
@@ -68,9 +63,8 @@ def _plain_list(value: str) -> list[str] | None:
 
 
 def _pieces(value: str) -> list[str]:
-    """Strings with their quotes, words, special characters; blanks and comments are one blank.
-
-    A quote or parenthesis that is never closed stays alone.
+    """Strings with quotes, words, specials; blanks and comments are one blank. An unclosed quote or
+    parenthesis stays alone.
     """
     pieces: list[str] = []
     comments: dict[int, int] | None = None
@@ -148,9 +142,7 @@ def _closing_brackets(pieces: Sequence[str]) -> dict[int, int]:
 
 
 def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
-    """`a@b`, with a route (RFC 5322 4.4) or `mailto:` before it, or several where somebody put
-    brackets around a list.
-    """
+    """`a@b`, a route (RFC 5322 4.4) or `mailto:` before it; or several in one pair of brackets."""
     if next((piece for piece in pieces if piece != " "), "") == "@":
         pieces = pieces[pieces.index(":") + 1 :] if ":" in pieces else ()
     part: list[str] = []
@@ -166,10 +158,7 @@ def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
 
 
 def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
-    """One address, or several with blanks between them.
-
-    `named`: other words may be around them; else none when one of the words is no address.
-    """
+    """Addresses with blanks between. `named`: other words may be there; else all must be some."""
     joined = _words(pieces, around_dots=True)
     if len(joined) <= 1:
         return filter(None, map(_address, joined))
@@ -179,18 +168,13 @@ def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
         return iter(()) if None in parsed else filter(None, parsed)
     # `Mr J. doe@x.y`, `doe@x .y`: is what the dot joins to it in it or not? Nobody knows.
     befores, afters = [["-"], *words], [*words[1:], ["-"]]
-    alone = (
-        word
-        for before, word, after in zip(befores, words, afters, strict=False)
-        if "@" in word and before[-1] != "." and after[0] != "."
-    )
-    return filter(None, map(_address, alone))
+    beside = zip(befores, words, afters, strict=False)
+    alone = (word for before, word, after in beside if before[-1] != "." and after[0] != ".")
+    return filter(None, (_address(word) for word in alone if "@" in word))
 
 
 def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:
-    """Parted at blanks; with `around_dots` not at those around dots and @, where RFC 5322 4.4
-    allows them.
-    """
+    """Parted at blanks; with `around_dots` not at those around dots and @ (RFC 5322 4.4)."""
     words: list[list[str]] = []
     blank, glued = True, False
     for piece in pieces:

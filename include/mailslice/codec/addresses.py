@@ -31,10 +31,7 @@ def is_address(text: str) -> bool:
 
 
 def checked_address(text: str, option: str = "address") -> str:
-    """`text` without blanks and angle brackets around it.
-
-    Raises BadInput naming it when it is no address.
-    """
+    """`text` without blanks and angle brackets around it. BadInput: no address."""
     bare = text.strip().removeprefix("<").removesuffix(">")
     if not is_address(bare):
         raise BadInput(f"{option}: {text!r} is not a mail address; allowed: local@domain")
@@ -47,29 +44,21 @@ def checked_sender(text: str, option: str = "sender") -> str | None:
 
 
 def domain_of(address: str) -> str:
-    """The domain of an address, lower case; `(none)` without one.
-
-    Never more than a domain can be long: addresses come from mails.
-    """
+    """The domain in lower case, cut to the longest there can be; `(none)` without one."""
     local, at, domain = address.rpartition("@")
-    return (
-        domain.strip().lower()[:_LONGEST_DOMAIN] if at and local and domain.strip() else NO_DOMAIN
-    )
+    domain = domain.strip().lower()[:_LONGEST_DOMAIN]
+    return domain if at and local and domain else NO_DOMAIN
 
 
 def same(first: str | None, second: str | None) -> bool:
-    """Whether two addresses are one, as James compares them (`folded`); the null sender equals only
-    itself.
-    """
-    return first == second or (
-        first is not None and second is not None and folded(first) == folded(second)
-    )
+    """Whether two addresses are one for James (`folded`); the null sender equals only itself."""
+    if first is None or second is None:
+        return first is second
+    return first == second or folded(first) == folded(second)
 
 
 def folded(address: str) -> str:
-    """Equal for addresses that are one: without case, letter for letter as Java's equalsIgnoreCase,
-    so that ß is not ss and ς is σ.
-    """
+    """Without case, letter for letter as Java's equalsIgnoreCase: ß is not ss, ς is σ."""
     if address.isascii():
         return address.lower()
     return "".join(

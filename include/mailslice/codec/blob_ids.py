@@ -29,14 +29,9 @@ _PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", r
 _HASH = re.compile(
     rf"{_PLAIN.pattern}|[0-9A-F]{{64}}|[A-Z2-7]{{52}}====|[0-9A-V]{{52}}====", re.ASCII
 )
-"""Every spelling of a SHA-256 that James' property james.blob.id.hash.encoding allows,
-and UUIDs.
-"""
+"""Every spelling that James' property james.blob.id.hash.encoding allows, and UUIDs."""
 _BARE = re.compile(r"[0-9a-f]{32}|[A-Za-z0-9_-]{43}", re.ASCII)
-"""UUIDs without dashes and base64url without padding.
-
-Too common as names of other things to be taken for ids, but behind a generation.
-"""
+"""UUIDs without dashes, base64url without padding: ids behind a generation only."""
 _AWARE = re.compile(r"(\d{1,10})_(\d{1,18})_(.+)", re.ASCII | re.DOTALL)
 SPELLINGS = ("-_/", "+")
 """Characters in which spellings of one id differ, base64 and base64url, `FAMILY_GENERATION_HASH`
@@ -107,21 +102,15 @@ def parse(key: str) -> ParsedBlobId:
 
 
 def is_random(blob_id: str) -> bool:
-    """Whether the id is a UUID, plain or behind its generation: only such a blob belongs to one
-    mail alone and may go at completion (I6).
-    """
+    """Whether the id is a UUID: such a blob is one mail's, and may go at completion (I6)."""
     return _UUID.fullmatch(parse(blob_id).hash) is not None
 
 
 def is_blob_id(key: str) -> bool:
-    """Whether a key is one that James or mailslice gives to a blob.
-
-    Whatever else lies in the bucket is somebody else's.
-    """
+    """Whether James or mailslice gives such a key to a blob. Others are somebody else's."""
     parsed = parse(key)
-    return _HASH.fullmatch(parsed.hash) is not None or (
-        parsed.generation is not None and _BARE.fullmatch(parsed.hash) is not None
-    )
+    bare = None if parsed.generation is None else _BARE.fullmatch(parsed.hash)
+    return (_HASH.fullmatch(parsed.hash) or bare) is not None
 
 
 def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:

@@ -1,7 +1,4 @@
-"""Where a mail's header ends.
-
-On bytes, so that header + body is the content whatever its line ends, charset or brokenness.
-"""
+"""Where a mail's header ends, by bytes: header + body is the content, however broken."""
 
 from __future__ import annotations
 

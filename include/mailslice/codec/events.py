@@ -20,9 +20,7 @@ from mailslice.model.settings import BlobStrategy
 from mailslice.model.slices import whole_seconds
 
 STORAGE_STRATEGY_AGGREGATE = "BlobStoreStorageStrategyConfiguration"
-"""Where James records passthrough or deduplication (server/container/guice,
-modules.blobstore.validation).
-"""
+"""Where James records passthrough or deduplication (modules.blobstore.validation)."""
 _MICROSECOND = Decimal("0.000001")
 
 
@@ -37,20 +35,14 @@ def encode(configuration: ViewConfiguration, event_id: int) -> str:
 
 
 def decode(text: str) -> ViewConfiguration:
-    """The configuration that an event holds.
-
-    Raises Refused when it is none: what cannot be read must not be written over.
-    """
+    """The configuration in an event. Refused: what cannot be read must not be written over."""
     event = _event(text, CONFIGURATION_AGGREGATE)
     if event.get("type") != CONFIGURATION_EVENT_TYPE:
         why = f"its type is {event.get('type')!r}, not {CONFIGURATION_EVENT_TYPE}"
         raise _unreadable(CONFIGURATION_AGGREGATE, why)
     try:
-        return ViewConfiguration(
-            _window(event["sliceWindow"]),
-            _count(event["bucketCount"]),
-            _count(event["updateBrowseStartPace"]),
-        )
+        window, buckets = _window(event["sliceWindow"]), _count(event["bucketCount"])
+        return ViewConfiguration(window, buckets, _count(event["updateBrowseStartPace"]))
     except KeyError as error:
         raise _unreadable(CONFIGURATION_AGGREGATE, f"field {error.args[0]} is missing") from None
     except (ValueError, BadInput) as error:

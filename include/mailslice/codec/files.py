@@ -1,7 +1,4 @@
-"""Mails in files: *.eml, folders of them, mbox, Maildir, standard input.
-
-One mail in memory at a time; what is broken is said, and the rest goes on.
-"""
+"""Mails in files: *.eml, folders of them, mbox, Maildir, standard input; one at a time."""
 
 from __future__ import annotations
 
@@ -31,9 +28,7 @@ _QUOTED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class FoundMail:
-    """A mail and where it was found (`file`, or `mbox#3`), or, without content, why it could not be
-    read.
-    """
+    """A mail and where it was (`file`, or `mbox#3`); without content, why it was not read."""
 
     label: str
     content: bytes | None
@@ -97,9 +92,7 @@ def _read_file(path: Path, max_bytes: int | None) -> FoundMail:
 
 
 def _with_rest(first: bytes, stream: BinaryIO | FileIO, max_bytes: int | None) -> bytes:
-    """`first` and all that follows, or more than `max_bytes` of it: in a buffer that is handed
-    over, lest a large mail is held twice.
-    """
+    """`first` and what follows, up to `max_bytes` and more; its buffer is not copied."""
     content = BytesIO()
     content.write(first)
     while (max_bytes is None or content.tell() <= max_bytes) and (chunk := stream.read(_CHUNK)):
@@ -125,9 +118,8 @@ def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
         any_file = True
         yield _read_file(entry, max_bytes) if isinstance(entry, Path) else entry
     if not any_file and not maildir:
-        yield FoundMail(
-            str(folder), None, "no *.eml in this folder, and it is no Maildir (new, cur)"
-        )
+        why = "no *.eml in this folder, and it is no Maildir (new, cur)"
+        yield FoundMail(str(folder), None, why)
 
 
 def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
@@ -136,14 +128,10 @@ def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
     """
     if len(parts) != 1:
         return len(parts) == 2
-    names_fit = all(
-        _MAILDIR_NAME.fullmatch(path.name) and not path.is_dir()
-        for path in parts[0].iterdir()
-        if not path.name.startswith(".")
-    )
-    return names_fit and all(
-        path.parent == parts[0] for path in _eml_files(folder) if isinstance(path, Path)
-    )
+    shown = (path for path in parts[0].iterdir() if not path.name.startswith("."))
+    if not all(_MAILDIR_NAME.fullmatch(path.name) and not path.is_dir() for path in shown):
+        return False
+    return all(path.parent == parts[0] for path in _eml_files(folder) if isinstance(path, Path))
 
 
 def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:
@@ -156,9 +144,7 @@ def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:
 
 
 def _eml_files(folder: Path) -> Iterator[Path | FoundMail]:
-    """At any depth, and what could not be looked into: a folder without the right to, or a link to
-    a folder elsewhere, which may lead round in a circle.
-    """
+    """At any depth, with what could not be looked into: no right, or a link, which may circle."""
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append):
         folders.sort()

@@ -1,6 +1,4 @@
-"""Headers of a message that tell where its mail's row is, and when a message was published: what
-anybody may have sent is believed where it makes sense.
-"""
+"""Headers that tell where a mail's row is, and the time of a message: believed if plausible."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ def headers_of(partition: Partition | None) -> dict[str, object]:
 
 
 def partition_in(headers: Mapping[str, Any]) -> Partition | None:
-    """Where the mail's row is, by the headers; None for a message of James, and for values that no
-    row can have.
-    """
+    """Where the mail's row is; None for a message of James, and for what no row can have."""
     start, bucket = headers.get(HEADER_SLICE), headers.get(HEADER_BUCKET)
     if not isinstance(start, int) or not isinstance(bucket, int) or not 0 <= bucket <= _HIGHEST_INT:
         return None
@@ -64,9 +60,7 @@ def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:
 
 
 def failures_in(headers: Mapping[str, Any]) -> int:
-    """How many attempts at the mail failed before this message was published; 0 for what was never
-    retried, and for what is no such number.
-    """
+    """How many attempts failed before this message was published; 0 for no such number."""
     return count_in(headers, HEADER_FAILURES)
 
 
@@ -77,10 +71,7 @@ def count_in(headers: Mapping[str, Any], name: str) -> int:
 
 
 def moment(stamp: object) -> datetime | None:
-    """The AMQP property `timestamp`, seconds since the epoch.
-
-    None without one, and for one that is no time (milliseconds, which some clients send).
-    """
+    """The AMQP property `timestamp` (seconds); None without one, and for milliseconds."""
     try:
         return datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
     except (ValueError, OverflowError, OSError):

@@ -29,9 +29,7 @@ _FIELDS = tuple(
 )
 _KEYS = tuple(f'"{field}"'.encode() for field in _FIELDS)
 _LONGEST_KEY = 1024
-"""Bytes of UTF-8: S3 answers to a longer one as if it were a fault of its own, and not that there
-is no such object.
-"""
+"""Bytes of UTF-8: to a longer one S3 answers with a fault, not that it is missing."""
 _NULL = orjson.Fragment(b"null")
 _NANOS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,10 +43,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.A
 
 
 def encode(item: QueuedMail) -> bytes:
-    """The body of the message, as James writes it.
-
-    Raises Undecodable when a text holds a lone surrogate or an attribute is not UTF-8.
-    """
+    """The body, as James writes it. Undecodable: a lone surrogate, or an attribute not UTF-8."""
     mail = item.mail
     try:
         body = orjson.dumps(
@@ -108,12 +103,8 @@ def decode(body: bytes) -> QueuedMail:
         remote_host=_optional(fields, "remoteHost"),
         per_recipient_headers=_flat(_object(fields, "perRecipientHeaders")),
     )
-    return QueuedMail(
-        _enqueue_id(fields),
-        mail,
-        BlobId(_blob_id(fields, "headerBlobId")),
-        BlobId(_blob_id(fields, "bodyBlobId")),
-    )
+    header, body_id = _blob_id(fields, "headerBlobId"), _blob_id(fields, "bodyBlobId")
+    return QueuedMail(_enqueue_id(fields), mail, header, body_id)
 
 
 def _number(nanos: int) -> bytes:
@@ -144,18 +135,14 @@ def _surrogates(match: re.Match[bytes]) -> bytes:
 
 
 def _refuse_duplicate_keys(body: bytes) -> None:
-    """Two parsers may choose differently between two values of one field, so neither is taken. (An
-    attribute may well be called `name`.)
-    """
+    """Parsers choose differently between two values of a field. Attributes may be `name`."""
     for key, times in _top_level_counts(body).items():
         if times > 1 and key in _FIELDS:
             raise Undecodable(f"field {key} is given {times} times")
 
 
 def _top_level_counts(body: bytes) -> dict[str, int]:
-    """How often each key of the outermost object is written: the hook sees inner objects first, the
-    outermost one last.
-    """
+    """How often each key of the outermost object is written: its hook is called last."""
     last: list[tuple[str, Any]] = []
 
     def check_pairs(pairs: list[tuple[str, Any]]) -> None:
@@ -170,9 +157,7 @@ def _top_level_counts(body: bytes) -> dict[str, int]:
 
 
 def _loads_slowly(body: bytes, **hooks: Any) -> Any:
-    """By the standard library, which tells more than orjson and bears less: fewer levels, and fewer
-    digits.
-    """
+    """By the standard library, which tells more than orjson: fewer levels and digits."""
     try:
         return json.loads(body, **hooks)
     except (RecursionError, ValueError, ArithmeticError) as error:
@@ -186,13 +171,13 @@ def _required(fields: Mapping[str, Any], field: str) -> str:
     return value
 
 
-def _blob_id(fields: Mapping[str, Any], field: str) -> str:
+def _blob_id(fields: Mapping[str, Any], field: str) -> BlobId:
     value = _required(fields, field)
     if not value:
         raise Undecodable(f"field {field} is empty")
     if len(value) > _LONGEST_KEY or (not value.isascii() and len(value.encode()) > _LONGEST_KEY):
         raise Undecodable(f"field {field} is longer than S3 allows")
-    return value
+    return BlobId(value)
 
 
 def _optional(fields: Mapping[str, Any], field: str) -> str | None:
@@ -254,9 +239,7 @@ def _flat(recipients: Mapping[str, Any]) -> tuple[RecipientHeader, ...]:
 
 
 def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
-    """Nanoseconds, exact: read from the digits themselves, because a float keeps only about 16 of
-    them.
-    """
+    """Nanoseconds, exact, from the digits themselves: a float keeps about 16."""
     value = fields.get("lastUpdated")
     if value is None:
         return None

@@ -26,16 +26,12 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _FIELD_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:|From ")
 _ODD_LINE = re.compile(rb"(?:\A|[\r\n])(?!From (?![ \t]*:)|[!-9;-~]*:|[ \t\r\n]|\Z)")
 _MOST_MENDED = 8 << 20
-"""Bytes of a header with odd lines that are looked at: what has no empty line for so long is no
-mail.
-"""
+"""Bytes of a header with odd lines that are looked at: longer ones are no mail's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Sender (None: null sender, or none found), recipients in order and once each, and the
-    Message-ID as written.
-    """
+    """Sender (None: null, or none there), recipients once each, Message-ID as written."""
 
     sender: str | None
     recipients: tuple[str, ...]
@@ -43,9 +39,7 @@ class Envelope:
 
 
 def envelope(content: bytes) -> Envelope:
-    """The envelope by the headers: sender of Return-Path, Sender or From; recipients of To, Cc and
-    Bcc, or of their Resent- forms when those give none.
-    """
+    """Sender of Return-Path, Sender or From; recipients of To, Cc, Bcc, else of Resent- forms."""
     fields = _fields(bytes(content[: header_end(content)]))
     to, resent = (_addresses(fields, names) for names in (_RECIPIENT_FIELDS, _RESENT_FIELDS))
     message_id = next(iter(fields.get("message-id", ())), "").strip()
@@ -53,9 +47,7 @@ def envelope(content: bytes) -> Envelope:
 
 
 def _fields(header: bytes) -> dict[str, list[str]]:
-    """Lower-case name -> unfolded values, as UTF-8 where they are (SMTPUTF8), of the fields that
-    matter here.
-    """
+    """Lower-case name -> unfolded values, UTF-8 where they are, of the fields that matter."""
     fields: dict[str, list[str]] = {}
     for name, value in _PARSER.parsebytes(_mended(header)).raw_items():
         key = str(name).lower()

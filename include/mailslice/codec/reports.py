@@ -28,9 +28,7 @@ _STATUS = re.compile(r"[245](?:\.\d{1,3}){2}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One recipient: its status (RFC 3463; what is none is told as 5.0.0), the reason in plain
-    words, and the words of the server that refused, if any.
-    """
+    """A recipient, its status (RFC 3463; else 5.0.0), a plain reason, and the server's words."""
 
     recipient: str
     status: str
@@ -82,10 +80,7 @@ def failure_report(
     report_id: str,
     now: datetime,
 ) -> bytes:
-    """The whole report, CRLF line ends.
-
-    `reporter` is the name of this host, `report_id` makes its Message-ID; content None: it is lost.
-    """
+    """The whole report, CRLF line ends. `reporter`: this host; content None: it is lost."""
     failures = tuple(failures)
     report = EmailMessage(_POLICY)
     report["MIME-Version"] = "1.0"
@@ -112,9 +107,7 @@ def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
 
 
 def _status(failures: tuple[Failure, ...], reporter: str, *, utf8: bool) -> EmailMessage:
-    """The part for machines: ASCII (RFC 3464 2.1.1), but for addresses, and for a sender that
-    speaks SMTPUTF8 (`utf8`).
-    """
+    """For machines: ASCII (RFC 3464 2.1.1), but for addresses, and for SMTPUTF8 senders."""
     status = EmailMessage(_POLICY)
     status["Content-Type"] = "message/delivery-status"
     blocks: list[Message[str, str] | str] = [_block({"Reporting-MTA": f"dns; {_line(reporter)}"})]

@@ -47,10 +47,7 @@ def instant(value: datetime | int) -> datetime:
 
 
 def to_row(row: ViewRow) -> dict[str, object]:
-    """Column -> driver value, in the order of COLUMNS.
-
-    Timestamps go as integers, which the driver writes unchanged.
-    """
+    """Column -> driver value, in the order of COLUMNS; timestamps as integers."""
     item, mail = row.item, row.item.mail
     return {
         "queuename": row.queue,
@@ -78,25 +75,8 @@ def to_row(row: ViewRow) -> dict[str, object]:
 def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
     """The row, read as a mapping or as a tuple in the order of COLUMNS. Nulls may be anywhere."""
     values: Any = [row[column] for column in COLUMNS] if isinstance(row, Mapping) else row
-    (
-        queue,
-        start,
-        bucket,
-        enqueue_id,
-        attributes,
-        body,
-        enqueued,
-        error,
-        header,
-        updated,
-        name,
-        specific,
-        recipients,
-        addr,
-        host,
-        sender,
-        state,
-    ) = values
+    queue, start, bucket, enqueue_id, attributes, body, enqueued, error, header, *rest = values
+    updated, name, specific, recipients, addr, host, sender, state = rest
     mail = Mail(
         name=name or "",
         sender=sender,
@@ -111,9 +91,5 @@ def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
     )
     item = QueuedMail(EnqueueId(enqueue_id), mail, BlobId(header or ""), BlobId(body or ""))
     partition = Partition(instant(start), bucket)
-    return ViewRow(
-        QueueName(queue),
-        partition,
-        instant(enqueued) if enqueued is not None else partition.slice_start,
-        item,
-    )
+    at = partition.slice_start if enqueued is None else instant(enqueued)
+    return ViewRow(QueueName(queue), partition, at, item)

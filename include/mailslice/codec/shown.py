@@ -1,6 +1,4 @@
-"""Text from mails, made safe to show: a subject or an address may carry terminal escapes or turn
-the reading direction.
-"""
+"""Text from mails made safe to show: no terminal escapes, no turned reading direction."""
 
 from __future__ import annotations
 
@@ -10,21 +8,14 @@ from typing import Any
 
 _LONGEST_MESSAGE = 10_000
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Unicode categories that are escaped: controls, format characters (bidi marks, zero width),
-surrogates, private use, unassigned, line and paragraph ends.
-"""
+"""Escaped: controls, format characters (bidi, zero width), surrogates, private, unassigned."""
 
 
 def shown(text: str) -> str:
-    r"""`text` with every control, escape, bidi and otherwise invisible character as `\x1b`,
-    `\u202e`...; a backslash is kept as it is.
-    """
+    r"""`text` with controls, escapes, bidi and invisible characters as `\x1b`, `\u202e`..."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        character if unicodedata.category(character) not in _HIDDEN else _escaped(character)
-        for character in text
-    )
+    return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in text)
 
 
 def tame(text: object, most: int) -> str:

@@ -29,10 +29,7 @@ def _itself(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wildcard:
-    """A pattern, compared with the whole of a text. Raises BadInput for one that is too long.
-
-    `ignore_case`: as addresses are compared, letter for letter.
-    """
+    """A pattern for whole texts; `ignore_case` as of addresses. BadInput: it is too long."""
 
     text: str
     ignore_case: bool = False
@@ -56,12 +53,8 @@ class Wildcard:
         for at, token in enumerate(tokens):
             if token is not _ANY:
                 masks[token] = masks.get(token, others) | 1 << at
-        for name, value in (
-            ("_masks", masks),
-            ("_others", others),
-            ("_loops", loops),
-            ("_end", 1 << len(tokens)),
-        ):
+        found = {"_masks": masks, "_others": others, "_loops": loops, "_end": 1 << len(tokens)}
+        for name, value in found.items():
             object.__setattr__(self, name, value)
 
     def __str__(self) -> str:

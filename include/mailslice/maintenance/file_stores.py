@@ -122,7 +122,7 @@ class BucketFiles:
         return self._unless_missing(lambda: [*self._store.list(_prefix(folder))]) or []
 
     def _delete(self, keys: list[BlobId]) -> None:
-        failed = self._unless_missing(lambda: self._store.delete(keys)) or {}
+        failed = self._unless_missing(lambda: self._store.delete_many(keys)) or {}
         for key, why in failed.items():
             raise StoreUnavailable(f"bucket {self._bucket!r}, {key!r}: {why}")
 

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 JITTER = 0.1
-"""A pause is longer or shorter by up to this share, so that what failed together does not come back
-together.
-"""
+"""A pause differs by up to this share: what failed together does not come back together."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """`base` after the first failure, `factor` times longer after each further one, at most `cap`;
-    given up after `attempts` (0: never).
-    """
+    """`base`, each further pause `factor` times longer up to `cap`; `attempts` (0: any number)."""
 
     base: timedelta = timedelta(seconds=30)
     factor: float = 2.0
@@ -25,10 +21,7 @@ class BackOff:
     attempts: int = 150
 
     def pause(self, failures: int, chance: float = 0.0) -> timedelta:
-        """The pause after so many failed attempts, from 1.
-
-        `chance` from -1 to 1 moves it by up to `JITTER`.
-        """
+        """The pause after so many failures, from 1; `chance` (-1 to 1) moves it by up to JITTER."""
         return self._grown(max(failures, 1) - 1) * (1 + JITTER * chance)
 
     def used_up(self, failures: int) -> bool:

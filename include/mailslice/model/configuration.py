@@ -1,6 +1,4 @@
-"""The configuration of the queue view, which James keeps as events, and the rule by which it may
-change.
-"""
+"""The configuration of the queue view, which James keeps as events, and how it may change."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from mailslice.model.slices import whole_seconds
 
 @dataclass(frozen=True, slots=True)
 class ViewConfiguration:
-    """Slice window, buckets a slice, and one browse start update in how many deletes (James'
-    updateBrowseStartPace).
-    """
+    """Slice window, buckets a slice, and deletes for one browse start update, by James' names."""
 
     slice_window: timedelta = timedelta(hours=1)
     bucket_count: int = 1

@@ -18,9 +18,8 @@ def _killing(at: str) -> Callable[[str], None]:
     return reached
 
 
-_on_point: Callable[[str], None] | None = (
-    _killing(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
-)
+_at = os.environ.get(VARIABLE)
+_on_point: Callable[[str], None] | None = _killing(_at) if _at else None
 
 
 def point(name: str) -> None:

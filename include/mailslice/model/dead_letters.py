@@ -5,9 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 MAX_CHECKED_OUT = 200_000
-"""Messages of a dead letter queue that are held at once, at most: each costs the broker 5 KB
-meanwhile, so 1 GB (reference/rabbitmq.md).
-"""
+"""Dead letters held at once, at most: each costs the broker 5 KB (reference/rabbitmq.md)."""
 
 
 class Cause(StrEnum):

@@ -12,21 +12,12 @@ from datetime import timedelta
 
 _DAY, _HOUR, _QUARTER = 24 * 3600, 3600, 900
 _SHORT = (1, 5, 30, 60, 120, 240, 480, 600, 6 * _HOUR)
-"""With a quarter of an hour and its multiples: the default back-off, and what earlier
-versions had.
-"""
-DELAY_LEVELS: tuple[int, ...] = tuple(
-    sorted(
-        {
-            *_SHORT,
-            *range(_QUARTER, 4 * _HOUR, _QUARTER),
-            *range(4 * _HOUR, 2 * _DAY, 4 * _HOUR),
-            *range(2 * _DAY, 30 * _DAY + 1, 2 * _DAY),
-        }
-    )
-)
-"""Seconds that the delay levels hold a message. A queue's TTL cannot change once it is declared:
-levels may be added, and none may go."""
+"""With multiples of a quarter of an hour: the default back-off, and earlier versions' levels."""
+_QUARTERS = range(_QUARTER, 4 * _HOUR, _QUARTER)
+_FOUR_HOURS = range(4 * _HOUR, 2 * _DAY, 4 * _HOUR)
+_TWO_DAYS = range(2 * _DAY, 30 * _DAY + 1, 2 * _DAY)
+DELAY_LEVELS: tuple[int, ...] = tuple(sorted({*_SHORT, *_QUARTERS, *_FOUR_HOURS, *_TWO_DAYS}))
+"""Seconds. A declared queue's TTL cannot change: levels may be added, and none may go."""
 LONGEST_DELAY = timedelta(days=30)
 LONGEST_WAIT = timedelta(seconds=_QUARTER)
 """A worker holds a copy that is due within this time: half of RabbitMQ's `consumer_timeout`."""
@@ -38,9 +29,7 @@ _SNAP = 0.125
 
 
 def level_for(remaining: timedelta) -> int:
-    """Seconds of the longest level that `remaining` fills, but for `SLACK`; the shortest level for
-    less than that.
-    """
+    """Seconds of the longest level that `remaining` fills, but for SLACK; else of the shortest."""
     seconds = remaining.total_seconds() + SLACK
     return DELAY_LEVELS[max(bisect(DELAY_LEVELS, seconds) - 1, 0)]
 

@@ -18,10 +18,7 @@ _ISO = re.compile(
 
 
 def parse_duration(text: str, option: str = "duration") -> timedelta:
-    """The duration that `text` names; `option` is where it was given and goes into the error.
-
-    Never negative.
-    """
+    """The duration that `text` names, never negative; `option`: where it was given, for errors."""
     stripped = text.strip()
     short = _SHORT.fullmatch(stripped)
     try:
@@ -29,11 +26,8 @@ def parse_duration(text: str, option: str = "duration") -> timedelta:
             return timedelta(seconds=float(short[1]) * _UNITS[short[2]])
         iso = _ISO.fullmatch(stripped)
         if iso and any(iso.groups()):
-            return timedelta(
-                seconds=sum(
-                    float(value) * _UNITS[unit] for unit, value in iso.groupdict().items() if value
-                )
-            )
+            parts = ((float(value or 0), unit) for unit, value in iso.groupdict().items())
+            return timedelta(seconds=sum(value * _UNITS[unit] for value, unit in parts))
     except OverflowError:
         raise BadInput(f"{option}: {text!r} is longer than any clock; {ALLOWED}") from None
     raise BadInput(f"{option}: {text!r} is not a duration; {ALLOWED}")

@@ -18,10 +18,7 @@ A message is one or two lines that name the value, its place and what is allowed
 
 
 class MailsliceError(Exception):
-    """Root of all errors that mailslice raises on purpose.
-
-    `exit_code` is what the command line ends with.
-    """
+    """Root of all errors raised on purpose. `exit_code` is what the command line ends with."""
 
     exit_code = 1
 
@@ -51,9 +48,7 @@ class Refused(MailsliceError):
 
 
 class ConfigurationDiffers(Refused):
-    """The stored configuration of the queue view is not the one in the settings (James' event store
-    wins).
-    """
+    """The stored configuration of the view is not that of the settings; James' store wins."""
 
 
 class TopologyDiffers(Refused):
@@ -87,16 +82,11 @@ class Unconfirmed(StoreUnavailable):
 
 
 class TakenOver(MailsliceError):
-    """Another worker, or a duty, has the mail now: whoever held it must not go on.
-
-    A handler lets it pass.
-    """
+    """Another worker, or a duty, has the mail: whoever held it leaves it. Handlers let it pass."""
 
 
 class QueueMissing(StoreUnavailable):
-    """A queue or exchange of RabbitMQ that was there is gone, or takes nothing: somebody deleted
-    it, or its binding.
-    """
+    """A queue or exchange of RabbitMQ was deleted, or its binding: it takes nothing."""
 
 
 class SlowDown(StoreUnavailable):
@@ -104,9 +94,7 @@ class SlowDown(StoreUnavailable):
 
 
 class DeadLetter(MailsliceError):
-    """A message that can never be handled goes to the dead letter queue, with the reason in the
-    log.
-    """
+    """A message that can never be handled: to the dead letter queue, with the reason logged."""
 
 
 class Undecodable(DeadLetter):

@@ -91,9 +91,8 @@ class ActiveHolds:
         if not self.domains:
             return None
         names = map(destination, domains)
-        return max(
-            (self.domains[one] for one in names if one in self.domains), key=_end, default=None
-        )
+        held = [self.domains[one] for one in names if one in self.domains]
+        return max(held, key=_end, default=None)
 
     @property
     def all(self) -> tuple[Hold, ...]:

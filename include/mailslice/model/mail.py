@@ -12,18 +12,12 @@ from mailslice.model.errors import BadInput
 
 QueueName = NewType("QueueName", str)
 EnqueueId = NewType("EnqueueId", UUID)
-"""Identity of a queue entry: new for every enqueue.
-
-A mail's name may occur twice, an enqueue id never.
-"""
+"""Identity of a queue entry, new for every enqueue. A name may occur twice, an id never."""
 BlobId = NewType("BlobId", str)
 
 
 def parse_enqueue_id(text: str, option: str = "enqueue id") -> EnqueueId:
-    """The enqueue id that `text` is; `option` is where it was given and goes into the error.
-
-    Raises BadInput.
-    """
+    """The enqueue id that `text` is; BadInput names `option`, where it was given."""
     try:
         return EnqueueId(UUID(text))
     except ValueError:

@@ -1,10 +1,9 @@
-"""Names on the wire, each spelled in this one file: RabbitMQ's as James declares them, Cassandra's
-as they are on disk (lower case).
-"""
+"""Names on the wire, spelled here alone: RabbitMQ's, and Cassandra's in lower case."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
@@ -19,9 +18,7 @@ WORK_QUEUE_PREFIX = f"{JAMES_PREFIX}-workqueue-"
 BENCH_NAMES = "mailslice-bench-"
 """Names of a benchmark's mails begin so: what else is in its queue is somebody's mail."""
 NO_QUEUE_NAME = "-"
-"""In place of a queue's name in run folders, the ledger and on command lines of jobs, for what is
-not about one queue; no queue may be named so.
-"""
+"""A queue's name in run folders, ledger and command lines for what is about no queue."""
 ROUTING_KEY = ""
 OWN_PREFIX = "mailslice-"
 """Names of mailslice's own exchanges and queues begin so."""
@@ -42,19 +39,11 @@ HEADER_DIED = "x-mailslice-died"
 HEADER_FAILURES = "x-mailslice-failures"
 """Attempts at the mail that failed so far: a retry that counts adds one."""
 HEADER_THROTTLED = "x-mailslice-throttled"
-"""1: the mail was put off because a destination takes no more, and has waited in that destination's
-line.
-"""
+"""1: the mail was put off because a destination takes no more, and has waited in its line."""
 HEADER_DELIVERY_COUNT = "x-delivery-count"
-"""RabbitMQ's own, on messages of quorum queues: how often it came back.
-
-Past the limit it is dead-lettered, or dropped.
-"""
+"""RabbitMQ's, on quorum queues: returns. Past the limit it is dead-lettered, or dropped."""
 HEADER_RENEWED = "x-mailslice-renewed"
-"""Of releases before the park queue: a copy that took the place of a message which waited.
-
-It counts as redelivered.
-"""
+"""Of releases before the park queue: a copy of a message that waited, so redelivered."""
 HEADER_PARKED = "x-mailslice-parked"
 """How often the mail was parked since it was last published; 1 after a lease whose worker died.
 Such a message counts as redelivered."""
@@ -63,18 +52,12 @@ HEADER_FAULTS = "x-mailslice-faults"
 HEADER_DOUBT = "x-mailslice-doubt"
 """Since when (ms) which step of which other worker's stage marks keeps the mail waiting."""
 PARK_SECONDS = 60
-"""How long the park queue holds a message.
-
-Fixed: a queue's TTL cannot change once it is declared.
-"""
+"""How long the park queue holds a message. Fixed: a declared queue's TTL cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
 class RabbitNames:
-    """RabbitMQ's names of one mail queue.
-
-    James declares the first four; the delay names are mailslice's own.
-    """
+    """RabbitMQ's names of a mail queue: James' four, and mailslice's own for delays."""
 
     queue: QueueName
 
@@ -105,6 +88,11 @@ class RabbitNames:
     def delay_queue(self, seconds: int) -> str:
         """The level that holds a message for `seconds` before it goes to the hop queue."""
         return f"mailslice-delay-{seconds}s-{self.queue}"
+
+    def is_delay_queue(self, name: str) -> bool:
+        """Whether it is one of the levels, whatever its seconds."""
+        seconds = re.search(r"\d+", name)
+        return seconds is not None and name == self.delay_queue(int(seconds[0]))
 
     @property
     def park_queue(self) -> str:
@@ -140,10 +128,7 @@ CONFIGURATION_EVENT_TYPE = "cassandra-mail-queue-view-configuration"
 
 
 def queue_name(text: str) -> QueueName:
-    """A checked queue name.
-
-    RabbitMQ's short strings hold 255 bytes, of which the longest prefix takes 36.
-    """
+    """A checked queue name: RabbitMQ's take 255 bytes, 36 of them for the longest prefix."""
     if not is_queue_name(text):
         why = f", and {NO_QUEUE_NAME!r} alone stands for no queue" if text == NO_QUEUE_NAME else ""
         raise BadInput(
@@ -161,10 +146,7 @@ def is_queue_name(text: str) -> bool:
 
 
 def file_name(queue: str) -> str:
-    """A queue's name as a part of file names: quoted, for it may hold any character.
-
-    A long one ends in a digest: file systems take 255 bytes a name.
-    """
+    """A queue's name as a part of file names, quoted; a long one ends in a digest."""
     quoted = quote(queue, safe="").replace(".", "%2E")
     if len(quoted) <= _LONGEST_FILE_NAME:
         return quoted
@@ -173,7 +155,5 @@ def file_name(queue: str) -> str:
 
 
 def is_broken(text: str) -> bool:
-    """Whether `text` stands for bytes that are no UTF-8, as Python reads them from a command line:
-    no store keeps it.
-    """
+    """Whether `text` stands for bytes that are no UTF-8, which no store keeps."""
     return any("\ud800" <= c <= "\udfff" for c in text)

@@ -1,6 +1,4 @@
-"""How long mails take to be handled, as counts in buckets that grow by a fifth: cheap to add to, to
-keep and to sum up. Pure.
-"""
+"""How long mails take, as counts in buckets that grow by a fifth: cheap to sum up. Pure."""
 
 from __future__ import annotations
 
@@ -35,9 +33,8 @@ class ProcessingTimes:
         self._counts[math.ceil(_STEPS * math.log2(max(seconds * 1000, _SHORTEST_MS)))] += 1
         self._total += 1
         if self._total > _MAX_TOTAL:
-            self._counts = Counter(
-                {bucket: count // 2 for bucket, count in self._counts.items() if count > 1}
-            )
+            halves = ((bucket, count // 2) for bucket, count in self._counts.items())
+            self._counts = Counter({bucket: count for bucket, count in halves if count})
             self._total = sum(self._counts.values())
 
     def merge(self, other: ProcessingTimes) -> None:
@@ -45,9 +42,7 @@ class ProcessingTimes:
         self._total += other.total
 
     def quantile(self, share: float) -> float | None:
-        """Seconds within which that share of the mails was handled, at most a fifth too long; None
-        when nothing was counted.
-        """
+        """Seconds within which that share was handled, a fifth too long at most; None: no count."""
         rank = math.ceil(share * self._total)
         cumulative = 0
         for bucket in sorted(self._counts):

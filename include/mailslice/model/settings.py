@@ -105,17 +105,12 @@ class Settings(Group):
 
 
 def clone_root() -> Path:
-    """The folder above include/: of an installed package without a clone, one that has no state
-    file.
-    """
+    """The folder above include/; without a clone, one that has no state file."""
     return Path(__file__).resolve().parents[3]
 
 
 def artifacts_of(settings: Settings) -> str:
-    """The artifacts location: the setting, else a state folder, the clone's or the user's.
-
-    Nothing is ever written beside an installed package.
-    """
+    """The artifacts location: the setting, else a state folder; never beside the package."""
     if settings.duty.artifacts:
         return settings.duty.artifacts
     in_clone = Path(__file__).resolve().is_relative_to(clone_root() / "include")
@@ -140,11 +135,8 @@ def _user_state() -> Path:
 def secrets() -> frozenset[str]:
     """The variables whose values are masked."""
     kinds = (SecretStr, SecretStr | None)
-    return frozenset(
-        name
-        for name, (group, field) in variables().items()
-        if groups()[group].model_fields[field].annotation in kinds
-    )
+    of = {name: groups()[group].model_fields[field] for name, (group, field) in variables().items()}
+    return frozenset(name for name, field in of.items() if field.annotation in kinds)
 
 
 @cache
@@ -167,9 +159,8 @@ def groups() -> Mapping[str, type[Group]]:
 def load_settings(
     environ: Mapping[str, str] | None = None, state_file: Path | None = None
 ) -> Settings:
-    """Settings of the environment, or of the state file where it names no store, too.
-
-    `NAME_FILE` names a file that holds the value of NAME, as containers get secrets.
+    """Settings of the environment (NAME, or NAME_FILE: a file with the value), or of the state file
+    where it names no store.
     """
     environ = os.environ if environ is None else environ
     variables_set = _with_files(_own(environ))
@@ -189,9 +180,7 @@ def load_settings(
         if name in known:
             group, field = known[name]
             values.setdefault(group, {})[field] = value
-        elif not name.startswith(
-            (PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")
-        ):
+        elif not name.removeprefix(PREFIX).startswith(("RUN_", "TEST_", "REQUIRE_", "STACK_")):
             raise BadSetting(
                 f"{name} (in the {source}) is not a setting of mailslice; all are listed in "
                 f"docs/settings.md{_nearest(name, known)}"
@@ -199,9 +188,8 @@ def load_settings(
     try:
         return Settings(**values, source=source)
     except ValidationError as error:
-        raise BadSetting(
-            "; ".join(_sentence(problem, source) for problem in error.errors())
-        ) from None
+        problems = [_sentence(problem, source) for problem in error.errors()]
+        raise BadSetting("; ".join(problems)) from None
 
 
 def _own(environ: Mapping[str, str]) -> dict[str, str]:
@@ -220,7 +208,6 @@ def _own(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_files(given: Mapping[str, str]) -> dict[str, str]:
-    """The variables, those of files read."""
     values = dict(given)
     for file_variable, path in given.items():
         name = file_variable.removesuffix(FILE_SUFFIX)
@@ -243,18 +230,11 @@ def _with_files(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """NAME=value lines; blank lines and those that start with # are left out, quotes around a value
-    too.
-    """
-    pairs = (
-        line.strip().removeprefix("export ").partition("=")
-        for line in path.read_text(encoding="utf-8").splitlines()
-    )
-    return {
-        name.strip(): value.strip().strip("'\"")
-        for name, equals, value in pairs
-        if equals and not name.startswith("#")
-    }
+    """NAME=value lines, without quotes; blank lines and those that start with # are left out."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pairs = (line.strip().removeprefix("export ").partition("=") for line in lines)
+    given = ((name, value) for name, equals, value in pairs if equals and name[:1] != "#")
+    return {name.strip(): value.strip().strip("'\"") for name, value in given}
 
 
 def _sentence(problem: Any, source: str) -> str:
@@ -269,14 +249,11 @@ def _sentence(problem: Any, source: str) -> str:
 
 
 def _without_user(value: object) -> object:
-    """What is before an @ may be a user and a password, given to a variable that has no place for
-    them.
-    """
+    """A user and a password may be before an @, in a variable that has no place for them."""
     return "***@" + value.rpartition("@")[2] if isinstance(value, str) and "@" in value else value
 
 
 def _allowed(problem: Any) -> str:
-    """What is wrong with a value, and what is allowed."""
     if problem["type"] == "bool_parsing":
         return "allowed: true or false"
     return _USER.sub("***@", str(problem["msg"]).removeprefix("Value error, "))

@@ -15,10 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def slice_start(instant: datetime, window: timedelta) -> datetime:
-    """The start of the slice that holds `instant` (aware).
-
-    Floors toward the past before 1970, too, as Java's floorDiv would.
-    """
+    """The start of the slice of `instant` (aware); floors before 1970, too, as Java's floorDiv."""
     seconds = whole_seconds(window)
     return _EPOCH + timedelta(seconds=(instant - _EPOCH) // timedelta(seconds=seconds) * seconds)
 
@@ -34,9 +31,7 @@ def is_live(start: datetime, browse_start: datetime, window: timedelta) -> bool:
 
 
 def slices_between(first: datetime, last: datetime, window: timedelta) -> Iterator[datetime]:
-    """Slice starts from the slice of `first` to the slice of `last`, both included; none when
-    `last` is before `first`.
-    """
+    """Slice starts from the slice of `first` to that of `last`, both included."""
     start, end = slice_start(first, window), slice_start(last, window)
     while start <= end:
         yield start
@@ -46,18 +41,14 @@ def slices_between(first: datetime, last: datetime, window: timedelta) -> Iterat
 def partitions_between(
     first: datetime, last: datetime, window: timedelta, buckets: int
 ) -> Iterator[Partition]:
-    """Every partition of the view from the slice of `first` to that of `last`, slice by slice,
-    bucket by bucket.
-    """
+    """Every partition from the slice of `first` to that of `last`, by slice, then bucket."""
     for start in slices_between(first, last, window):
         for bucket in range(buckets):
             yield Partition(start, bucket)
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: signed 32 bits over UTF-16 code units (a character beyond the BMP
-    counts as two).
-    """
+    """Java's String.hashCode: signed 32 bits over UTF-16 code units."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for i in range(0, len(units), 2):
@@ -66,16 +57,12 @@ def java_hash(text: str) -> int:
 
 
 def bucket_of(name: str, bucket_count: int) -> int:
-    """The bucket of a mail's name. abs() of Java's remainder is the remainder of abs(): the sign
-    only decides the sign.
-    """
+    """The bucket of a mail's name: Java's remainder has a sign, which abs() drops."""
     return abs(java_hash(name)) % bucket_count
 
 
 def whole_seconds(window: timedelta) -> int:
-    """The window in seconds; ValueError when it is not a positive whole number of them (James keeps
-    seconds).
-    """
+    """The window in seconds. ValueError: no positive whole number of them, as James keeps."""
     seconds = int(window.total_seconds())
     if seconds <= 0 or timedelta(seconds=seconds) != window:
         raise ValueError(f"slice window {window} is not a positive whole number of seconds")

@@ -33,10 +33,7 @@ _WAITS = ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.wa
 
 
 def spark_conf(value: object) -> object:
-    """The options as pairs: of a JSON object, of `spark.a=b,spark.c=d`, or of a mapping.
-
-    Raises PydanticCustomError of the type MASKED, which is a ValueError.
-    """
+    """Options as pairs: of a JSON object, `spark.a=b,spark.c=d`, a mapping. Errors are MASKED."""
     if isinstance(value, str):
         value = _of_json(value) if value.lstrip().startswith("{") else _of_pairs(value)
     if not isinstance(value, Mapping):

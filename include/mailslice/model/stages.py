@@ -34,14 +34,9 @@ class DeliveryVerdict(StrEnum):
     HANDLE = "handle"
     """Some recipients were not begun, and nobody is in doubt: to them."""
     FAIL = "fail"
-    """Some were being sent to by one who is gone: tell, write `after`, and only then handle those
-    that were not begun, if any.
-    """
+    """Some were being sent to by one who is gone: tell, write `after`, handle the others."""
     COMPLETE = "complete"
-    """Each recipient was served or has failed.
-
-    A mail that never had one is the handler's business.
-    """
+    """Each recipient was served or has failed. (Without any, the handler decides.)"""
     WAIT = "wait"
     """The one who is sending may be alive: look again later."""
 
@@ -122,9 +117,8 @@ def decide(
     `sending` may still be at it.
     """
     requested = tuple(dict.fromkeys(recipients))
-    record = (
-        MailStage(enqueue_id, "", 1, 0, requested) if read is None else _fitted(read, requested)
-    )
+    unmarked = MailStage(enqueue_id, "", 1, 0, requested)
+    record = unmarked if read is None else _fitted(read, requested)
     failed = record.those(Stage.SENDING)
     after = next_attempt(record, record.remaining, failed, by=by, now=now)
     verdict = _verdict(record, failed, holder_lives=holder_lives)
@@ -134,10 +128,7 @@ def decide(
 def next_attempt(
     record: MailStage, left: Iterable[str], failed: Iterable[str] = (), *, by: str, now: datetime
 ) -> MailStage:
-    """The record with which a retry begins: one attempt more, for those who are `left`.
-
-    Who is neither left nor failed was served.
-    """
+    """The record of a retry: one attempt more, for those `left`. Others were served or failed."""
     left = tuple(dict.fromkeys(left))
     states = {
         recipient: Stage.FAILED if at is Stage.FAILED else Stage.SENT
@@ -153,11 +144,8 @@ def next_attempt(
 def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) -> DeliveryVerdict:
     if failed:
         return DeliveryVerdict.WAIT if holder_lives else DeliveryVerdict.FAIL
-    return (
-        DeliveryVerdict.HANDLE
-        if record.remaining or not record.recipients
-        else DeliveryVerdict.COMPLETE
-    )
+    is_complete = record.recipients and not record.remaining
+    return DeliveryVerdict.COMPLETE if is_complete else DeliveryVerdict.HANDLE
 
 
 def _fitted(read: MailStage, requested: tuple[str, ...]) -> MailStage:

@@ -35,9 +35,7 @@ Rules = tuple[tuple[str, int], ...]
 
 
 def destination(domain: str) -> str:
-    """The one form under which a domain has its limit and its book: lower case, no dot at the end,
-    A-labels where IDNA has them.
-    """
+    """A domain's one form for limit and book: lower case, no dot at the end, A-labels."""
     plain = domain.lower().removesuffix(".") or domain
     if plain.isascii():
         return plain
@@ -49,10 +47,7 @@ def destination(domain: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What holds for one domain: messages a minute, connections at once (None: no limit).
-
-    `rule` is the pattern that says so, for figures.
-    """
+    """Of one domain: messages a minute, connections at once (None: no limit), by which `rule`."""
 
     rule: str
     per_minute: int | None = None
@@ -79,10 +74,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is known of a destination; times in microseconds since the epoch.
-
-    `turn` counts its changes, 0: nobody wrote one yet.
-    """
+    """What is known of a destination; microseconds since the epoch. `turn` counts its changes."""
 
     turn: int = 0
     next_us: int = 0
@@ -95,11 +87,7 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One mail for the destination.
-
-    `connection` names the connection that it would use; `waited`: it was put off before, and comes
-    back in its turn.
-    """
+    """One mail for the destination, by `connection`. `waited`: put off before, now in its turn."""
 
     connection: str
     waited: bool = False
@@ -132,25 +120,17 @@ def decide(
     pace_us = _MINUTE_US // limit.per_minute if limit.per_minute else 0
     # What lies further ahead than these was written by a clock that is: it must not keep the mail
     # of others waiting until theirs have caught up.
-    holders = {
-        connection: min(lapses, now_us + 2 * _LEASE_US)
-        for connection, lapses in book.holders.items()
-        if lapses > now_us
-    }
+    live = ((one, lapses) for one, lapses in book.holders.items() if lapses > now_us)
+    holders = {one: min(lapses, now_us + 2 * _LEASE_US) for one, lapses in live}
     next_us = min(book.next_us, now_us + pace_us + SLACK_US + _LEASE_US)
     line_us = min(book.line_us, now_us + _LINE_US + _LEASE_US)
     hold_us = book.hold_us
-    for connection_end in freed:
-        holders.pop(connection_end.connection, None)
-        hold_us = (
-            connection_end.held_us if hold_us == 0 else (4 * hold_us + connection_end.held_us) // 5
-        )
+    for one in freed:
+        holders.pop(one.connection, None)
+        hold_us = one.held_us if hold_us == 0 else (4 * hold_us + one.held_us) // 5
     holders |= dict.fromkeys(kept, now_us + _LEASE_US)
-    step_us = max(
-        pace_us,
-        (hold_us or _INITIAL_CONNECTION_US) // limit.connections if limit.connections else 0,
-        1,
-    )
+    kept_us = hold_us or _INITIAL_CONNECTION_US
+    step_us = max(pace_us, kept_us // limit.connections if limit.connections else 0, 1)
     answers: list[int | None] = []
     for ask in asks:
         in_turn = ask.waited or line_us <= now_us

@@ -21,9 +21,7 @@ class Verdict(StrEnum):
     LOST = "lost"
     """No message anywhere, on a queue that is mailslice's alone."""
     LOST_OR_GHOST = "lost or ghost"
-    """No message anywhere, on a queue that James shares: it may have been delivered by a James that
-    died before its mark.
-    """
+    """No message, on a shared queue: a James that died before its mark may have delivered it."""
     GHOST = "ghost"
     """A worker's own record says that it was handed out and done, and its mark is missing."""
     BARE = "bare"

@@ -110,9 +110,9 @@ class Stores:
         """One of these tables, for looking: None where it was never needed. Creates nothing."""
         if not has_cassandra(self.settings):
             return self.own_database.existing(shape)
-        from mailslice.stores.cassandra.own.records import existing_records
+        from mailslice.stores.cassandra.own.records import RECORDS
 
-        return existing_records(self.cassandra, self.settings, shape)
+        return RECORDS[shape.name].existing(self.cassandra, self.settings)
 
     def existing_runs(self) -> Runs | None:
         """The ledger's table, for looking: None where no run was ever written. Creates nothing."""

@@ -42,21 +42,14 @@ class LoopThread:
         return self._pid == os.getpid()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begins `work` on the loop.
-
-        Raises BadInput where nothing can run it, or where waiting for it would be for ever.
-        """
+        """Begins `work` on the loop. BadInput: nothing can run it, or waiting would be for ever."""
         self._usable(work)  # in a fork, the lock may be one that nobody releases
         with self._closing:  # what is let in begins before the end
             loop = self._usable(work)
             return asyncio.run_coroutine_threadsafe(self._watched(work), loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives, or raises.
-
-        When the waiting is interrupted (Ctrl-C) the work is cancelled, and `stop` waits for its
-        end.
-        """
+        """What `work` gives, or raises. An interrupt (Ctrl-C) cancels it; `stop` awaits that."""
         future = self.submit(work)
         try:
             return future.result()
@@ -65,20 +58,14 @@ class LoopThread:
             raise
 
     def end(self, last: Coroutine[Any, Any, object]) -> None:
-        """Runs `last` when everything else has ended, work that was cancelled too.
-
-        Nothing is let in beside it. In a fork there is nothing to end.
-        """
+        """Runs `last` when all else has ended, cancelled work too, alone; in a fork nothing."""
         if self.is_here:
             self.call(self._after_all(last))
         else:
             last.close()
 
     def soon(self, callback: Callable[[], object]) -> None:
-        """Calls it on the loop; from any thread, and from signal handlers.
-
-        Nothing happens once the loop has ended.
-        """
+        """Calls it on the loop, unless that has ended; from any thread or signal handler."""
         if self._loop is not None and self.is_here:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(callback)

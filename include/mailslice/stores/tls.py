@@ -13,21 +13,15 @@ def client_tls(
 ) -> ssl.SSLContext:
     """The TLS context of MAILSLICE_`name`_TLS_*. Raises BadSetting naming what cannot be used."""
     prefix = f"MAILSLICE_{name}_TLS"
-    files = {
-        "CA": settings.tls_ca,
-        "CERTIFICATE": settings.tls_certificate,
-        "KEY": settings.tls_key,
-    }
-    for which, path in files.items():
+    authorities, certificate, key = settings.tls_ca, settings.tls_certificate, settings.tls_key
+    for which, path in {"CA": authorities, "CERTIFICATE": certificate, "KEY": key}.items():
         if path is not None and not path.is_file():
             raise BadSetting(f"{prefix}_{which}={str(path)!r}: no such file")
     try:
-        context = ssl.create_default_context(
-            cafile=str(settings.tls_ca) if settings.tls_ca else None
-        )
+        context = ssl.create_default_context(cafile=authorities)
         context.check_hostname = settings.tls_verify_host
-        if settings.tls_certificate:
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+        if certificate:
+            context.load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
         raise BadSetting(f"{prefix}_*: the files are no usable PEM: {error}") from error
     return context

@@ -66,9 +66,7 @@ class ConfigurationGuard:
         return [events.decode(text) for _, text in self.events()]
 
     def requested(self) -> ViewConfiguration:
-        """The stored configuration with the settings that were given in its place; before the first
-        start, the settings with their defaults.
-        """
+        """The stored configuration with the settings that were given; before it, the settings."""
         return self._over(self.stored())
 
     def recorded_strategy(self) -> BlobStrategy | None:
@@ -83,9 +81,8 @@ class ConfigurationGuard:
         stored = self.stored()
         target = self._over(stored)
         why = why_refused(stored, target) if stored is not None and stored != target else None
-        return ConfigurationCheck(
-            stored, target, why, self.recorded_strategy(), self._settings.blob.strategy
-        )
+        recorded = self.recorded_strategy()
+        return ConfigurationCheck(stored, target, why, recorded, self._settings.blob.strategy)
 
     def ensure(self) -> ViewConfiguration:
         """The configuration to work by. As James does, the first start creates missing tables and
@@ -102,10 +99,8 @@ class ConfigurationGuard:
         return self._agreed()
 
     def agreed(self) -> ViewConfiguration:
-        """As `ensure`, for those who only look: creates and stores nothing.
-
-        Before the first start it is the settings' configuration. Raises BadSetting for missing
-        tables, ConfigurationDiffers.
+        """As `ensure`, for those who only look: creates nothing, and takes the settings' before the
+        first start. Raises BadSetting for missing tables, ConfigurationDiffers.
         """
         _ = self._tables.existing  # names a keyspace or tables that are missing
         self._refuse_shared_blobs()
@@ -157,10 +152,9 @@ class ConfigurationGuard:
 
         The other way round is safe: our ids are random then, and James deletes none.
         """
-        if (
-            self._settings.blob.strategy is BlobStrategy.DEDUPLICATION
-            and self.recorded_strategy() is BlobStrategy.PASSTHROUGH
-        ):
+        if self._settings.blob.strategy is not BlobStrategy.DEDUPLICATION:
+            return
+        if self.recorded_strategy() is BlobStrategy.PASSTHROUGH:
             raise ConfigurationDiffers(
                 f"MAILSLICE_BLOB_STRATEGY=deduplication (in the {self._settings.source}), and "
                 "James recorded PASSTHROUGH in its event store: at completion it "
@@ -181,9 +175,8 @@ class ConfigurationGuard:
         return (stored[-1][0], events.decode(stored[-1][1])) if stored else (-1, None)
 
     def _append(self, event_id: int, configuration: ViewConfiguration) -> bool:
-        return self._tables.event_store.append(
-            CONFIGURATION_AGGREGATE, event_id, events.encode(configuration, event_id)
-        )
+        event = events.encode(configuration, event_id)
+        return self._tables.event_store.append(CONFIGURATION_AGGREGATE, event_id, event)
 
     def _over(self, stored: ViewConfiguration | None) -> ViewConfiguration:
         settings = self._settings.queue

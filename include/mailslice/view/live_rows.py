@@ -36,9 +36,7 @@ _ROWS_AT_A_TIME = 1000
 _MILLISECOND = timedelta(milliseconds=1)
 _SETTLED = timedelta(hours=1)
 _WORTH = 1000
-"""Dead rows of a slice from which on remembering pays; below it the slice is read, which sees even
-the latest of late inserts.
-"""
+"""Dead rows of a slice from which remembering pays; below, reading sees late inserts."""
 
 Candidate = tuple[EnqueueId, EnqueuedMails, Partition, datetime]
 """Enqueue id, where its row is, and its enqueued time."""
@@ -48,9 +46,7 @@ Position = tuple[datetime, datetime, EnqueueId]
 
 @dataclass(frozen=True, slots=True)
 class _IdChunk:
-    """Some rows of one partition, from number `first` of `times` on; without `times`, the slice
-    start stands for the enqueued time.
-    """
+    """Rows of a partition, from number `first` of `times` on. Without times: the slice's start."""
 
     table: EnqueuedMails
     partition: Partition
@@ -70,9 +66,7 @@ class _IdChunk:
 _TimedId = tuple[int, bytes, EnqueuedMails, Partition]
 """Enqueued time, milliseconds since the epoch, packed id, and where the row is."""
 _Read = tuple[_IdChunk, bytes]
-"""Rows, and their packed ids, at most IDS_A_REQUEST: most rows are dead, and of those nothing else
-is ever made.
-"""
+"""Rows, and their packed ids, at most IDS_A_REQUEST: most are dead, and need no more."""
 
 
 @dataclass(slots=True)
@@ -115,9 +109,7 @@ class LiveRows:
     queue: QueueName
     shape: Shape
     survivors: Mapping[datetime, Sequence[EnqueueId]] = field(default_factory=dict)
-    """Closed slices of which only these rows are still of interest: the others are known to be
-    dead.
-    """
+    """Closed slices of which only these rows are of interest: the others are dead."""
 
     def partitions(self, now: datetime, buckets: Iterable[int] | None = None) -> list[Partition]:
         """The partitions from browseStart to now and one window on, in order.
@@ -144,34 +136,17 @@ class LiveRows:
         )
 
     def count(self, now: datetime) -> int:
-        """How many rows are live.
-
-        Only ids are read; where both tables exist, V3's live ids are held.
-        """
+        """How many rows are live, by ids alone; where both tables exist, V3's are held."""
         partitions = self.partitions(now)
         *earlier, last = self.tables.existing
-        earlier_ids = {
-            candidate[0]
-            for table in earlier
-            for candidate in self._live(self._unordered(table, partitions))
-        }
-        return len(earlier_ids) + sum(
-            1
-            for candidate in self._live(self._unordered(last, partitions))
-            if candidate[0] not in earlier_ids
-        )
+        v3 = chain.from_iterable(self._unordered(table, partitions) for table in earlier)
+        earlier_ids = {candidate[0] for candidate in self._live(v3)}
+        newer = (candidate[0] for candidate in self._live(self._unordered(last, partitions)))
+        return len(earlier_ids) + sum(1 for one in newer if one not in earlier_ids)
 
     def live_summary(self, now: datetime, most: int) -> LiveSummary | None:
-        """Size and oldest mail, when at most `most` rows, dead ones too, need reading for it; else
-        None, which costs no more.
-        """
-        partitions = self.partitions(now)
-        streams = (
-            stream
-            for table in self.tables.existing
-            for stream in (self._read(table, partitions), self._known(table, partitions))
-        )
-        return self._summary(chain.from_iterable(streams), most)
+        """Size and oldest mail, when at most `most` rows need reading for it; else None."""
+        return self._summary(chain.from_iterable(self._streams(self.partitions(now))), most)
 
     def glance(self, now: datetime, most: int, most_partitions: int) -> LiveSummary | None:
         """As `live_summary`, in a few requests for few rows, one partition after the other; None,
@@ -204,21 +179,15 @@ class LiveRows:
         return LiveSummary(len(live), min(live.values(), default=None))
 
     def slices(self, now: datetime) -> Iterator[SliceCounts]:
-        """Counts of each slice that holds a row, oldest first.
-
-        A row that is cleaned meanwhile may be left out.
-        """
+        """Counts of each slice that holds a row, oldest first. Cleaned meanwhile: maybe not."""
         several = len(self.tables.existing) > 1
         checked = self._checked(self._ordered(self.partitions(now)))
-        for start, chunks in groupby(checked, key=lambda read: read[0].partition.slice_start):
+        for start, chunks in groupby(checked, key=_slice_of):
             unmarked: dict[EnqueueId, Candidate] = {}
             dead, marked = 0, set[EnqueueId]()
             for chunk, packed, alive in chunks:
-                unmarked |= {
-                    candidate[0]: candidate
-                    for at in alive
-                    if (candidate := chunk.candidate(packed, at))
-                }
+                candidates = (chunk.candidate(packed, at) for at in alive)
+                unmarked |= {candidate[0]: candidate for candidate in candidates}
                 if several:
                     marked.update(one for at, one in enumerate(unpack(packed)) if at not in alive)
                 else:
@@ -235,17 +204,13 @@ class LiveRows:
         latest: datetime | None = None,
         after: Position | None = None,
     ) -> Iterator[Candidate]:
-        """Unmarked rows behind `after` and up to `latest`, by slice, then enqueued time. See
-        `present`.
-        """
+        """Unmarked rows behind `after`, up to `latest`, by slice, then enqueued time."""
         partitions = self.partitions(now, buckets)
         if after is not None:
             partitions = [one for one in partitions if one.slice_start >= after[0]]
         checked = self._checked(self._ordered(partitions))
         for _, chunks in groupby(checked, key=_slice_of):
-            unmarked = (
-                chunk.candidate(packed, at) for chunk, packed, alive in chunks for at in alive
-            )
+            unmarked = (chunk.candidate(ids, at) for chunk, ids, alive in chunks for at in alive)
             live = {
                 candidate[0]: candidate
                 for candidate in unmarked
@@ -261,16 +226,11 @@ class LiveRows:
         latest: datetime | None = None,
         after: Position | None = None,
     ) -> Iterator[Candidate]:
-        """As `ids`, but marks are looked up in that order while candidates are drawn, and no more
-        is read than `reading` allows.
-        """
+        """As `ids`, but reads no more than `reading` allows, marks while candidates are drawn."""
         until = math.inf if latest is None else epoch_ms(latest)
-        wanted = [
-            one
-            for one in partitions
-            if (after is None or one.slice_start >= after[0])
-            and (latest is None or one.slice_start <= latest)
-        ]
+        wanted = [one for one in partitions if latest is None or one.slice_start <= latest]
+        if after is not None:
+            wanted = [one for one in wanted if one.slice_start >= after[0]]
         for start, chunks in groupby(self._ordered(wanted, _PAGE_IN_FLIGHT), key=_slice_of):
             rows: dict[bytes, _TimedId] = {}
             for chunk, packed in chunks:
@@ -307,11 +267,8 @@ class LiveRows:
     ) -> Iterator[ViewRow]:
         """The rows of the candidates, in their order; one that is gone meanwhile is left out."""
         for batch in batches(candidates, at_a_time):
-            rows = {
-                row.enqueue_id: row
-                for table, ids_by_partition in self._by_table(batch)
-                for row in table.by_ids(self.queue, ids_by_partition.items())
-            }
+            found = (table.by_ids(self.queue, of.items()) for table, of in self._by_table(batch))
+            rows = {row.enqueue_id: row for row in chain.from_iterable(found)}
             yield from (rows[candidate[0]] for candidate in batch if candidate[0] in rows)
 
     def present(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
@@ -334,10 +291,9 @@ class LiveRows:
         A cleanup deletes rows before their marks: a row that was read before it, and its mark
         looked for after it, only seems live.
         """
+        checked = self._checked(read)
         return self.present(
-            chunk.candidate(packed, at)
-            for chunk, packed, alive in self._checked(read)
-            for at in alive
+            chunk.candidate(ids, at) for chunk, ids, alive in checked for at in alive
         )
 
     def _present(self, candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -371,12 +327,14 @@ class LiveRows:
     def _ordered(
         self, partitions: list[Partition], in_flight: int = PARTITIONS_IN_FLIGHT
     ) -> Iterator[_Read]:
-        streams = [
-            stream
-            for table in self.tables.existing
-            for stream in (self._read(table, partitions, in_flight), self._known(table, partitions))
-        ]
-        return heapq.merge(*streams, key=_slice_of)
+        return heapq.merge(*self._streams(partitions, in_flight), key=_slice_of)
+
+    def _streams(
+        self, partitions: list[Partition], in_flight: int = PARTITIONS_IN_FLIGHT
+    ) -> Iterator[Iterator[_Read]]:
+        for table in self.tables.existing:
+            yield self._read(table, partitions, in_flight)
+            yield self._known(table, partitions)
 
     def _unordered(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         unknown = self._unknown(partitions)
@@ -385,30 +343,21 @@ class LiveRows:
         yield from self._known(table, partitions)
 
     def _read(
-        self,
-        table: EnqueuedMails,
-        partitions: list[Partition],
-        in_flight: int = PARTITIONS_IN_FLIGHT,
+        self, table: EnqueuedMails, partitions: list[Partition], in_flight: int
     ) -> Iterator[_Read]:
         unknown = self._unknown(partitions)
         for partition, page in table.timed_ids_of(self.queue, unknown, in_flight, ordered=True):
             yield from _timed(table, partition, page)
 
     def _unknown(self, partitions: Iterable[Partition]) -> Iterator[Partition]:
-        return (
-            partition for partition in partitions if partition.slice_start not in self.survivors
-        )
+        return (one for one in partitions if one.slice_start not in self.survivors)
 
     def _known(self, table: EnqueuedMails, partitions: list[Partition]) -> Iterator[_Read]:
         """The survivors of remembered slices, where their rows are."""
-        known = (
-            (partition, self.survivors[partition.slice_start])
-            for partition in partitions
-            if partition.slice_start in self.survivors
-        )
-        for partition, page in table.existing_ids(
-            self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True
-        ):
+        remembered = (one for one in partitions if one.slice_start in self.survivors)
+        known = ((one, self.survivors[one.slice_start]) for one in remembered)
+        pages = table.existing_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True)
+        for partition, page in pages:
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
             yield from _timed(table, partition, times)
 

@@ -36,24 +36,19 @@ def partitions_to_read(
     buckets: Collection[int] | None = None,
     scan_from: int = SCAN_FROM,
 ) -> list[Partition]:
-    """Partitions from the slice of `first` (None: the oldest) to that of `last`, in order.
-
-    `buckets`: only these; None: all that the view has, and of scanned keys any.
+    """Partitions from the slice of `first` (None: the oldest) to that of `last`, in order; in
+    `buckets` (None: any).
     """
     last = slice_start(last, shape.window)
     if first is not None:
         first = slice_start(first, shape.window)
-        count = (
-            (last - first) // shape.window * (shape.buckets if buckets is None else len(buckets))
-        )
+        width = shape.buckets if buckets is None else len(buckets)
+        count = (last - first) // shape.window * width
         if count <= scan_from:
             computed = partitions_between(first, last, shape.window, shape.buckets)
             return [one for one in computed if buckets is None or one.bucket in buckets]
         log.info("%d partitions from %s to %s: their keys are scanned instead", count, first, last)
-    in_use = (
-        one
-        for one in partitions_in_use(tables, queue)
-        if (first is None or first <= one.slice_start) and one.slice_start <= last
-    )
-    chosen = (one for one in in_use if buckets is None or one.bucket in buckets)
+    in_use = (one for one in partitions_in_use(tables, queue) if one.slice_start <= last)
+    recent = (one for one in in_use if first is None or first <= one.slice_start)
+    chosen = (one for one in recent if buckets is None or one.bucket in buckets)
     return sorted(chosen, key=lambda one: (one.slice_start, one.bucket))

@@ -23,9 +23,7 @@ NAME = "queue shared"
 """The row of the table `locks` that keeps the answer."""
 VARIABLE = "MAILSLICE_QUEUE_SHARED"
 _RUNNING = timedelta(seconds=150)
-"""A worker that said something so lately may still run: an idle one writes its record once a
-minute.
-"""
+"""A worker that wrote a record so lately may run: an idle one does once a minute."""
 _SHOWN = 3
 
 
@@ -73,11 +71,10 @@ def change(stores: Stores, *, shared: bool) -> bool:
     if (before is not False) is shared:
         return False
     require_nobody_else(stores, shared=shared)
-    done = (
-        _first(stores) is shared
-        if before is None
-        else stores.own.locks.change(NAME, _text(before), _text(shared))
-    )
+    if before is None:
+        done = _first(stores) is shared
+    else:
+        done = stores.own.locks.change(NAME, _text(before), _text(shared))
     if not done:
         raise Refused(f"config shared: another process changed {VARIABLE} meanwhile; look again")
     return True
@@ -85,11 +82,8 @@ def change(stores: Stores, *, shared: bool) -> bool:
 
 def require_nobody_else(stores: Stores, *, shared: bool) -> None:
     """Raises ConfigurationDiffers while a worker of any queue runs with the other answer."""
-    running = [
-        (queue, record)
-        for queue, record in dissenters(stores, shared=shared)
-        if record.shared is not None and record.silence < _RUNNING and not record.ended
-    ]
+    others = [one for one in dissenters(stores, shared=shared) if not one[1].ended]
+    running = [one for one in others if one[1].shared is not None and one[1].silence < _RUNNING]
     if running:
         who = ", ".join(f"{record.worker} (queue {queue!r})" for queue, record in running[:_SHOWN])
         raise ConfigurationDiffers(
@@ -117,10 +111,10 @@ def dissenters(
 
 
 def _first(stores: Stores) -> bool:
-    from mailslice.stores.cassandra.own.records import created_records
+    from mailslice.stores.cassandra.own.records import RECORDS
     from mailslice.stores.own.locks import LOCKS, Locks
 
-    table = Locks(created_records(stores.cassandra, stores.settings, LOCKS))
+    table = Locks(RECORDS[LOCKS.name].created(stores.cassandra, stores.settings))
     return table.first(NAME, _text(False)) == _text(True)
 
 

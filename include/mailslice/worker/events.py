@@ -121,9 +121,8 @@ class MailEvents:
         self._clock = clock
         self._log: Any = None
         if event_log is not None:
-            self._log = structlog.wrap_logger(
-                event_log, processors=[_json], wrapper_class=_EventLogger
-            ).bind(queue=queue, worker=worker)
+            lines = structlog.wrap_logger(event_log, [_json], wrapper_class=_EventLogger)
+            self._log = lines.bind(queue=queue, worker=worker)
 
     @property
     def enabled(self) -> bool:
@@ -131,16 +130,14 @@ class MailEvents:
         return self._log is not None
 
     def emit(self, event: str, item: QueuedMail | None, **fields: object) -> None:
-        """Writes one event of a mail; of a message that is no mail where `item` is None.
-
-        Fields that are None or empty are left out. `why` and `answer` are redacted.
+        """Writes one event of a mail (None: of a message that is none), without fields that are
+        None or empty; `why` and `answer` redacted.
         """
         if self._log is None:
             return
         try:
-            self._log.write(
-                {"time": self._clock(), "event": event}, self._of(item) | _shown(fields)
-            )
+            first = {"time": self._clock(), "event": event}
+            self._log.write(first, self._of(item) | _shown(fields))
         except Exception:
             log.exception("an event was not written", extra={"action": "event_fault"})
 
@@ -148,11 +145,8 @@ class MailEvents:
         if item is None:
             return {}
         mail = item.mail
-        fields: dict[str, object] = {
-            "enqueueId": item.enqueue_id,
-            "name": mail.name,
-            "recipients": len(mail.recipients),
-        }
+        fields: dict[str, object] = {"enqueueId": item.enqueue_id, "name": mail.name}
+        fields["recipients"] = len(mail.recipients)
         if self._addresses:
             fields["from"] = mail.sender or ""
             fields["to"] = mail.recipients[:_MOST_ADDRESSES]
@@ -195,7 +189,6 @@ def message_id_of(content: bytes | memoryview) -> str | None:
 
 
 def _in_header(block: bytes, position: int) -> bool:
-    """Whether no empty line ends there or before."""
     end = position + 1
     return block.find(b"\n\r\n", 0, end) < 0 and block.find(b"\n\n", 0, end) < 0
 

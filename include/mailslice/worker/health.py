@@ -27,10 +27,7 @@ Answer = tuple[int, str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ProcessHealth:
-    """A process's report of itself, every second. `connected`: to the broker.
-
-    `loop_lag`: seconds since its event loop last turned.
-    """
+    """A process's report, every second: to the broker `connected`, seconds of `loop_lag`."""
 
     connected: bool
     loop_lag: float

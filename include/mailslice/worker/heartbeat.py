@@ -38,10 +38,7 @@ _ONLY_WORD = 10.0
 
 
 class Recorder:
-    """Writes the record of one worker on one queue.
-
-    `received` gives the messages that were delivered and not handed out yet.
-    """
+    """Writes a worker's record. `received`: messages delivered and not handed out yet."""
 
     def __init__(
         self, state: WorkerState, received: Callable[[], Iterable[tuple[QueuedMail, Message]]]
@@ -87,14 +84,11 @@ class Recorder:
                 await self._write(self._listed())
             except Exception as error:
                 is_away, is_known = (isinstance(error, kind) for kind in (TryAgain, MailsliceError))
-                log.log(
-                    logging.INFO if is_away else logging.WARNING,
-                    "the worker's record was not written, again in %d s: %s",
-                    (self._every if is_away else _IDLE),
-                    error,
-                    exc_info=not is_known,
-                    extra={"action": "record_skipped", "queue": self._context.queue},
-                )
+                level = logging.INFO if is_away else logging.WARNING
+                text = "the worker's record was not written, again in %d s: %s"
+                extra = {"action": "record_skipped", "queue": self._context.queue}
+                pause = self._every if is_away else _IDLE
+                log.log(level, text, pause, error, exc_info=not is_known, extra=extra)
                 self._written = loop.time() + (0.0 if is_away else _IDLE)
 
     def _is_due(self, now: float) -> bool:
@@ -102,12 +96,9 @@ class Recorder:
         quiet = now - self._written
         if quiet >= 0 and self._holds() != self._reported[2]:
             return True
-        has_changes = (
-            bool(self._state.in_hand)
-            or self._reported != (0, self._context.statistics.count, ())
-            or bool(self._holds())
-            or any(True for _ in self._received())
-        )
+        reported = self._reported == (0, self._context.statistics.count, ())
+        has_mails = bool(self._state.in_hand) or any(True for _ in self._received())
+        has_changes = has_mails or not reported or bool(self._holds())
         return quiet >= (self._every if has_changes else max(_IDLE, self._every))
 
     def _holds(self) -> tuple[str, ...]:
@@ -117,7 +108,7 @@ class Recorder:
         statistics = self._context.statistics
         summary = (len(in_flight), statistics.count, self._holds())
         if self._table is None:
-            self._table = await asyncio.to_thread(self._opened)
+            self._table = await self._context.opened(WorkerRecords.created)
         self._beat += 1
         record = WorkerRecord(
             worker=self._context.worker,
@@ -143,17 +134,12 @@ class Recorder:
         self._written = asyncio.get_running_loop().time()
         self._reported = summary
 
-    def _opened(self) -> WorkerRecords:
-        return WorkerRecords.created(self._context.stores.cassandra, self._context.settings)
-
     def _listed(self) -> tuple[InFlightMail, ...]:
         """Mails in handlers first, the oldest of them first; then those that wait for one."""
         now = asyncio.get_running_loop().time()
         in_hand = self._state.in_hand.values()
-        begun = sorted(
-            (delivery for delivery in in_hand if delivery.handed is not None),
-            key=lambda delivery: delivery.handed or now,
-        )
+        handed = [delivery for delivery in in_hand if delivery.handed is not None]
+        begun = sorted(handed, key=lambda delivery: delivery.handed or now)
         waiting = (delivery for delivery in in_hand if delivery.handed is None)
         mails = chain(
             (_of_delivery(delivery, now) for delivery in chain(begun, waiting)),
@@ -181,17 +167,9 @@ def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
 
 def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
     duration = timedelta(seconds=max(0.0, now - message.arrived))
-    returned = not message.link.is_open
-    return InFlightMail(
-        item.enqueue_id,
-        item.mail.name,
-        duration,
-        "received",
-        1,
-        begun=False,
-        returned=returned,
-        partition=partition_in(message.headers),
-    )
+    what = (item.enqueue_id, item.mail.name, duration, "received", 1)
+    returned, partition = not message.link.is_open, partition_in(message.headers)
+    return InFlightMail(*what, begun=False, returned=returned, partition=partition)
 
 
 def _lightened(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:

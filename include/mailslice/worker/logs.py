@@ -34,10 +34,7 @@ def configure(settings: LogSettings, level: int) -> None:
 
 
 def formatter(log_format: LogFormat) -> logging.Formatter:
-    """Of messages: text, or a JSON object with time, level, logger, message and the extra fields.
-
-    Mail events have `event`; messages have `message`.
-    """
+    """Of messages: text, or JSON of time, level, logger, message, extras (events have `event`)."""
     if log_format is LogFormat.TEXT:
         return ShownFormatter(TEXT)
     import structlog

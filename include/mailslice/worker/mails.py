@@ -42,11 +42,7 @@ def new_mail(
 
 
 def mail_of(content: bytes, *, name: str | None = None) -> Mail:
-    """An envelope by the headers of `content`.
-
-    Sender: Return-Path, Sender or From. Recipients: To, Cc and Bcc. Raises BadInput when those name
-    nobody.
-    """
+    """An envelope by Return-Path, Sender or From, and To, Cc, Bcc. BadInput: nobody is named."""
     if not isinstance(content, bytes | bytearray):
         raise BadInput(f"content: {type(content).__name__} is not allowed; bytes are")
     parsed = envelope(content)

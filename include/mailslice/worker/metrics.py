@@ -1,6 +1,4 @@
-"""Prometheus figures of the consumer. prometheus-client decides at import whether processes share
-figures: import this after PROMETHEUS_MULTIPROC_DIR is set (`child`), never in the parent.
-"""
+"""Prometheus figures of the consumer: import it after PROMETHEUS_MULTIPROC_DIR is set."""
 
 from __future__ import annotations
 
@@ -59,12 +57,10 @@ class ConsumerMetrics:
         self._outcomes = counter("mails", "Mails by what became of them", "outcome")
         for outcome in Disposition:
             self._outcomes.labels(queue, outcome.value)
-        self._failures = counter("handler_errors", "Handlers that ended in an exception").labels(
-            queue
-        )
-        self._store_errors = counter("store_errors", "Requests a store did not answer").labels(
-            queue
-        )
+        failures = counter("handler_errors", "Handlers that ended in an exception")
+        self._failures = failures.labels(queue)
+        store_errors = counter("store_errors", "Requests a store did not answer")
+        self._store_errors = store_errors.labels(queue)
         self._destinations = counter(
             "destinations_asked",
             "Mails for a destination with a limit, by the rule and whether it took them",

@@ -66,8 +66,7 @@ class Reject:
 @dataclass(frozen=True, slots=True)
 class Bounce:
     """The recipients will not get it: its sender gets a report (RFC 3464), or it is a Reject.
-
-    `failures`: all recipients the mail still has. The reason is logged: no mail address in it.
+    `failures`: all it still has. No mail address in the reason.
     """
 
     reason: str

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from itertools import chain
 from pathlib import Path
 
 from mailslice.admin.queues import require
@@ -18,6 +17,7 @@ from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import ConfigurationGuard, Shape, view_shape
 from mailslice.view.sharing import agree
@@ -51,12 +51,10 @@ class QueueWorker:
         self._open_deliveries: set[Deliveries] = set()
         """Those that are not disconnected yet."""
         self._watching: asyncio.Task[None] | None = None
-        self._recorder = Recorder(
-            state,
-            lambda: chain.from_iterable(
-                deliveries.received() for deliveries in self._open_deliveries
-            ),
-        )
+        self._recorder = Recorder(state, self._received)
+
+    def _received(self) -> Iterator[tuple[QueuedMail, Message]]:
+        return (one for deliveries in self._open_deliveries for one in deliveries.received())
 
     @property
     def queue(self) -> QueueName:
@@ -156,9 +154,8 @@ async def open_worker(
     """
     stores = open_stores(settings)
     try:
-        async with worker_of(
-            stores, queue, clock=clock, tuning=tuning, event_log=event_log
-        ) as worker:
+        opening = worker_of(stores, queue, clock=clock, tuning=tuning, event_log=event_log)
+        async with opening as worker:
             yield worker
     finally:
         await asyncio.to_thread(stores.close)
@@ -178,62 +175,8 @@ async def worker_of(
     blobs = AsyncBlobStore(stores.settings.s3, stores.settings.s3.bucket)
     view = await asyncio.to_thread(_prepared, stores, queue)
     if not await blobs.bucket_is_there():
-        await asyncio.to_thread(_create_bucket, stores)
-    worker = QueueWorker(_wire(stores, queue, clock, view, blobs, tuning or Tuning(), event_log))
-    try:
-        yield worker
-    finally:
-        await worker.close()
-
-
-def _prepared(stores: Stores, queue: QueueName) -> Shape:
-    """The shape of the view, after checks.
-
-    Declares the dead letter exchange and queue: James 3.5 declares none.
-    """
-    require(stores, queue)
-    stores.rabbitmq.declare_dead_letter(queue)
-    ConfigurationGuard(stores.tables, stores.settings).ensure()
-    agree(stores)
-    view = view_shape(stores)
-    for table in stores.tables.existing:
-        table.prepare()
-    stores.tables.deleted.prepare()
-    _prepare_stages(stores, queue)
-    return view
-
-
-def _create_bucket(stores: Stores) -> None:
-    """By boto3, which is imported only for this."""
-    stores.blobs.ensure_bucket()
-
-
-def _prepare_stages(stores: Stores, queue: QueueName) -> None:
-    """What stage marks and reports need, checked and prepared where waiting is allowed."""
-    settings = stores.settings
-    if settings.worker.bounce_queue is not None:
-        require(stores, queue_name(settings.worker.bounce_queue))
-    if queue not in settings.queue.stage_marks:
-        return
-    if not settings.worker.record_every:
-        raise BadSetting(
-            f"MAILSLICE_WORKER_RECORD_EVERY=0s (in the {settings.source}): "
-            "allowed is more than that, "
-            f"for MAILSLICE_QUEUE_STAGE_MARKS names queue {queue!r}: "
-            "stage marks need to know which workers live"
-        )
-    stores.own.mail_stages.prepare()
-
-
-def _wire(  # noqa: PLR0917 - the parts, in the order in which they are opened
-    stores: Stores,
-    queue: QueueName,
-    clock: Clock,
-    view: Shape,
-    blobs: AsyncBlobStore,
-    tuning: Tuning,
-    event_log: EventLog | None,
-) -> WorkerState:
+        # boto3 is imported only for this, and in the thread.
+        await asyncio.to_thread(lambda: stores.blobs.ensure_bucket())  # noqa: PLW0108
     settings = stores.settings
     # Two budgets of half the size: a handler that has a content and enqueues must not wait for
     # itself.
@@ -253,9 +196,49 @@ def _wire(  # noqa: PLR0917 - the parts, in the order in which they are opened
         discarder=BlobDiscarder(blobs),
         enqueue_budget=ContentBudget(half),
         loader=Loader(blobs, ContentBudget(half)),
-        tuning=tuning,
+        tuning=tuning or Tuning(),
         event_log=event_log,
     )
+    worker = QueueWorker(_state_of(context))
+    try:
+        yield worker
+    finally:
+        await worker.close()
+
+
+def _prepared(stores: Stores, queue: QueueName) -> Shape:
+    """The view's shape, after checks. Declares dead letters, as James 3.5 does not."""
+    require(stores, queue)
+    stores.rabbitmq.declare_dead_letter(queue)
+    ConfigurationGuard(stores.tables, stores.settings).ensure()
+    agree(stores)
+    view = view_shape(stores)
+    for table in stores.tables.existing:
+        table.prepare()
+    stores.tables.deleted.prepare()
+    _prepare_stages(stores, queue)
+    return view
+
+
+def _prepare_stages(stores: Stores, queue: QueueName) -> None:
+    """What stage marks and reports need, checked and prepared where waiting is allowed."""
+    settings = stores.settings
+    if settings.worker.bounce_queue is not None:
+        require(stores, queue_name(settings.worker.bounce_queue))
+    if queue not in settings.queue.stage_marks:
+        return
+    if not settings.worker.record_every:
+        raise BadSetting(
+            f"MAILSLICE_WORKER_RECORD_EVERY=0s (in the {settings.source}): "
+            "allowed is more than that, "
+            f"for MAILSLICE_QUEUE_STAGE_MARKS names queue {queue!r}: "
+            "stage marks need to know which workers live"
+        )
+    stores.own.mail_stages.prepare()
+
+
+def _state_of(context: QueueContext) -> WorkerState:
+    settings, queue = context.settings, context.queue
     state = WorkerState(context, Delays(context), holds=HoldWatch(context))
     if settings.worker.bounce_queue is not None:
         state.reporter = Reporter(context, queue_name(settings.worker.bounce_queue))

@@ -114,9 +114,8 @@ async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_ru
 async def deliver_due(
     worker: QueueWorker, ids: Iterable[EnqueueId], *, patience: timedelta = _PATIENCE
 ) -> int:
-    """Waits until these mails are in the work queue; how many are not within `patience`.
-
-    Where no worker consumes the hop queue, this process does meanwhile, as a worker would.
+    """Waits until these mails are in the work queue; how many are not within `patience`. Without a
+    hop consumer this process is one.
     """
     waiting = list(ids)
     if not waiting:

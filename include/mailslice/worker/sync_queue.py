@@ -42,10 +42,7 @@ class Enqueued:
 
 
 class SyncDelivery:
-    """A mail with its content, to be settled once: `Delivery`, in blocking calls.
-
-    Each may raise StoreUnavailable: call it again then.
-    """
+    """`Delivery`, in blocking calls. Each may raise StoreUnavailable: call it again then."""
 
     def __init__(self, loop: LoopThread, delivery: Delivery) -> None:
         self._loop = loop
@@ -68,17 +65,12 @@ class SyncDelivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker has delivered it before. After a broker restart it may say so of any
-        mail.
-        """
+        """Whether the broker delivered it before; after its restart it may say so of any mail."""
         return self._delivery.redelivered
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1: one more than the delayed retries that counted.
-
-        It survives restarts.
-        """
+        """The number of this attempt, from 1: one more than delayed retries that counted."""
         return self._delivery.failures + 1
 
     @property
@@ -100,10 +92,8 @@ class SyncDelivery:
         *,
         counted: bool = True,
     ) -> None:
-        """Delivers the mail again, at once or `after` up to 30 days, to the remaining `recipients`
-        (None: all of them).
-
-        A delayed one is one attempt more unless `counted` is False.
+        """Delivers it again, at once or `after` up to 30 days, to the `recipients` that remain. A
+        delayed one is one attempt more, if `counted`.
         """
         self._loop.call(self._delivery.retry(recipients, after, counted=counted))
 
@@ -127,9 +117,7 @@ class SyncQueue:
 
     @cached_property
     def view(self) -> MailQueue:
-        """The queue as an administrator sees it: `size`, `browse`, `find`, `content`, `delete`,
-        `clear`.
-        """
+        """The queue as an administrator sees it (`MailQueue`)."""
         return view_of(self._worker)
 
     def enqueue(
@@ -170,9 +158,7 @@ class SyncQueue:
         give_up_after: timedelta | None = None,
     ) -> Consumed:
         """Calls `handler(mail, content)` for each mail, settles it by the outcome
-        (`worker.consume`).
-
-        Ends after `most` mails, when the queue gave nothing for `idle`, or by `stop`.
+        (`worker.consume`). Ends after `most`, without mail for `idle`, or by `stop`.
         """
         work = consume(
             self._worker,
@@ -193,9 +179,8 @@ class SyncQueue:
         idle: timedelta | None = None,
         give_up_after: timedelta | None = None,
     ) -> Iterator[SyncDelivery]:
-        """The mails one by one, `prefetch` fetched ahead; settle each. Ends by `idle` or `stop`.
-
-        What was not handed out goes back when the loop is left, the rest when the queue is closed.
+        """The mails one by one, each to be settled; ends by `idle` or `stop`. What is fetched goes
+        back when the loop is left, the rest at the end.
         """
         check_span("idle", idle)
         taking = self._loop.call(_taking(self._worker, prefetch, give_up_after, self._stop))
@@ -211,10 +196,7 @@ class SyncQueue:
         return self._loop.call(self._worker.flush())
 
     def stop(self) -> None:
-        """Ends `consume` and `deliveries`, running and future ones. Does not wait.
-
-        May be called from any thread and from signal handlers.
-        """
+        """Ends `consume` and `deliveries`, from any thread or signal handler, without waiting."""
         self._loop.soon(self._stop.set)
 
     def _enqueuing(
@@ -226,11 +208,8 @@ class SyncQueue:
         more = True
         try:
             while more or flying:
-                if (
-                    more
-                    and ended.empty()
-                    and (not flying or (flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT))
-                ):
+                has_room = flying < in_flight and bytes_in_flight < _BYTES_IN_FLIGHT
+                if more and ended.empty() and (has_room or not flying):
                     drawn = next(mails, None)
                     if drawn is None:
                         more = False
@@ -259,9 +238,8 @@ class SyncQueue:
         """Bytes in memory until it has ended. A file counts nothing: it is read in its turn."""
         mail, content = drawn
         size = len(content) if isinstance(content, bytes | bytearray) else 0
-        self._loop.submit(self._worker.enqueue(mail, content, delay=delay)).add_done_callback(
-            lambda done: ended.put((mail, size, done))
-        )
+        future = self._loop.submit(self._worker.enqueue(mail, content, delay=delay))
+        future.add_done_callback(lambda done: ended.put((mail, size, done)))
         return size
 
 
@@ -279,9 +257,8 @@ def open_queue(
     loop.start()
     try:
         stack = AsyncExitStack()
-        worker = loop.call(
-            stack.enter_async_context(open_worker(settings, queue_name(queue), clock=clock))
-        )
+        opening = open_worker(settings, queue_name(queue), clock=clock)
+        worker = loop.call(stack.enter_async_context(opening))
         opened = SyncQueue(loop, worker)
         try:
             yield opened
@@ -293,10 +270,7 @@ def open_queue(
 
 
 def view_of(worker: QueueWorker) -> MailQueue:
-    """The queue of an open worker as an administrator sees it.
-
-    Its calls wait for Cassandra: on an event loop use `asyncio.to_thread`.
-    """
+    """An open worker's queue for administrators; it waits: on a loop, `asyncio.to_thread`."""
     return MailQueue(worker.context.stores, worker.queue, worker.context.clock)
 
 
@@ -312,9 +286,8 @@ class _Taking:
     async def next(self, idle: timedelta | None) -> Delivery | None:
         delivery = await following(self._deliveries, idle, lambda: False)
         if delivery is not None:
-            self._handed = {handed for handed in self._handed if not handed.settled.is_set()} | {
-                delivery
-            }
+            self._handed = {one for one in self._handed if not one.settled.is_set()}
+            self._handed.add(delivery)
         return delivery
 
     async def close(self) -> None:

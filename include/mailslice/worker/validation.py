@@ -1,12 +1,10 @@
-"""Checks of what callers of the public API pass.
-
-The error names the value, where a later one would not.
-"""
+"""Checks of what callers of the public API pass: the error names the value."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from mailslice.model.errors import BadInput
 
@@ -30,18 +28,9 @@ def check_span(name: str, value: object) -> None:
         )
 
 
-def check_count(name: str, value: object, most: int | None = None) -> None:
-    """BadInput for anything but a whole number from 1 (to `most`).
-
-    A prefetch of 0 means no limit to the broker: it would send everything.
-    """
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or value < 1
-        or (most is not None and value > most)
-    ):
-        raise BadInput(
-            f"{name}={value!r} is not allowed; "
-            f"a whole number from 1{'' if most is None else f' to {most}'} is"
-        )
+def check_count(name: str, value: Any, most: int | None = None) -> None:
+    """BadInput but for whole numbers from 1 (to `most`): prefetch 0 is no limit for the broker."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not is_number or not 1 <= value <= (most or value):
+        limit = "" if most is None else f" to {most}"
+        raise BadInput(f"{name}={value!r} is not allowed; a whole number from 1{limit} is")

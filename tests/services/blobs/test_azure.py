@@ -105,7 +105,7 @@ class TestAzure(EscapedKeys, MissingBucketContract):
             buckets.open(buckets.missing) as store,
             pytest.raises(StoreUnavailable, match=buckets.missing),
         ):
-            store.delete([BlobId("x")])
+            store.delete_many([BlobId("x")])
 
 
 async def test_a_wrong_key_names_its_settings_and_not_itself(settings: S3Settings) -> None:
@@ -115,7 +115,7 @@ async def test_a_wrong_key_names_its_settings_and_not_itself(settings: S3Setting
         lambda: store.put(BlobId("x"), b"x"),
         lambda: store.get(BlobId("x")),
         lambda: list(store.list()),
-        lambda: store.delete([BlobId("x")]),
+        lambda: store.delete_many([BlobId("x")]),
     ):
         with pytest.raises(BadSetting, match="MAILSLICE_S3_SECRET_KEY") as raised:
             ask()
@@ -136,7 +136,7 @@ async def test_a_server_that_is_down_is_named() -> None:
         lambda store: store.get(BlobId("x")),
         lambda store: store.now_skew(),
         lambda store: store.bucket_exists(),
-        lambda store: store.delete([BlobId("x")]),
+        lambda store: store.delete_many([BlobId("x")]),
     ):
         with pytest.raises(StoreUnavailable, match=r"Azure at 127\.0\.0\.1:1"):
             ask(open_blob_store(settings, "b"))

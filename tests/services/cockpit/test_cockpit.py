@@ -315,7 +315,7 @@ def test_a_content_that_is_lost_is_said_and_no_half_file_is_sent(cli, client, fr
     header, body = add(cli, "header"), add(cli, "body")
     rows = {row["enqueueId"]: row for row in cli.json("queue", "browse", "spool")}
     with open_stores(fresh.settings) as stores:
-        stores.blobs.delete([rows[header]["headerBlobId"], rows[body]["bodyBlobId"]])
+        stores.blobs.delete_many([rows[header]["headerBlobId"], rows[body]["bodyBlobId"]])
     for id_ in (header, body):
         answer = client.get(f"/content?queue=spool&id={id_}")
         assert (answer.status_code, "content lost" in answer.json()["detail"]) == (404, True)

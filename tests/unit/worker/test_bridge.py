@@ -17,21 +17,18 @@ class Response:
     """A driver's future that is answered by the test, on a thread."""
 
     def __init__(self) -> None:
-        self._answer: tuple[Callable[..., None], Callable[..., None], tuple[Any, ...]] | None = None
+        self._answer: tuple[Callable[..., None], Callable[..., None]] | None = None
 
-    def add_callbacks(
-        self, callback: Any, errback: Any, callback_args: Any, errback_args: Any
-    ) -> None:
-        assert callback_args == errback_args
-        self._answer = (callback, errback, callback_args)
+    def add_callbacks(self, callback: Any, errback: Any) -> None:
+        self._answer = (callback, errback)
 
     def answer(self, rows: Any = None, error: Exception | None = None) -> None:
         assert self._answer is not None
-        callback, errback, args = self._answer
+        callback, errback = self._answer
         if error is None:
-            callback(rows, *args)
+            callback(rows)
         else:
-            errback(error, *args)
+            errback(error)
 
 
 class Session:

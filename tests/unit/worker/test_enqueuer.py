@@ -49,7 +49,7 @@ class Stores:
                 browse_starts=SimpleNamespace(insert_first=lambda *_: None),
             ),
             bridge=SimpleNamespace(rows=lambda future: future),
-            publisher=SimpleNamespace(publish=self._publish),
+            publish=self._publish,
             mark=self._mark,
             events=silent(queue_name("spool")),
             statistics=WorkerStatistics(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -13,6 +14,7 @@ from mailslice.model.errors import StoreUnavailable, Unconfirmed
 from mailslice.worker.dequeue.lease import LAST_RESORT, Lease
 from mailslice.worker.enqueue import delayed_mails
 from mailslice.worker.enqueue.delayed_mails import DelayedRows
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.statistics import WorkerStatistics
 
 
@@ -92,6 +94,7 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
 
     monkeypatch.setattr(delayed_mails.DelayedMails, "prepared", look)
     context: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
+    context.opened = partial(QueueContext.opened, context)
     rows = DelayedRows(context)
     with pytest.raises(StoreUnavailable):
         await rows.exist()

@@ -123,7 +123,7 @@ def _delete(
     deleted_before = _deleted_before(trash, [copies[key] for key in absent if key in copies])
     uncopied = {key: why for key, why in problems.items() if key in same}
     to_delete = [key for key in requested if key in same and key not in uncopied]
-    failed = {**uncopied, **trash.james.delete(to_delete)}
+    failed = {**uncopied, **trash.james.delete_many(to_delete)}
     crash.point("apply:inside-deletes")
     done = (same - failed.keys()) | deleted_before
     skipped = {

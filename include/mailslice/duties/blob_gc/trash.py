@@ -143,7 +143,7 @@ class KeptBlobs:
         deleted = failed = 0
         for page in (page for folder in folders for page in self.pages(folder)):
             over = [copy.place for copy in page if copy.key not in but]
-            problems = self.own.delete(over)
+            problems = self.own.delete_many(over)
             deleted, failed = deleted + len(over) - len(problems), failed + len(problems)
         return deleted, failed
 

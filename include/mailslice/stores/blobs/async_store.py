@@ -46,10 +46,7 @@ _NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
 
 
 class AsyncBlobStore:
-    """One bucket, for one event loop. Raises StoreUnavailable, or BadSetting for a refused key.
-
-    `open_bucket` gives tests another store of obstore.
-    """
+    """One bucket, for one event loop. Raises StoreUnavailable; BadSetting for a refused key."""
 
     def __init__(
         self, settings: S3Settings, bucket: str, *, open_bucket: OpenBucket | None = None
@@ -183,11 +180,10 @@ class AsyncBlobStore:
             return None
 
         try:
-            missing_ids = {
-                answer for answer in await asyncio.gather(*map(one, blob_ids)) if answer is not None
-            }
+            answers = await asyncio.gather(*map(one, blob_ids))
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
+        missing_ids = {answer for answer in answers if answer is not None}
         if missing_ids and not await self.bucket_is_there():
             raise StoreUnavailable(
                 f"{service(self._settings)}: there is no bucket {self._bucket!r}, or it may "
@@ -232,10 +228,7 @@ class AsyncBlobStore:
 
 
 class OpenBlob:
-    """An object whose size and first bytes, up to 64 KiB, are here.
-
-    The rest is asked for when it is read.
-    """
+    """An object: its size, and its first 64 KiB. The rest is asked for when it is read."""
 
     def __init__(
         self, blobs: AsyncBlobStore, blob_id: BlobId, path: str, first: Buffer, size: int
@@ -258,11 +251,8 @@ class OpenBlob:
         try:
             allowed = blobs._allowed(self.size)  # noqa: SLF001 - one thing in two classes
             async with asyncio.timeout(allowed):
-                rest = await obstore.get_async(
-                    blobs._store,  # noqa: SLF001
-                    self._path,
-                    options={"range": {"offset": at}},
-                )
+                store = blobs._store  # noqa: SLF001
+                rest = await obstore.get_async(store, self._path, options={"range": {"offset": at}})
                 if self.size - at <= _CHUNK:
                     yield await rest.bytes_async()
                     return

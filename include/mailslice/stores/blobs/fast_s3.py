@@ -76,9 +76,7 @@ class FastRequests:
             return self._heads
 
     def copy(self, source: str, key: BlobId, to: BlobId) -> bool:
-        """Copy an object of the bucket `source` into this one, within S3; False: perhaps not
-        copied.
-        """
+        """Copies an object of the bucket `source` into this one, within S3. False: perhaps not."""
         if not self._can(key) or not self._can(to):
             return False
         if source not in self._sources:

@@ -41,10 +41,7 @@ class HttpPool:
         self._reaper: asyncio.TimerHandle | None = None
 
     async def request(self, request: bytes, *, has_body: bool = True) -> Answer:
-        """The answer to a request; that of a HEAD has no body.
-
-        Raises OSError: not answered, perhaps done.
-        """
+        """The answer to a request; of a HEAD without body. OSError: not answered, perhaps done."""
         connection = self._unused() or await self._connect()
         try:
             answer = await connection.ask(request, has_body=has_body)
@@ -58,10 +55,7 @@ class HttpPool:
         return answer
 
     def close(self) -> None:
-        """Closes what is unused.
-
-        Requests under way end, and theirs are closed after its idle time.
-        """
+        """Closes what is unused. Requests under way end; theirs are closed after the idle time."""
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None

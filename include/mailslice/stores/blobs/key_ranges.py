@@ -30,24 +30,20 @@ def behind(prefix: str) -> str:
 
 
 def before(key: str) -> str:
-    """A text less than `key` with no key of use between them: what `StartAfter` must be for a page
-    that begins with `key`. `key` is not empty.
-    """
+    """What `StartAfter` is for a page that begins with `key` (not empty): the text before it."""
     head, last = key[:-1], key[-1]
     if last == "\0":
         return head
-    return (
-        head + (_BEFORE_SURROGATES if last == _BEHIND_SURROGATES else chr(ord(last) - 1)) + HIGHEST
-    )
+    one_less = _BEFORE_SURROGATES if last == _BEHIND_SURROGATES else chr(ord(last) - 1)
+    return head + one_less + HIGHEST
 
 
 def prefix_of(low: str, high: str) -> str:
     """The longest text that every key in [low, high) begins with."""
     if not low or not high:
         return ""
-    common = sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
-    )
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
+    common = sum(1 for _ in same)
     longer = low[: common + 1]
     return longer if high == behind(longer) else low[:common]
 
@@ -58,9 +54,7 @@ def inside(key: str, low: str, high: str) -> bool:
 
 
 def uncovered(ranges: Sequence[KeyRange]) -> int:
-    """How many neighbours do not meet, or ends are missing: 0 when every key is in exactly one
-    range.
-    """
+    """How many neighbours do not meet, or ends are missing. 0: each key is in exactly one range."""
     ordered = sorted(ranges)
     ends = ["", *(high for _, high in ordered)]
     starts = [*(low for low, _ in ordered), ""]

@@ -7,6 +7,7 @@ store. Apart from the clients, so that the hot path need not import boto3.
 from __future__ import annotations
 
 import re
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from mailslice.model.errors import BadSetting, ContentMissing
@@ -31,9 +32,8 @@ def needs_boto3(key: str) -> bool:
     """
     if not _CONTROLS.isdisjoint(key):
         return True
-    return ("/" in key or key in (".", "..")) and any(
-        segment in _SEGMENTS for segment in key.split("/")
-    )
+    has_segments = "/" in key or key in (".", "..")
+    return has_segments and any(segment in _SEGMENTS for segment in key.split("/"))
 
 
 def is_impossible(key: str) -> bool:
@@ -45,16 +45,11 @@ def is_impossible(key: str) -> bool:
 
 
 def escape_key(key: str) -> str:
-    """The path of a key in Azure or GCS: segments that obstore cannot express are escaped by `%`.
-
-    No two keys have the same path.
-    """
+    """The path of a key in Azure or GCS, its own: what obstore cannot express is escaped by `%`."""
     if "%" not in key and not needs_boto3(key):
         return key
-    return "/".join(
-        _SEGMENTS.get(segment) or _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]):02X}", segment)
-        for segment in key.split("/")
-    )
+    escaped = partial(_TO_ESCAPE.sub, lambda match: f"%{ord(match[0]):02X}")
+    return "/".join(_SEGMENTS.get(segment) or escaped(segment) for segment in key.split("/"))
 
 
 def unescape_key(path: str) -> str:

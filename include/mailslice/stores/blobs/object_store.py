@@ -68,11 +68,8 @@ def s3_store(
     bucket_url: str | None = None,
 ) -> S3Store:
     """The bucket, by path, or at `bucket_url`. `timeout` of a request; retries are short."""
-    config: Any = {
-        "endpoint": bucket_url or settings.endpoint,
-        "region": settings.region,
-        "virtual_hosted_style_request": bucket_url is not None,
-    }
+    config: Any = {"endpoint": bucket_url or settings.endpoint, "region": settings.region}
+    config["virtual_hosted_style_request"] = bucket_url is not None
     if settings.access_key is not None and settings.secret_key is not None:
         config["access_key_id"] = settings.access_key
         config["secret_access_key"] = settings.secret_key.get_secret_value()

@@ -7,8 +7,11 @@ which understand retries, errors, proxies and credentials of the machine.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import ssl
+import time
+from collections.abc import Callable
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -20,7 +23,6 @@ from urllib.request import getproxies, proxy_bypass
 
 from mailslice.model.settings import BlobProvider, S3Settings
 from mailslice.stores.blobs.http_pool import Answer, HttpPool
-from mailslice.stores.blobs.sigv4 import EMPTY, Signer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,20 +40,19 @@ _NO_BYTES = (404, 416)
 _RESTING = Answer()
 _BUSY_PAUSE = 0.1
 """Seconds at most; obstore, which is asked next, pauses as long before its second try."""
+EMPTY = sha256(b"").hexdigest()
+"""The hash of no payload."""
+_SIGNED = "host;x-amz-content-sha256;x-amz-date"
 
 
 def speaks_to(settings: S3Settings) -> bool:
-    """Whether it is S3, the keys are in the settings, and no proxy stands between.
-
-    Keys of the machine are none of this client's.
-    """
+    """Whether it is S3, the keys are in the settings (not the machine's), and no proxy between."""
     if settings.provider is not BlobProvider.S3:
         return False
     endpoint = urlsplit(settings.endpoint)
     proxies = getproxies()
-    is_direct = not (endpoint.scheme in proxies or "all" in proxies) or bool(
-        proxy_bypass(endpoint.netloc)
-    )
+    has_proxy = endpoint.scheme in proxies or "all" in proxies
+    is_direct = not has_proxy or bool(proxy_bypass(endpoint.netloc))
     return is_direct and settings.access_key is not None and settings.secret_key is not None
 
 
@@ -88,10 +89,8 @@ class SmallObjects:
     async def get(self, key: str) -> tuple[bytes, int] | None:
         """The first 64 KiB of the object, and its size. None: ask obstore."""
         path = self._prefix + quote(key)
-        head = (
-            f"GET {path} HTTP/1.1\r\n{self._signer.headers('GET', path, EMPTY)}"
-            f"Range: bytes=0-{SMALL - 1}\r\n\r\n"
-        )
+        signed = self._signer.headers("GET", path, EMPTY)
+        head = f"GET {path} HTTP/1.1\r\n{signed}Range: bytes=0-{SMALL - 1}\r\n\r\n"
         answer = await self._answer(head.encode())
         if answer.status in _NO_BYTES:
             return None
@@ -140,13 +139,64 @@ class SmallObjects:
         return well
 
 
+class Signer:
+    """Signs for one host, region and key: AWS Signature Version 4, header-based."""
+
+    def __init__(
+        self,
+        host: str,
+        region: str,
+        access_key: str,
+        secret_key: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._host = host
+        self._region = region
+        self._access_key = access_key
+        self._secret = b"AWS4" + secret_key.encode()
+        self._clock = clock
+        self._second = -1
+        self._date = ""
+        self._scope = ""
+        self._key = b""
+
+    def headers(self, method: str, path: str, payload: str) -> str:
+        """The header lines for this percent-encoded path; `payload` is the hash of the body."""
+        if (second := int(self._clock())) != self._second:
+            self._begin(second)
+        request = (
+            f"{method}\n{path}\n\nhost:{self._host}\nx-amz-content-sha256:{payload}\n"
+            f"x-amz-date:{self._date}\n\n{_SIGNED}\n{payload}"
+        )
+        hashed = sha256(request.encode()).hexdigest()
+        to_sign = f"AWS4-HMAC-SHA256\n{self._date}\n{self._scope}\n{hashed}"
+        signature = hmac.digest(self._key, to_sign.encode(), "sha256").hex()
+        return (
+            f"Host: {self._host}\r\nx-amz-content-sha256: {payload}\r\nx-amz-date: {self._date}\r\n"
+            f"Authorization: AWS4-HMAC-SHA256 Credential={self._access_key}/{self._scope}, "
+            f"SignedHeaders={_SIGNED}, Signature={signature}\r\n"
+        )
+
+    def _begin(self, second: int) -> None:
+        self._second = second
+        self._date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
+        day = self._date[:8]
+        scope = f"{day}/{self._region}/s3/aws4_request"
+        if scope == self._scope:
+            return
+        key = self._secret
+        for part in (day, self._region, "s3", "aws4_request"):
+            key = hmac.digest(key, part.encode(), "sha256")
+        self._scope, self._key = scope, key
+
+
 @lru_cache(1024)
 def _time(modified: bytes) -> datetime | None:
     try:
-        time = parsedate_to_datetime(modified.decode("ascii"))
+        when = parsedate_to_datetime(modified.decode("ascii"))
     except ValueError:
         return None
-    return time if time.tzinfo else None
+    return when if when.tzinfo else None
 
 
 def _size(answer: Answer) -> int:

@@ -1,7 +1,4 @@
-"""The port of the content store: what mailslice asks of a bucket, whoever runs it.
-
-`BlobStore` is its synchronous face, `async_store.AsyncBlobStore` the other. ADR 70.
-"""
+"""The port of the content store (ADR 70): `BlobStore`, and `async_store.AsyncBlobStore`."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ class Turns(Protocol):
 
 class BlobStore(ABC):
     """One bucket, for many threads. Raises StoreUnavailable, or BadSetting for refused credentials.
-
-    A request that the store is too busy for is repeated for `patience_s`, then raises SlowDown.
+    What the store is too busy for is repeated for `patience_s`, then raises SlowDown.
     """
 
     lists_ranges: ClassVar[bool]
@@ -94,10 +90,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     def ensure_bucket(self) -> bool:
-        """Creates the bucket when it is missing, as James does; True when it did.
-
-        Raises BadSetting where it cannot be created.
-        """
+        """Creates the bucket when it is missing; True when it did. BadSetting: it cannot be."""
 
     @abstractmethod
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
@@ -108,10 +101,7 @@ class BlobStore(ABC):
         """Writes the object, over an older one of the same key."""
 
     def get(self, blob_id: BlobId) -> bytes:
-        """The object's bytes.
-
-        Raises ContentMissing when the bucket exists and the object does not.
-        """
+        """The object's bytes. Raises ContentMissing when the bucket exists, the object does not."""
         return b"".join(self.pieces(blob_id))
 
     @abstractmethod
@@ -124,17 +114,11 @@ class BlobStore(ABC):
 
     @abstractmethod
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
-        """The state of each object now; None where there is none.
-
-        `modified` is in whole seconds.
-        """
+        """The state of each object now, `modified` in whole seconds; None where there is none."""
 
     @abstractmethod
     def copies(self, source: str, targets: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
-        """Copy objects of the bucket `source` (key there -> key here).
-
-        Those that failed, with the reason.
-        """
+        """Copies objects of bucket `source` (key there -> key here); those that failed, and why."""
 
     def list(self, prefix: str = "") -> Iterator[StoredBlob]:
         """All objects whose key begins with `prefix`."""
@@ -162,23 +146,16 @@ class BlobStore(ABC):
     ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
         """Pages of the range, one at least, each with whether there may be another one."""
 
-    def delete_many(self, blob_ids: Iterable[BlobId]) -> Sequence[BlobId]:
-        """Deletes 1,000 keys a request; the keys that the store could not delete.
-
-        A missing one is deleted.
-        """
-        return list(self.delete(blob_ids))
-
-    def delete(self, keys: Iterable[BlobId]) -> dict[BlobId, str]:
-        """As `delete_many`: those that the store could not delete, with the reason."""
+    def delete_many(self, blob_ids: Iterable[BlobId]) -> dict[BlobId, str]:
+        """Deletes 1,000 keys a request; those that failed, and why. A missing one is deleted."""
         failed: dict[BlobId, str] = {}
-        for batch in batches(keys, KEYS_A_DELETE):
+        for batch in batches(blob_ids, KEYS_A_DELETE):
             failed |= self._delete(batch)
         return failed
 
     @abstractmethod
     def _delete(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
-        """As `delete`, of at most 1,000 keys."""
+        """As `delete_many`, of at most 1,000 keys."""
 
     def _take(self, count: int = 1) -> None:
         if self._turns is not None:

@@ -27,7 +27,6 @@ from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     FallthroughRetryPolicy,
-    LoadBalancingPolicy,
     TokenAwarePolicy,
 )
 from cassandra.query import tuple_factory
@@ -80,10 +79,7 @@ class _QueueingConnection(LibevConnection):  # type: ignore[misc]
 
 
 def contact_points(settings: CassandraSettings) -> list[tuple[str, int]]:
-    """(host, port) of each contact point; `host:port` and `[v6]:port` override the port setting.
-
-    Raises BadSetting.
-    """
+    """(host, port) of each contact point: `host:port` and `[v6]:port` name theirs. BadSetting."""
     if not settings.contact_points:
         raise BadSetting("MAILSLICE_CASSANDRA_CONTACT_POINTS is empty: at least one host")
     return [_point(text, settings.port) for text in settings.contact_points]
@@ -119,9 +115,7 @@ def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:
 
 def connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
     try:
-        cluster = _cluster(
-            settings, TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.datacenter or ""))
-        )
+        cluster = _cluster(settings)
     except UnresolvableContactPoints:
         raise StoreUnavailable(
             f"Cassandra at {address(settings)}: none of these hosts "
@@ -158,17 +152,15 @@ def _session(cluster: Cluster) -> Session:
     return session
 
 
-def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluster:
+def _cluster(settings: CassandraSettings) -> Cluster:
     points = contact_points(settings)
     patience = max(1.5, min(5.0, 12.0 / len(points)))
     # A node that hangs, its connections open, is left after 20 s in place of 60, where there are
     # others; one alone may take its time.
-    heartbeat = (
-        {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if len(points) > 1 else {}
-    )
+    beats = {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if points[1:] else {}
     profile = partial(
         ExecutionProfile,
-        load_balancing_policy=policy,
+        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.datacenter or "")),
         consistency_level=ConsistencyLevel.name_to_value[settings.consistency],
         # As James: LWTs of two levels on one row would not see each other.
         serial_consistency_level=ConsistencyLevel.SERIAL,
@@ -192,5 +184,5 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         control_connection_timeout=patience,
         application_name="mailslice",
         schema_metadata_enabled=False,
-        **heartbeat,
+        **beats,
     )

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from cassandra import OperationTimedOut, Timeout
@@ -34,13 +35,9 @@ Answer = TypeVar("Answer")
 AnyStatement: TypeAlias = Statement | PreparedStatement | str
 
 PINNED = "pinned"
-"""The profile for what is sent to one node: the driver would send to it, without a pause, for as
-long as it says that it has too much to do.
-"""
+"""For what is sent to one node: the driver repeats it, without a pause, while it is overloaded."""
 PATIENCE_SECONDS = 60.0
-"""How long a node may be dead and unconvicted: phi grows to 8 in 18 s, to 12 (a usual setting in
-clouds) in 28 s, later where machines are slow.
-"""
+"""Longest time of a dead node unconvicted: phi is 8 in 18 s, 12 (usual in clouds) in 28 s."""
 REFUSALS = 4
 LATE_SECONDS = 10.0
 _PING_SECONDS = 2.0
@@ -76,9 +73,7 @@ class Timestamps:
 
     @contextmanager
     def pinned(self, timestamp_us: int | None) -> Iterator[None]:
-        """What this thread sends meanwhile has this write time (microseconds); None: a new one
-        each.
-        """
+        """What this thread sends meanwhile has this write time (us); None: a new one each."""
         self._pinned.value = timestamp_us
         try:
             yield
@@ -113,9 +108,7 @@ class CoordinatorRetry:
     def __init__(self, driver: Session) -> None:
         self._driver = driver
         self._mute: dict[Host, float] = {}
-        """Nodes that did not answer, and until when they are not asked whether they do: each time
-        would cost `_PING_SECONDS`.
-        """
+        """Nodes that did not answer, and until when they are not pinged, which takes seconds."""
 
     def page(
         self,
@@ -124,10 +117,7 @@ class CoordinatorRetry:
         first: ResponseFuture,
         send: Callable[..., ResponseFuture],
     ) -> ResultSet:
-        """What `send(host=node)` gives, once it gives something; `first` ended with `error`.
-
-        Raises the driver's last error.
-        """
+        """What `send(host=node)` gives after `first` ended with `error`; else its last error."""
 
         def ask(node: Host | None) -> ResultSet:
             with self._driver.cluster.timestamp_generator.pinned(first.message.timestamp):
@@ -144,10 +134,7 @@ class CoordinatorRetry:
         *,
         repeatable: bool,
     ) -> Answer:
-        """What `ask(node)` gives, once it gives something, after `error`.
-
-        Without `repeatable` only a table that is not there yet is waited for.
-        """
+        """What `ask(node)` gives after `error`. Not `repeatable`: waits for a late table only."""
         errors = [error]
 
         def once() -> Answer:
@@ -160,11 +147,8 @@ class CoordinatorRetry:
             errors.append(problem)
             if _is_late(problem):
                 return (repeatable or cql.lstrip()[:6].upper() == "CREATE") and self._shows(cql)
-            return (
-                repeatable
-                and has_several_nodes(self._driver.cluster)
-                and isinstance(translated(problem, ""), StoreUnavailable)
-            )
+            is_away = isinstance(translated(problem, ""), StoreUnavailable)
+            return repeatable and is_away and has_several_nodes(self._driver.cluster)
 
         tries = Retrying(
             retry=retry_if_exception(is_worth_it),
@@ -175,25 +159,19 @@ class CoordinatorRetry:
         return tries(once)
 
     def _node(self, error: BaseException) -> Host:
-        """A node that answers now, another one than that which let us wait, if there is one.
-
-        Raises NoHostAvailable when none does.
-        """
+        """A node that answers now, another than that of `error` if possible. NoHostAvailable."""
         nodes, now = list(self._driver.get_pool_state()), time.monotonic()
         spoken = [node for node in nodes if self._mute.get(node, 0.0) <= now]
-        answering = self._answering(spoken) or self._answering(
-            [node for node in nodes if node not in spoken]
-        )
+        others = [node for node in nodes if node not in spoken]
+        answering = self._answering(spoken) or self._answering(others)
         if not answering:
             raise NoHostAvailable("no node answers", {}) from error
         others = [node for node in answering if node != getattr(error, "last_host", None)]
         return random.choice(others or answering)
 
     def _answering(self, nodes: Sequence[Host]) -> list[Host]:
-        asked = [
-            (node, self._driver.execute_async(_PING, timeout=_PING_SECONDS, host=node))
-            for node in nodes
-        ]
+        ping = partial(self._driver.execute_async, _PING, timeout=_PING_SECONDS)
+        asked = [(node, ping(host=node)) for node in nodes]
         answering = []
         for node, future in asked:
             try:
@@ -206,28 +184,23 @@ class CoordinatorRetry:
         return answering
 
     def _shows(self, cql: str) -> bool:
-        """Whether the schema has what the statement names: the table, for CREATE TABLE its
-        keyspace.
-        """
+        """Whether the schema has the table that is named, for CREATE TABLE its keyspace."""
         named = _NAMED.search(cql)
         if named is None:
             return False
-        keyspace, table = (
-            quoted or plain.lower() for quoted, plain in (named.group(1, 2), named.group(3, 4))
-        )
-        where, names = "tables WHERE keyspace_name = %s AND table_name = %s", [keyspace, table]
+        names = named.group(1, 2), named.group(3, 4)
+        keyspace, table = (quoted or plain.lower() for quoted, plain in names)
+        where, params = "tables WHERE keyspace_name = %s AND table_name = %s", [keyspace, table]
         if cql.lstrip()[:6].upper() == "CREATE":
-            where, names = "keyspaces WHERE keyspace_name = %s", [keyspace]
+            where, params = "keyspaces WHERE keyspace_name = %s", [keyspace]
         with suppress(Exception):
             query = f"SELECT keyspace_name FROM system_schema.{where}"
-            return bool(list(self._driver.execute(query, names)))
+            return bool(list(self._driver.execute(query, params)))
         return False
 
 
 class _Patience:
-    """When to give up: what ran out of time may be tried for a minute, what was refused a few times
-    (3 s).
-    """
+    """When to give up: after a minute of time-outs, or a few refusals (3 s)."""
 
     def __init__(self) -> None:
         self._refusals = 0

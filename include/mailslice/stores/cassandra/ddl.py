@@ -85,20 +85,15 @@ def queue_tables(table: QueueTable) -> tuple[str, ...]:
 
 def replication_of(session: CassandraSession, keyspace: str) -> str | None:
     """The keyspace's replication as a CQL map; None when there is no such keyspace."""
-    rows = session.execute(
-        session.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"),
-        [keyspace.lower()],
-    )
+    query = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"
+    rows = session.execute(session.prepare(query), [keyspace.lower()])
     if not rows:
         return None
     return "{" + ", ".join(f"'{key}': '{value}'" for key, value in dict(rows[0][0]).items()) + "}"
 
 
 def tables_of(session: CassandraSession, keyspace: str) -> set[str]:
-    """The tables of a keyspace, as they are now.
-
-    One that is being made is among them a moment before it can be read (`again`).
-    """
+    """The tables of a keyspace now. One that is being made is there before it can be read."""
     return set(_changed(session, keyspace))
 
 
@@ -109,11 +104,7 @@ def gc_grace_of(session: CassandraSession, keyspace: str) -> dict[str, int]:
 
 
 def create_keyspace(session: CassandraSession, keyspace: str, replication: str) -> None:
-    """Create `keyspace` when missing.
-
-    `replication` empty: one copy on a one-node cluster, BadSetting on a larger one, where nobody
-    should guess.
-    """
+    """Creates `keyspace` when missing. No `replication`: one copy on one node, else BadSetting."""
     if replication_of(session, keyspace) is not None:
         return
     if not replication:
@@ -130,9 +121,8 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
             f"MAILSLICE_OWN_REPLICATION={replication!r} is not a CQL map, such as "
             f"{{'class': 'NetworkTopologyStrategy', 'dc1': 3}}"
         )
-    _ignore_existing(
-        session, f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}"
-    )
+    cql = f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}"
+    _ignore_existing(session, cql)
 
 
 def create_tables(
@@ -149,41 +139,33 @@ def create_tables(
     missing = tuple(name for name in required if name not in existing)
     for name in missing:
         _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {required[name]}")
-    _await_readable(
-        session, keyspace, [name for name in required if existing.get(name, timedelta(0)) < _YOUNG]
-    )
+    young = [name for name in required if existing.get(name, timedelta(0)) < _YOUNG]
+    _await_readable(session, keyspace, young)
     return missing
 
 
 def create_queue_tables(
     session: CassandraSession, table: QueueTable, replication: str = ""
 ) -> tuple[str, ...]:
-    """Create James' keyspace (of the session's settings) and its tables of the queue view, those
-    that are missing; the names of the created tables.
-    """
+    """Creates James' keyspace and its tables of the queue view where missing; the new tables."""
     keyspace = session.settings.keyspace
     create_keyspace(session, keyspace, replication)
     return create_tables(session, keyspace, {name: _TABLES[name] for name in queue_tables(table)})
 
 
 def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
-    """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's own
-    clock.
-    """
+    """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's clock."""
     query = (
         "SELECT table_name, WRITETIME(id), toUnixTimestamp(now()) "
         "FROM system_schema.tables WHERE keyspace_name = ?"
     )
     rows = session.execute(session.prepare(query), [keyspace.lower()])
-    return {
-        name: timedelta(milliseconds=now - (written or 0) / 1000) for name, written, now in rows
-    }
+    ages = ((name, now - (written or 0) / 1000) for name, written, now in rows)
+    return {name: timedelta(milliseconds=age) for name, age in ages}
 
 
 def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[str]) -> None:
-    """Read one token of each, which costs nothing where a table is large: the session waits for a
-    table that the schema shows.
-    """
+    """Reads one token of each, which is cheap: the session waits for a table in the schema."""
     columns = columns_of(session, keyspace.lower()) if names else {}
     for name in names:
         if key := partition_key(columns.get(name, ())):  # another node may not have heard of it

@@ -78,11 +78,7 @@ class DeletedMails(Table):
         return bool(self._session.execute(self._one, [queue, enqueue_id]))
 
     def is_marked_on_any_replica(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
-        """As `is_marked`, by all replicas: a mark that was not answered may be on one of them
-        alone.
-
-        Raises StoreUnavailable when one is away.
-        """
+        """As `is_marked`, by all replicas: one may have the mark alone. Raises StoreUnavailable."""
         bound = self._one.bind([queue, enqueue_id])
         bound.consistency_level = ConsistencyLevel.ALL
         bound.is_idempotent = False  # no other node could answer for the one that is away
@@ -150,10 +146,7 @@ class DeletedMails(Table):
         return known
 
     def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> None:
-        """Delete the marks, 100 a request: ten times faster (reference/spark-cassandra.md).
-
-        Only for mails that cannot be handled again (design, I5).
-        """
+        """Deletes the marks, 100 a request, of mails that cannot be handled again (I5)."""
         self._session.run_many(self._drop_by_ids, self._chunks(queue, ids), in_flight=8)
 
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:
@@ -166,10 +159,7 @@ class DeletedMails(Table):
     def packed_ids_of(
         self, queue: QueueName, ranges: Iterable[TokenRange], in_flight: int = 4
     ) -> Iterator[bytes]:
-        """Packed ids of the queue's marks in those ranges, by page.
-
-        Marks of all queues are read.
-        """
+        """Packed ids of the queue's marks in those ranges, by page. All queues' marks are read."""
         asked = ([queue, low, high] for low, high in ranges)
         for _, page in self._session.packed.pages(self._in_range, asked, in_flight):
             if page.rows:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, TimedIds
 from mailslice.stores.cassandra.packed import PackedPage
+from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST, split
 from mailslice.stores.cassandra.session import CassandraSession, Params, Pending, Row
 from mailslice.stores.cassandra.table import Statement, Table, assignments, insert, select
 
@@ -30,7 +31,6 @@ _KEY_COLUMNS = 4
 _WRITTEN = "WRITETIME(enqueuedtime)"
 _ROW_ID = ("enqueueid", "enqueuedtime", _WRITTEN)
 _TOKEN = "token(queuename, timerangestart, bucketid)"  # noqa: S105 - of the partitioner
-_RING = 2**63
 _RANGES = 16
 
 Page = TypeVar("Page")
@@ -183,18 +183,16 @@ class EnqueuedMails(Table):
         self, queue: QueueName, ids_by_partition: IdsByPartition, in_flight: int = 8
     ) -> Iterator[ViewRow]:
         """The rows of these ids that are there, at most 100 ids a request, in no order."""
-        for _, rows in self._session.map(
-            self._by_ids, _hundreds(queue, ids_by_partition), in_flight
-        ):
+        keys = _hundreds(queue, ids_by_partition)
+        for _, rows in self._session.map(self._by_ids, keys, in_flight):
             yield from map(from_row, rows)
 
     def written_by_ids(
         self, queue: QueueName, ids_by_partition: IdsByPartition, in_flight: int = 8
     ) -> Iterator[WrittenRow]:
         """As `by_ids`, each row with its write time."""
-        for _, rows in self._session.map(
-            self._written_by_ids, _hundreds(queue, ids_by_partition), in_flight
-        ):
+        keys = _hundreds(queue, ids_by_partition)
+        for _, rows in self._session.map(self._written_by_ids, keys, in_flight):
             yield from map(_written_row, rows)
 
     def existing_ids(
@@ -222,7 +220,9 @@ class EnqueuedMails(Table):
 
     def partitions(self, queue: QueueName) -> Iterator[Partition]:
         """Every partition of the queue, in no order: a scan of all partition keys of the table."""
-        for _, rows in self._session.map(self._partitions, _token_ranges(), in_flight=4):
+        # No key has the least token: the open bound loses none.
+        ring = split(LOWEST, HIGHEST, _RANGES)
+        for _, rows in self._session.map(self._partitions, ring, in_flight=4):
             for name, start, bucket in rows:
                 if name == queue:
                     yield Partition(instant(start), bucket)
@@ -244,12 +244,8 @@ class EnqueuedMails(Table):
             yield key.partition, read.decode(page)
 
     def _bound(self, row: ViewRow) -> Params:
-        values = to_row(row).values()
-        if self.table is QueueTable.V3:
-            return [
-                UNSET_VALUE if value is None or value in ({}, []) else value for value in values
-            ]
-        return [UNSET_VALUE if value is None else value for value in values]
+        unset: tuple[object, ...] = (None, {}, []) if self.table is QueueTable.V3 else (None,)
+        return [UNSET_VALUE if value in unset else value for value in to_row(row).values()]
 
 
 class _Key(list[object]):
@@ -287,9 +283,3 @@ def _written_row(row: Row) -> WrittenRow:
 
 def _key(queue: QueueName, partition: Partition) -> Sequence[object]:
     return [queue, epoch_ms(partition.slice_start), partition.bucket]
-
-
-def _token_ranges() -> Iterator[Params]:
-    """The ring of Murmur3 in equal parts. No key has the least token: the open bound loses none."""
-    edges = [-_RING + part * (2 * _RING // _RANGES) for part in range(_RANGES)] + [_RING - 1]
-    return ([low, high] for low, high in pairwise(edges))

@@ -19,9 +19,7 @@ _UNAVAILABLE = (DriverException, ConnectionException, ErrorMessage, NoHostAvaila
 
 
 def translated(error: BaseException, address: str) -> BaseException:
-    """StoreUnavailable or BadSetting for a driver's error, naming the address; another error as it
-    is.
-    """
+    """For a driver's error StoreUnavailable or BadSetting, with the address; others as they are."""
     for cause in causes(error):
         if "AuthenticationFailed" in type(cause).__name__:
             return BadSetting(

@@ -33,17 +33,14 @@ def pack(ids: Iterable[UUID]) -> bytes:
 
 def unpack(packed: bytes) -> list[EnqueueId]:
     """The ids of `pack`."""
-    return [
-        EnqueueId(UUID(bytes=packed[at + 4 : at + WIDTH])) for at in range(0, len(packed), WIDTH)
-    ]
+    starts = range(4, len(packed), WIDTH)
+    return [EnqueueId(UUID(bytes=packed[at : at + WIDTH - 4])) for at in starts]
 
 
 def cut(packed: bytes) -> Iterator[bytes]:
     """At most IDS_A_REQUEST of them at a time."""
-    return (
-        packed[at : at + WIDTH * IDS_A_REQUEST]
-        for at in range(0, len(packed), WIDTH * IDS_A_REQUEST)
-    )
+    size = WIDTH * IDS_A_REQUEST
+    return (packed[at : at + size] for at in range(0, len(packed), size))
 
 
 def as_list(packed: bytes) -> bytes:
@@ -63,9 +60,7 @@ def each_of(packed: bytes) -> frozenset[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class TimedIds:
-    """Rows of (enqueueid, enqueuedtime) of one page: `packed` ids, and the bytes that `time_of`
-    decodes for those rows that matter.
-    """
+    """Rows of (enqueueid, enqueuedtime): `packed` ids, and bytes that `time_of` decodes."""
 
     packed: bytes
     _rows: bytes
@@ -75,17 +70,13 @@ class TimedIds:
     def of_page(cls, rows: int, data: bytes) -> TimedIds:
         """From the bytes of a page. Raises ValueError for bytes that are not such rows."""
         if len(data) == rows * _TIMED:
-            return cls(
-                b"".join([data[at : at + WIDTH] for at in range(0, len(data), _TIMED)]), data, None
-            )
+            ids = [data[at : at + WIDTH] for at in range(0, len(data), _TIMED)]
+            return cls(b"".join(ids), data, None)
         at, starts = 0, []
         for _ in range(rows):  # a row has no enqueued time
             starts.append(at)
-            at += (
-                WIDTH
-                + 4
-                + max(0, int.from_bytes(data[at + WIDTH : at + WIDTH + 4], "big", signed=True))
-            )
+            time_at = at + WIDTH + 4
+            at = time_at + max(0, int.from_bytes(data[time_at - 4 : time_at], "big", signed=True))
         if at != len(data):
             raise ValueError(f"{len(data)} bytes do not hold {rows} rows of an id and a time")
         return cls(b"".join([data[start : start + WIDTH] for start in starts]), data, tuple(starts))
@@ -105,8 +96,6 @@ class TimedIds:
         """The enqueued time of a row, milliseconds since the epoch; None where it has none."""
         at = (row * _TIMED if self._at is None else self._at[row]) + WIDTH
         length = int.from_bytes(self._rows[at : at + 4], "big", signed=True)
-        return (
-            int.from_bytes(self._rows[at + 4 : at + _TIME], "big", signed=True)
-            if length > 0
-            else None
-        )
+        if length <= 0:
+            return None
+        return int.from_bytes(self._rows[at + 4 : at + _TIME], "big", signed=True)

@@ -16,9 +16,7 @@ def without_numpy() -> None:
     """
     if "numpy" in sys.modules or "cassandra.cython_deps" in sys.modules:
         return
-    known = ModuleType(
-        "cassandra.cython_deps"
-    )  # it only says what was found, and the driver looks there alone
+    known = ModuleType("cassandra.cython_deps")  # the driver looks there alone for what there is
     known.HAVE_CYTHON = find_spec("cassandra.row_parser") is not None  # type: ignore[attr-defined]
     known.HAVE_NUMPY = False  # type: ignore[attr-defined]
     sys.modules[known.__name__] = known

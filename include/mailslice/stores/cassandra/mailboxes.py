@@ -57,8 +57,7 @@ class Counters:
 @dataclass(frozen=True, slots=True)
 class MessageRow:
     """A message's row in the truth or in the projection: the columns that both have, and when the
-    newest of its cells was written (microseconds; 0: nobody
-    knows). Cells of collections tell no time.
+    newest of its cells was written (microseconds; 0: unknown). Cells of collections tell no time.
     """
 
     values: Mapping[str, Any]
@@ -74,11 +73,8 @@ class MessageRow:
     def state(self) -> dict[str, object]:
         """What must be equal in both tables: flags that are set, and modSeq."""
         flags = {name: bool(self.values[name]) for name in FLAGS if name in self.values}
-        return {
-            **flags,
-            USER_FLAGS: frozenset(self.values.get(USER_FLAGS) or ()),
-            "modseq": self.values["modseq"] or 0,
-        }
+        user_flags = frozenset(self.values.get(USER_FLAGS) or ())
+        return {**flags, USER_FLAGS: user_flags, "modseq": self.values["modseq"] or 0}
 
 
 class MailboxTables(Table):
@@ -100,23 +96,16 @@ class MailboxTables(Table):
         super().__init__(session, session.settings.keyspace, MESSAGE_ID_TABLE)
 
     def require(self, *, truth: bool = True) -> None:
-        """Raises Refused naming the tables or columns that are missing; without `truth`,
-        imapUidTable need not be there.
-        """
-        required = [
-            MAILBOX,
-            MESSAGE_ID_TABLE,
-            MAILBOX_COUNTERS,
-            *([IMAP_UID_TABLE] if truth else []),
-        ]
+        """Raises Refused naming tables (imapUidTable: with `truth`) or columns that are missing."""
+        messages = {MESSAGE_ID_TABLE, *([IMAP_UID_TABLE] if truth else [])}
         existing = tables_of(self._session, self._keyspace)
-        if missing := sorted(set(required) - existing):
+        if missing := sorted({MAILBOX, MAILBOX_COUNTERS, *messages} - existing):
             raise Refused(
                 f"keyspace {self._keyspace} of Cassandra at {self._session.address} has no table "
                 f"{', '.join(missing)}: James' mailbox tables are needed, "
                 "and mailslice never creates them; is MAILSLICE_CASSANDRA_KEYSPACE right?"
             )
-        for table in (MESSAGE_ID_TABLE, *([IMAP_UID_TABLE] if truth else [])):
+        for table in sorted(messages, reverse=True):
             if lacking := [name for name in _NEEDED if name not in self._columns(table)]:
                 raise Refused(
                     f"{self._keyspace}.{table} has no column {', '.join(lacking)}: it is not the "
@@ -141,9 +130,7 @@ class MailboxTables(Table):
 
     @cached_property
     def message_columns(self) -> tuple[str, ...]:
-        """What scans give of a message: message id, mailbox id, uid, modSeq, the flags, and the
-        user flags, where there are any, last.
-        """
+        """What scans give: message id, mailbox id, uid, modSeq, flags; last user flags, if any."""
         user_flags = [USER_FLAGS] if self.has_user_flags else []
         return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *user_flags)
 
@@ -154,11 +141,12 @@ class MailboxTables(Table):
             MAILBOX_COUNTERS: ("mailboxid", "count", "unseen"),
             MODSEQ: ("mailboxid", "nextmodseq"),
         }
-        columns = ", ".join(others.get(table) or self.message_columns)
-        token = f"token({_KEYS[table]})"
-        return self.prepare_statement(
-            f"SELECT {columns} FROM {{keyspace}}.{table} WHERE {token} > ? AND {token} <= ?"
-        )
+        columns, token = others.get(table) or self.message_columns, f"token({_KEYS[table]})"
+        return self._select(table, columns, f"{token} > ? AND {token} <= ?")
+
+    def _select(self, table: str, columns: Iterable[str], where: str) -> PreparedStatement:
+        cql = select(columns, where).replace("{table}", f"{{keyspace}}.{table}")
+        return self.prepare_statement(cql)
 
     @cached_property
     def of_mailbox(self) -> PreparedStatement:
@@ -168,23 +156,17 @@ class MailboxTables(Table):
     @cached_property
     def of_messages(self) -> PreparedStatement:
         """The truth of some messages in one mailbox: (message ids, mailbox id)."""
-        columns = ", ".join(self.message_columns)
-        return self.prepare_statement(
-            f"SELECT {columns} FROM {{keyspace}}.{IMAP_UID_TABLE} "
-            "WHERE messageid IN ? AND mailboxid = ?"
-        )
+        where = "messageid IN ? AND mailboxid = ?"
+        return self._select(IMAP_UID_TABLE, self.message_columns, where)
 
     def of_users(self, users: Iterable[str]) -> set[UUID]:
-        """The mailboxes of these users, in any case (James keeps them in lower case): a scan of the
-        table of mailboxes.
-        """
+        """The mailboxes of these users, in any case: a scan of the table of mailboxes."""
         names = {user.lower() for user in users}
         statement = self.prepare_statement(f"SELECT id, mailboxbase FROM {{keyspace}}.{MAILBOX}")
-        return {
-            mailbox
-            for mailbox, base in self._session.stream(statement)
-            if base is not None and (_user(base) or "").lower() in names
-        }
+        rows = self._session.stream(statement)
+        # The base is a user-defined type, a named tuple by the driver.
+        owned = ((mailbox, getattr(base, "user", None)) for mailbox, base in rows)
+        return {mailbox for mailbox, user in owned if user is not None and user.lower() in names}
 
     @cached_property
     def has_modseqs(self) -> bool:
@@ -192,9 +174,7 @@ class MailboxTables(Table):
         return MODSEQ in tables_of(self._session, self._keyspace)
 
     def given_modseq(self, mailbox: UUID) -> int:
-        """The highest modSeq that James gave out in the mailbox, whether a message has it or not; 0
-        where it is not written, or has no table.
-        """
+        """The highest modSeq that James gave out in the mailbox; 0 where none is written."""
         rows = self._session.execute(self._modseq, [mailbox]) if self.has_modseqs else []
         return int(rows[0][0] or 0) if rows else 0
 
@@ -207,10 +187,7 @@ class MailboxTables(Table):
         return _counters(self._session.execute(self._counters, [mailbox]))
 
     def counters_of_all_replicas(self, mailbox: UUID) -> Counters:
-        """The stored counters as all replicas together know them.
-
-        Raises StoreUnavailable when one is away: only then nothing can come up later.
-        """
+        """The counters as all replicas know them. StoreUnavailable: one is away, and may differ."""
         bound = self._counters.bind([mailbox])
         bound.consistency_level = ConsistencyLevel.ALL
         bound.is_idempotent = False  # no other node could answer for the one that is away
@@ -240,9 +217,8 @@ class MailboxTables(Table):
 
     def project(self, row: MessageRow, timestamp_us: int) -> None:
         """Write a row of the projection, at this write time."""
-        self._session.execute(
-            self._project, [*(row.values[name] for name in self.common_columns), timestamp_us]
-        )
+        values = [row.values[name] for name in self.common_columns]
+        self._session.execute(self._project, [*values, timestamp_us])
 
     def unproject(self, mailbox: UUID, uid: int, timestamp_us: int) -> None:
         """Delete a row of the projection, up to this write time."""
@@ -252,11 +228,9 @@ class MailboxTables(Table):
         if not rows:
             return None
         columns = self.common_columns
-        values, times = rows[0][: len(columns)], rows[0][len(columns) :]
-        return MessageRow(
-            dict(zip(columns, values, strict=True)),
-            max((time for time in times if time is not None), default=0),
-        )
+        values = dict(zip(columns, rows[0], strict=False))
+        times = (time for time in rows[0][len(columns) :] if time is not None)
+        return MessageRow(values, max(times, default=0))
 
     def _columns(self, table: str) -> set[str]:
         return {column.name for column in self._schema(table)}
@@ -265,15 +239,10 @@ class MailboxTables(Table):
         return columns_of(self._session, self._keyspace.lower()).get(table, ())
 
     def _written(self, table: str) -> list[str]:
-        """A row with the write times of all its cells that have one: a change may have written any
-        of them alone.
-        """
-        timed = [
-            f"WRITETIME({column.name})"
-            for column in self._schema(table)
-            if column.kind == "regular" and not column.type.startswith(_MANY_CELLS)
-        ]
-        return [*self.common_columns, *timed]
+        """A row with the write times of all its cells that have one: each may be written alone."""
+        cells = [one for one in self._schema(table) if one.kind == "regular"]
+        timed = [one.name for one in cells if not one.type.startswith(_MANY_CELLS)]
+        return [*self.common_columns, *(f"WRITETIME({name})" for name in timed)]
 
     @cached_property
     def _projected(self) -> PreparedStatement:
@@ -282,11 +251,8 @@ class MailboxTables(Table):
 
     @cached_property
     def _truth(self) -> PreparedStatement:
-        columns = ", ".join(self._written(IMAP_UID_TABLE))
-        return self.prepare_statement(
-            f"SELECT {columns} FROM {{keyspace}}.{IMAP_UID_TABLE} "
-            "WHERE messageid = ? AND mailboxid = ? AND uid = ?"
-        )
+        where = "messageid = ? AND mailboxid = ? AND uid = ?"
+        return self._select(IMAP_UID_TABLE, self._written(IMAP_UID_TABLE), where)
 
     @cached_property
     def _project(self) -> PreparedStatement:
@@ -295,8 +261,3 @@ class MailboxTables(Table):
 
 def _counters(rows: Sequence[tuple[Any, ...]]) -> Counters:
     return Counters(int(rows[0][0] or 0), int(rows[0][1] or 0)) if rows else Counters(0, 0)
-
-
-def _user(base: Any) -> str | None:
-    """The user of a mailbox's base: a user-defined type, a named tuple by the driver."""
-    return getattr(base, "user", None)

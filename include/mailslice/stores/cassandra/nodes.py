@@ -1,7 +1,4 @@
-"""The nodes of the cluster, one by one: what each keeps on disk, and what it compacts now.
-
-Virtual tables speak only of the node that answers.
-"""
+"""The nodes one by one: what each keeps and compacts. Virtual tables speak of who answers."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ _MAX_CLOCK_SKEW = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node, by the address that clients know.
-
-    `asked` False: of another data centre, or away: nobody here can ask it.
-    """
+    """A node, by the address that clients know. `asked` False: away, or of another data centre."""
 
     address: str
     datacenter: str
@@ -37,9 +31,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """What a node has to compact: tasks that run or wait, and whether a garbagecollect is among
-    those that run.
-    """
+    """Tasks that run or wait on a node, and whether a running one is a garbagecollect."""
 
     pending: int
     collecting: bool
@@ -52,11 +44,7 @@ class Nodes:
         self._session = session
 
     def all(self) -> tuple[Node, ...]:
-        """Every node of the cluster, by address.
-
-        A session that has just been opened may not have reached every node yet: a node that is not
-        known to be down is given the time of one request.
-        """
+        """Every node, by address. One that a new session may not have reached yet is waited for."""
         until = time.monotonic() + self._session.settings.timeout.total_seconds()
         while True:
             connected = self._session.connected()
@@ -74,41 +62,29 @@ class Nodes:
         return tuple(sorted(nodes, key=lambda node: node.address))
 
     def disk_mib(self, address: str, keyspace: str, tables: Iterable[str]) -> dict[str, int]:
-        """MiB of each table on the node's disk, rounded up by Cassandra; what is still in memory
-        counts as nothing.
-        """
-        rows = self._session.ask(
-            self._host(address),
-            "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage",
-        )
+        """MiB of each table on the node's disk, rounded up; nothing for what is in memory."""
+        query = "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage"
+        rows = self._session.ask(self._host(address), query)
         sizes = {row[1]: int(row[2]) for row in rows if row[0] == keyspace.lower()}
         return {table: sizes.get(table, 0) for table in tables}
 
     def compacting(self, address: str) -> Compacting:
         """What the node compacts, of all its tables."""
         host = self._host(address)
-        pools = self._session.ask(
-            host,
-            "SELECT active_tasks, pending_tasks FROM system_views.thread_pools WHERE name = %s",
-            [_POOL],
-        )
+        query = "SELECT active_tasks, pending_tasks FROM system_views.thread_pools WHERE name = %s"
+        pending = sum(map(sum, self._session.ask(host, query, [_POOL])))
         kinds = self._session.ask(host, "SELECT kind FROM system_views.sstable_tasks")
-        return Compacting(
-            sum(active + pending for active, pending in pools),
-            any(row[0] == COLLECTING for row in kinds),
-        )
+        return Compacting(pending, any(row[0] == COLLECTING for row in kinds))
 
     def compacted(self, address: str, keyspace: str, since: datetime) -> frozenset[str]:
         """The tables of which the node rewrote files since then, by its own history and clock."""
-        rows = self._session.ask(
-            self._host(address),
-            "SELECT columnfamily_name, keyspace_name, compacted_at FROM system.compaction_history",
+        query = (
+            "SELECT columnfamily_name, keyspace_name, compacted_at FROM system.compaction_history"
         )
-        return frozenset(
-            table
-            for table, name, at in rows
-            if name == keyspace.lower() and at.replace(tzinfo=UTC) >= since - _MAX_CLOCK_SKEW
-        )
+        rows = self._session.ask(self._host(address), query)
+        begin = since - _MAX_CLOCK_SKEW
+        recent = (row for row in rows if row[2].replace(tzinfo=UTC) >= begin)
+        return frozenset(table for table, name, _ in recent if name == keyspace.lower())
 
     def _hosts(self) -> Iterable[Any]:
         hosts: Iterable[Any] = self._session.cluster.metadata.all_hosts()

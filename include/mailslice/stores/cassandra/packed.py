@@ -12,10 +12,9 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
+# The pure handler: the other decodes rows in C, where nothing can be put in its place.
 from cassandra.protocol import ResultMessage, read_int
-from cassandra.protocol import (
-    _ProtocolHandler as ProtocolHandler,
-)  # the pure one: the other decodes rows in C, where nothing can be put in its place
+from cassandra.protocol import _ProtocolHandler as ProtocolHandler
 from cassandra.query import BoundStatement, PreparedStatement
 
 Asked = TypeVar("Asked", bound=Sequence[object])
@@ -23,9 +22,7 @@ Asked = TypeVar("Asked", bound=Sequence[object])
 
 @dataclass(frozen=True, slots=True)
 class PackedPage:
-    """So many rows, one after the other; a value is its length (4 bytes, -1 = null) and its bytes,
-    as the native protocol has them.
-    """
+    """So many rows; a value is its length (4 bytes, -1 = null) and its bytes, as on the wire."""
 
     rows: int
     data: bytes
@@ -86,9 +83,8 @@ class PackedReader:
         """(params, page), as `CassandraSession.map`; `raw` params are the bytes of their values."""
         bind = partial(_bound, statement) if raw else None
         driver = self._connected()
-        for asked, rows in self._pages(
-            driver, statement, params, in_flight, ordered=ordered, bind=bind
-        ):
+        pages = self._pages(driver, statement, params, in_flight, ordered=ordered, bind=bind)
+        for asked, rows in pages:
             yield asked, rows[0] if rows else NO_ROWS
 
     def _connected(self) -> Any:

@@ -12,9 +12,8 @@ from cassandra import OperationTimedOut
 from cassandra.cluster import ResponseFuture, ResultSet
 
 Page = tuple[Sequence[object], list[tuple[Any, ...]]]
-RetryPage: TypeAlias = Callable[
-    [BaseException, ResponseFuture, Callable[..., ResponseFuture]], ResultSet
-]
+Send: TypeAlias = Callable[..., ResponseFuture]
+RetryPage: TypeAlias = Callable[[BaseException, ResponseFuture, Send], ResultSet]
 Answer: TypeAlias = "tuple[Job, int, Any, BaseException | None]"
 """Whose, to which of its requests, and the rows or an error."""
 Done: TypeAlias = Callable[[Answer], None]
@@ -28,9 +27,7 @@ class Job:
     own time-out. `retry_page(error, future, send)` gives a page whose request failed, or raises.
     """
 
-    def __init__(
-        self, params: Sequence[object], send: Callable[..., ResponseFuture], retry_page: RetryPage
-    ) -> None:
+    def __init__(self, params: Sequence[object], send: Send, retry_page: RetryPage) -> None:
         self.params = params
         self._send = send
         self._retry_page = retry_page
@@ -54,23 +51,16 @@ class Job:
         return True
 
     def takes(self, turn: int) -> bool:
-        """Whether this is the answer that is waited for.
-
-        The driver can give two to one request: a time-out, and late what came after all.
-        """
-        awaited, self._awaited = (
-            self._awaited == turn,
-            0 if self._awaited == turn else self._awaited,
-        )
-        return awaited
+        """Whether it is awaited: the driver can give a time-out, and late what came after all."""
+        if self._awaited != turn:
+            return False
+        self._awaited = 0
+        return True
 
     def retry(self, error: BaseException) -> Any:
-        """The rows of the page that ended with `error`, and of no other: those before it were
-        given. Waits for them; raises when they do not come.
-        """
-        result = self._retry_page(
-            error, self._future, partial(self._send, paging_state=self._state)
-        )
+        """Waits for the rows of the page that ended with `error`. Raises when they do not come."""
+        send = partial(self._send, paging_state=self._state)
+        result = self._retry_page(error, self._future, send)
         self._future = result.response_future
         return result.current_rows
 
@@ -113,9 +103,7 @@ def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterat
 
 
 def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:
-    """Pages in the order of the jobs: the first page of each waits until its turn, further pages
-    are asked for only then.
-    """
+    """Pages in the order of the jobs; beyond its first, a job's are asked for in its turn."""
     waiting = iter(jobs)
     started: deque[tuple[Job, queue.SimpleQueue[Answer]]] = deque()
 
@@ -147,8 +135,7 @@ def _take(
         try:
             job, turn, rows, error = answers.get(timeout=patience)
         except queue.Empty:
-            raise OperationTimedOut(
-                errors={"client": f"no answer within {patience:.0f} s"}
-            ) from None
+            errors = {"client": f"no answer within {patience:.0f} s"}
+            raise OperationTimedOut(errors=errors) from None
         if job.takes(turn):
             return job, rows, error

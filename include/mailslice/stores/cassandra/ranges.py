@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 from mailslice.model.errors import Refused
@@ -16,10 +16,8 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 
 def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
-    """At least `least` ranges that tile the ring; none crosses a boundary between nodes, so that
-    each is read from its own replicas.
-
-    Raises Refused for another partitioner than Murmur3Partitioner.
+    """At least `least` ranges that tile the ring, each within one node's. Raises Refused for
+    another partitioner than Murmur3Partitioner.
     """
     metadata = session.cluster.metadata
     if metadata.partitioner and not metadata.partitioner.endswith("Murmur3Partitioner"):
@@ -30,23 +28,19 @@ def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
     ring = [int(token.value) for token in metadata.token_map.ring] if metadata.token_map else []
     edges = sorted({LOWEST, HIGHEST, *ring})
     width = (HIGHEST - LOWEST) // max(1, least)
-    return [
-        part
-        for low, high in pairwise(edges)
-        for part in _split(low, high, max(1, -(-(high - low) // width)))
-    ]
+    parts = (split(low, high, max(1, -(-(high - low) // width))) for low, high in pairwise(edges))
+    return [*chain.from_iterable(parts)]
 
 
 def holes(ranges: Iterable[TokenRange]) -> int:
-    """How often neighbours of these ranges do not meet, or the ring's ends are missing: 0 when they
-    tile it, each token once.
-    """
+    """How often neighbours do not meet, or the ring's ends are missing. 0: they tile it."""
     ordered = sorted(ranges)
     ends = [LOWEST, *(high for _, high in ordered)]
     starts = [*(low for low, _ in ordered), HIGHEST]
     return sum(end != start for end, start in zip(ends, starts, strict=True))
 
 
-def _split(low: int, high: int, parts: int) -> list[TokenRange]:
+def split(low: int, high: int, parts: int) -> list[TokenRange]:
+    """Equal parts of (low, high], as nearly as tokens allow."""
     edges = [low + (high - low) * part // parts for part in range(parts + 1)]
     return list(pairwise(edges))

@@ -1,6 +1,4 @@
-"""Blob ids in the columns of any table: what a table's columns are, and a scan of some of them by
-token range.
-"""
+"""Blob ids in the columns of any table: its columns, and a scan of some by token range."""
 
 from __future__ import annotations
 
@@ -34,25 +32,20 @@ class Column:
 
 
 def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Column, ...]]:
-    """The tables of a keyspace with their columns, as they are now; empty when there is no such
-    keyspace.
-    """
+    """The tables of a keyspace with their columns, as they are now; empty for no keyspace."""
     statement = session.prepare(
         "SELECT table_name, column_name, type, kind, position FROM system_schema.columns WHERE "
         "keyspace_name = ?"
     )
     by_table: dict[str, list[Column]] = {}
     for table, name, kind_of_value, kind, position in session.execute(statement, [keyspace]):
-        by_table.setdefault(table, []).append(
-            Column(name, kind_of_value, position if kind == "partition_key" else -1, kind)
-        )
+        at = position if kind == "partition_key" else -1
+        by_table.setdefault(table, []).append(Column(name, kind_of_value, at, kind))
     return {table: tuple(columns) for table, columns in by_table.items()}
 
 
 def estimated_partitions(session: CassandraSession, keyspace: str) -> dict[str, int]:
-    """About how many partitions each table has, by what one node says of itself; a table without an
-    estimate is left out.
-    """
+    """About how many partitions each table has, by one node; none for one without an estimate."""
     statement = session.prepare(
         "SELECT table_name, partitions_count FROM system.size_estimates WHERE keyspace_name = ?"
     )

@@ -61,9 +61,8 @@ class Repair:
 def table_repairs(
     session: CassandraSession, keyspace: str, tables: Sequence[str]
 ) -> tuple[TableRepair, ...]:
-    """Each of these tables; none where a row has one replica: it has nothing to differ from.
-
-    Raises StoreUnavailable, and BadSetting where the role may not read system_distributed.
+    """Each of these tables; none where a row has one replica. Raises StoreUnavailable, and
+    BadSetting where the role may not read system_distributed.
     """
     nodes = len(session.cluster.metadata.all_hosts())
     if min(copies(replication_of(session, keyspace)), nodes) < 2:
@@ -76,12 +75,9 @@ def repaired(
 ) -> tuple[TableRepair, ...]:
     """As `table_repairs`, however many replicas there are."""
     seconds, known = gc_grace_of(session, keyspace), _repairs(session, keyspace.lower())
+    repairs = {table: [one for one in known if table in one.tables] for table in tables}
     return tuple(
-        TableRepair(
-            table,
-            timedelta(seconds=seconds[table]),
-            complete_since(one_repair for one_repair in known if table in one_repair.tables),
-        )
+        TableRepair(table, timedelta(seconds=seconds[table]), complete_since(repairs[table]))
         for table in tables
     )
 
@@ -98,9 +94,8 @@ def complete_since(repairs: Iterable[Repair]) -> datetime | None:
 
 def copies(replication: str | None) -> int:
     """Copies of a row in all data centres, by the keyspace's replication (CQL map); at least 1."""
-    return max(
-        1, sum(int(number) for number in re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or ""))
-    )
+    numbers = re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or "")
+    return max(1, sum(map(int, numbers)))
 
 
 def _repairs(session: CassandraSession, keyspace: str) -> list[Repair]:

@@ -46,9 +46,8 @@ class CassandraSession:
     """
 
     def __init__(self, settings: CassandraSettings) -> None:
-        logging.getLogger("cassandra").setLevel(
-            logging.CRITICAL
-        )  # what it warns of is raised here, or mends itself
+        # What the driver warns of is raised here, or mends itself.
+        logging.getLogger("cassandra").setLevel(logging.CRITICAL)
         self.settings = settings
         self.address = connecting.address(settings)
         self.own_tables: dict[tuple[str, str], Any] = {}
@@ -75,9 +74,7 @@ class CassandraSession:
 
     @property
     def longest_statement(self) -> timedelta:
-        """How long a statement that may be sent twice can be on its way: until it is done, or has
-        failed.
-        """
+        """How long a statement that may be sent twice can take until it is done or has failed."""
         once, several = self.settings.timeout, has_several_nodes(self._cluster)
         return once + timedelta(seconds=PATIENCE_SECONDS) + once if several else once
 
@@ -124,24 +121,17 @@ class CassandraSession:
                 )
 
     def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
-        """All rows; for small answers.
-
-        What may be sent twice is sent again to another coordinator (`coordinator_retry`). Raises
-        StoreUnavailable and others of `error`.
-        """
+        """All rows, of a small answer; asked again of other coordinators. Raises as `error`."""
         return self.begin(statement, params).result()
 
     def begin(self, statement: Statement | str, params: Params = ()) -> Pending:
         """As `execute`, without waiting: for the answer, ask for its `result()`."""
         with self.translating():
-            return Pending(
-                self, statement, partial(self._session.execute_async, statement, params or None)
-            )
+            send = partial(self._session.execute_async, statement, params or None)
+            return Pending(self, statement, send)
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
-        """As `execute`, of this node (one of `cluster.metadata.all_hosts()`) and no other: virtual
-        tables speak of the node that answers.
-        """
+        """As `execute`, of this node alone: virtual tables speak of the node that answers."""
         with self.translating():
             return list(self._session.execute(cql, params or None, host=host))
 
@@ -155,10 +145,7 @@ class CassandraSession:
             yield from rows
 
     def submit(self, statement: Statement, params: Params = ()) -> ResponseFuture:
-        """Send without waiting: for the hot path.
-
-        What its future raises is the driver's; `error` turns it into mailslice's.
-        """
+        """Sends without waiting, for the hot path. The future raises the driver's; see `error`."""
         with self.translating():
             return self._session.execute_async(statement, params or None)
 
@@ -207,9 +194,7 @@ class CassandraSession:
             return self._cluster.connect()
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
-        """Run a writing statement for each of `params`, at most `in_flight` at a time; how many
-        were done. The first error is raised.
-        """
+        """Runs a writing statement for each of `params`; how many. The first error is raised."""
         return sum(1 for _ in self.map(statement, params, in_flight))
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
@@ -236,9 +221,8 @@ class CassandraSession:
         """How far this node's clock is ahead; zero within the time of the question."""
         before = clock()
         with self.translating():
-            rows = list(
-                self._session.execute("SELECT toUnixTimestamp(now()) FROM system.local", host=host)
-            )
+            query = "SELECT toUnixTimestamp(now()) FROM system.local"
+            rows = list(self._session.execute(query, host=host))
         after = clock()
         server_time = _EPOCH + timedelta(milliseconds=rows[0][0])
         if before - timedelta(milliseconds=1) <= server_time <= after:
@@ -246,9 +230,7 @@ class CassandraSession:
         return server_time - (before + (after - before) / 2)
 
     def error(self, error: BaseException) -> BaseException:
-        """The error of mailslice for one of the driver's; the same object when it is none of the
-        driver's.
-        """
+        """The error of mailslice for one of the driver's; the same object for others."""
         return translated(error, self.address)
 
     @contextmanager
@@ -267,10 +249,7 @@ class Pending:
     """What was sent, and whom to ask again."""
 
     def __init__(
-        self,
-        session: CassandraSession,
-        statement: Statement | str,
-        send: Callable[..., ResponseFuture],
+        self, session: CassandraSession, statement: Statement | str, send: parallel.Send
     ) -> None:
         self._session = session
         self._statement = statement
@@ -283,6 +262,5 @@ class Pending:
             try:
                 return list(self._future.result())
             except Exception as error:  # noqa: BLE001 - raised there, unless it mends
-                return list(
-                    self._session.retry.page(self._statement, error, self._future, self._send)
-                )
+                again = self._session.retry.page
+                return list(again(self._statement, error, self._future, self._send))

@@ -1,6 +1,4 @@
-"""What the classes of single tables share: their CQL is prepared at its first use, and names no
-keyspace.
-"""
+"""What classes of single tables share: CQL without a keyspace, prepared at its first use."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.names import QueueTable
+from mailslice.model.names import EVENT_STORE, QueueTable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import (
     create_queue_tables,
@@ -15,16 +15,33 @@ from mailslice.stores.cassandra.ddl import (
 )
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-from mailslice.stores.cassandra.event_store import EventStore
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts
+from mailslice.stores.cassandra.table import Statement, Table, applied, insert
+
+
+class EventStore(Table):
+    """Lists of events as text, an aggregate each; what they mean is codec.events' business."""
+
+    _read = Statement("SELECT eventid, event FROM {table} WHERE aggregateid = ?")
+    _append = Statement(
+        insert(("aggregateid", "eventid", "event"), "IF NOT EXISTS"), idempotent=False
+    )
+
+    def __init__(self, session: CassandraSession) -> None:
+        super().__init__(session, session.settings.keyspace, EVENT_STORE)
+
+    def events(self, aggregate: str) -> list[tuple[int, str]]:
+        """(event id, event) of the aggregate, oldest first."""
+        return [(row[0], row[1]) for row in self._session.execute(self._read, [aggregate])]
+
+    def append(self, aggregate: str, event_id: int, event: str) -> bool:
+        """Append IF NOT EXISTS; False when another writer has taken this event id."""
+        return applied(self._session.execute(self._append, [aggregate, event_id, event]))
 
 
 class QueueTables:
-    """The classes of James' tables over one session.
-
-    `written` is the table that new rows go to, by MAILSLICE_QUEUE_TABLE.
-    """
+    """James' tables over one session. `written`: where new rows go (MAILSLICE_QUEUE_TABLE)."""
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
         self._session = session

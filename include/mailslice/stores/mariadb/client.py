@@ -1,7 +1,4 @@
-"""One connection to MariaDB by PyMySQL. For one thread.
-
-Times are UTC, whatever the server's time zone: datetimes come back naive, with microseconds.
-"""
+"""One connection to MariaDB by PyMySQL, for one thread. Times are naive UTC, with microseconds."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ Row = tuple[Any, ...]
 LOCK_WAIT = timedelta(seconds=3)
 """How long a statement waits for a row, or a table, that somebody else has locked."""
 _WAIT = "innodb_lock_wait_timeout = {0}, lock_wait_timeout = {0}"
-_SESSION = "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', " + _WAIT.format(
-    int(LOCK_WAIT.total_seconds())
-)
+_WAITING = _WAIT.format(int(LOCK_WAIT.total_seconds()))
+_SESSION = f"SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', {_WAITING}"
 _SILENT_SECONDS, _SHORT_SECONDS = 60, 2
 """So long after a server was silent for a whole time-out nobody waits that long for it again."""
 _AT_ONCE = f"SET STATEMENT {_WAIT.format(0)} FOR "
@@ -54,10 +50,7 @@ class MariaDb:
         self._opened = 0.0
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
-        """The rows of one statement that only reads.
-
-        It is asked once more, on a new connection, when the connection was lost.
-        """
+        """The rows of a statement that only reads: asked again when the connection was lost."""
         was_open = self._is_open()
         try:
             return list(self._do(sql, params)[1])
@@ -73,11 +66,16 @@ class MariaDb:
 
     @contextmanager
     def transaction(self) -> Iterator[MariaDbTransaction]:
-        """READ COMMITTED; a commit at the end, a rollback when anything raises.
-
-        StoreUnavailable may come from the commit itself: then nobody knows whether it was done.
+        """READ COMMITTED; a commit at the end, a rollback when anything raises. A commit that
+        raises StoreUnavailable may be done.
         """
-        self._begin()
+        was_open = self._is_open()
+        try:
+            self._start()
+        except StoreUnavailable:
+            if not was_open:
+                raise
+            self._start()  # an idle connection was closed; nothing was asked yet
         try:
             yield MariaDbTransaction(self._do)
             self._do("COMMIT")
@@ -91,15 +89,6 @@ class MariaDb:
         if connection is not None:
             with suppress(pymysql.Error, OSError):
                 connection.close()
-
-    def _begin(self) -> None:
-        was_open = self._is_open()
-        try:
-            self._start()
-        except StoreUnavailable:
-            if not was_open:
-                raise
-            self._start()  # an idle connection was closed; nothing was asked yet
 
     def _start(self) -> None:
         self._do("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -25,12 +25,9 @@ class NoSuchObject(MailsliceError):
     """A database, table or column is not there."""
 
 
+_LOGIN = {1045, 1130, 1251, 1524, 1698, 1820, 1862, 4151}
 _KINDS: tuple[tuple[set[int], type[MailsliceError], str], ...] = (
-    (
-        {1045, 1130, 1251, 1524, 1698, 1820, 1862, 4151},
-        BadSetting,
-        ". Remedy: the user and the password of the URL",
-    ),
+    (_LOGIN, BadSetting, ". Remedy: the user and the password of the URL"),
     ({2026}, BadSetting, ": TLS failed, see MAILSLICE_POSTAL_TLS_*"),
     ({1044, 1142, 1143, 1227, 1370}, NoRight, ". docs/postal.md lists the grants"),
     ({1049, 1054, 1059, 1102, 1103, 1109, 1146}, NoSuchObject, ""),
@@ -43,10 +40,7 @@ _KINDS: tuple[tuple[set[int], type[MailsliceError], str], ...] = (
 
 
 def translated(error: BaseException, server: str, setting: str) -> BaseException:
-    """The error of mailslice for one of PyMySQL or a socket; another error as it is.
-
-    `server` is user@host:port, `setting` the variable that names it.
-    """
+    """Our error for PyMySQL's or a socket's, of `server` (user@host:port) named by `setting`."""
     words = f"MariaDB {server} ({setting}): {_text(error)}"
     if isinstance(error, ssl.SSLError) or "[SSL" in str(error):
         return BadSetting(f"{words}: TLS failed, see MAILSLICE_POSTAL_TLS_*")

@@ -18,7 +18,6 @@ from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.settings import Settings
 from mailslice.stores.mariadb.client import MariaDb, MariaDbTransaction, Row, quoted
 from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight, NoSuchObject
-from mailslice.stores.mariadb.rights import missing_on_database
 from mailslice.stores.own import SHAPES, OwnRecords
 from mailslice.stores.own.records import TableShape, Values
 
@@ -35,6 +34,7 @@ _ALIVE = "(expires_at IS NULL OR expires_at > UTC_TIMESTAMP(6))"
 _END = "UTC_TIMESTAMP(6) + INTERVAL %s SECOND"
 _LONGEST = timedelta(days=365 * 5)
 """What lasts longer is for ever, as in Cassandra."""
+_NEEDED_RIGHTS = ("ALTER", "CREATE", "DELETE", "INSERT", "SELECT", "UPDATE")
 _TRIES = 5
 PRUNED_AT_ONCE = 1000
 """Rows of one statement, so that none takes long."""
@@ -78,11 +78,18 @@ class OwnDatabase:
         return OwnRecords(lambda shape: MariaDbRecords(self, shape))
 
     def prune(self) -> int:
-        """Delete rows whose end is over, 20,000 of a table at most; how many.
+        """Deletes rows whose end is over, 20,000 of a table at most; how many. Others stay."""
+        return sum(self._pruned(quoted(self.url.database, shape.name)) for shape in SHAPES)
 
-        Rows without an end, such as those of the quarantine, stay.
-        """
-        return sum(_pruned(MariaDbRecords(self, shape)) for shape in SHAPES)
+    def _pruned(self, table: str) -> int:
+        gone = f"DELETE FROM {table} WHERE expires_at <= UTC_TIMESTAMP(6)"
+        total = 0
+        for _ in range(_PRUNINGS):
+            count = self.execute(f"{gone} ORDER BY expires_at LIMIT {PRUNED_AT_ONCE}")
+            total += count
+            if count < PRUNED_AT_ONCE:
+                break
+        return total
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
         """The rows of a reading statement."""
@@ -127,28 +134,33 @@ class OwnDatabase:
 
     def missing_rights(self) -> list[str] | None:
         """Rights that making and using the tables needs; None where a role may give them."""
-        with self._lock:
-            return missing_on_database(self._db, self.url.database)
+        own = "REPLACE(grantee, '''', '') = CURRENT_USER()"
+        rows = self.rows(
+            f"SELECT privilege_type FROM information_schema.user_privileges WHERE {own} UNION "
+            "SELECT privilege_type FROM information_schema.schema_privileges "
+            f"WHERE {own} AND %s LIKE table_schema",
+            (self.url.database,),
+        )
+        held = {str(privilege) for (privilege,) in rows}
+        missing = [right for right in _NEEDED_RIGHTS if right not in held]
+        if missing and self.rows("SELECT CURRENT_ROLE()") != [(None,)]:
+            return None
+        return missing
 
     def _create(self) -> None:
         name = self.url.database
         if not self.exists():
             self.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(name)}")
         existing: dict[str, set[str]] = {}
-        for table, column in self.rows(
-            "SELECT table_name, column_name FROM information_schema.columns "
-            "WHERE table_schema = %s",
-            (name,),
-        ):
+        columns = "SELECT table_name, column_name FROM information_schema.columns"
+        for table, column in self.rows(f"{columns} WHERE table_schema = %s", (name,)):
             existing.setdefault(table, set()).add(column)
         for shape in SHAPES:
             if shape.name not in existing:
                 self.execute(_create_table(name, shape))
+            change = f"ALTER TABLE {quoted(name, shape.name)} ADD COLUMN IF NOT EXISTS"
             for column in shape.columns.keys() - existing.get(shape.name, shape.columns.keys()):
-                self.execute(
-                    f"ALTER TABLE {quoted(name, shape.name)} ADD COLUMN IF NOT EXISTS "
-                    f"{quoted(column)} {_type(shape, column)}"
-                )
+                self.execute(f"{change} {quoted(column)} {_type(shape, column)}")
 
 
 class MariaDbRecords:
@@ -167,11 +179,10 @@ class MariaDbRecords:
 
     def add(self, values: Values, ttl: timedelta | None = None) -> Values | None:
         key = {name: values[name] for name in self._shape.key}
+        ended = f"DELETE FROM {self._name} WHERE {_where(key)} AND NOT {_ALIVE}"
         sql, params = self._insert(values, ttl)
         while True:
-            self._database.execute(
-                f"DELETE FROM {self._name} WHERE {_where(key)} AND NOT {_ALIVE}", _bound(key)
-            )
+            self._database.execute(ended, _bound(key))
             try:
                 self._database.execute(sql, params)
             except AlreadyThere:
@@ -208,31 +219,17 @@ class MariaDbRecords:
     ) -> bool:
         end, seconds = _end(ttl)
         assigned = ", ".join(f"{quoted(name)} = %s" for name in changes)
-        return bool(
-            self._database.execute(
-                f"UPDATE {self._name} SET {assigned}, expires_at = {end} "
-                f"WHERE {_where((*key, *expected))} AND {_ALIVE}",
-                [*_bound(changes), *seconds, *_bound(key), *_bound(expected)],
-            )
-        )
+        condition = f"{_where((*key, *expected))} AND {_ALIVE}"
+        sql = f"UPDATE {self._name} SET {assigned}, expires_at = {end} WHERE {condition}"
+        params = [*_bound(changes), *seconds, *_bound(key), *_bound(expected)]
+        return bool(self._database.execute(sql, params))
 
     def remove(self, key: Values) -> None:
         self._database.execute(f"DELETE FROM {self._name} WHERE {_where(key)}", _bound(key))
 
     def remove_if(self, key: Values, expected: Values) -> bool:
-        return bool(
-            self._database.execute(
-                f"DELETE FROM {self._name} WHERE {_where((*key, *expected))} AND {_ALIVE}",
-                [*_bound(key), *_bound(expected)],
-            )
-        )
-
-    def prune(self) -> int:
-        """Delete rows whose end is over, PRUNED_AT_ONCE at most; how many."""
-        return self._database.execute(
-            f"DELETE FROM {self._name} WHERE expires_at <= UTC_TIMESTAMP(6) "
-            f"ORDER BY expires_at LIMIT {PRUNED_AT_ONCE}"
-        )
+        sql = f"DELETE FROM {self._name} WHERE {_where((*key, *expected))} AND {_ALIVE}"
+        return bool(self._database.execute(sql, [*_bound(key), *_bound(expected)]))
 
     def _insert(self, values: Values, ttl: timedelta | None) -> tuple[str, list[Any]]:
         end, seconds = _end(ttl)
@@ -246,21 +243,15 @@ class MariaDbRecords:
         names = tuple(columns)
         where = f"{_where(key)} AND {_ALIVE}" if key else _ALIVE
         sql = f"SELECT {_names(names)} FROM {self._name} WHERE {where}{more}"
+        times = [name for name in names if self._shape.columns[name] == "timestamp"]
         for row in self._database.rows(sql, [*_bound(key), *params]):
-            yield {
-                name: instant(value) if value is not None and self._is_time(name) else value
-                for name, value in zip(names, row, strict=True)
-            }
-
-    def _is_time(self, column: str) -> bool:
-        return self._shape.columns[column] == "timestamp"
+            values = dict(zip(names, row, strict=True))
+            stored = {name: values[name] for name in times if values[name] is not None}
+            yield values | {name: instant(value) for name, value in stored.items()}
 
 
 def own_url(settings: Settings) -> tuple[MariaDbUrl, str]:
-    """The database of the own tables, and the variable that names its server.
-
-    Raises BadSetting where no variable does.
-    """
+    """The own tables' database, and the variable that names its server. BadSetting: none does."""
     if settings.own.url is not None:
         return MariaDbUrl.parse(settings.own.url.get_secret_value()), "MAILSLICE_OWN_URL"
     if settings.postal.url is None:
@@ -269,16 +260,6 @@ def own_url(settings: Settings) -> tuple[MariaDbUrl, str]:
         )
     url = MariaDbUrl.parse(settings.postal.url.get_secret_value())
     return url.with_database(DATABASE), "MAILSLICE_POSTAL_URL"
-
-
-def _pruned(table: MariaDbRecords) -> int:
-    total = 0
-    for _ in range(_PRUNINGS):
-        count = table.prune()
-        total += count
-        if count < PRUNED_AT_ONCE:
-            break
-    return total
 
 
 def _create_table(database: str, shape: TableShape) -> str:

@@ -16,6 +16,7 @@ T = TypeVar("T")
 _EMPTY = (bool, int, str, bytes, timedelta, tuple)
 """Types of which a null column without a default is the empty value."""
 _MILLISECOND = timedelta(milliseconds=1)
+_CQL = {int: "int", datetime: "timestamp", timedelta: "bigint"}
 
 
 class RowCodec(Generic[T]):
@@ -34,6 +35,9 @@ class RowCodec(Generic[T]):
         self._encoders = [_encoder(_kind(hints[name])) for name in self._names]
         self._decoders = [_decoder(hints[field.name], field) for field in own]
         self.columns = tuple(columns.get(name, name) for name in self._names)
+        kinds = [_CQL.get(_kind(hints[name]), "text") for name in self._names]
+        self.types = dict(zip(self.columns, kinds, strict=True))
+        """The columns by their type, for a TableShape."""
 
     def values(self, record: T) -> list[Any]:
         """What is bound for the columns, in their order."""

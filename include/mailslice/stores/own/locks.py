@@ -12,10 +12,7 @@ LOCKS = TableShape(
 
 
 class Locks:
-    """Rows name -> owner, written on conditions alone.
-
-    All calls are safe to repeat after an error whose outcome is unknown.
-    """
+    """Rows name -> owner, written on conditions. Calls may be repeated after an unknown outcome."""
 
     def __init__(self, records: Records) -> None:
         self._records = records

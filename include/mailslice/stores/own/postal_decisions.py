@@ -12,9 +12,7 @@ from mailslice.stores.own.records import Records, TableShape
 
 @dataclass(frozen=True, slots=True)
 class PostalDecision:
-    """One decision. `age`: how long the row was locked; `verdict`: its state; `action`: what was
-    done; `log_id`: its name in Postal's deliveries.
-    """
+    """A decision on a row locked for `age`: state `verdict`; `log_id`: its name in deliveries."""
 
     server: int
     message: int
@@ -32,14 +30,9 @@ class PostalDecision:
 
 
 _ROWS = RowCodec(PostalDecision, age="age_ms")
-_TYPES = {
-    **dict.fromkeys(("server", "message", "queued_message"), "int"),
-    "age_ms": "bigint",
-    "decided": "timestamp",
-}
 POSTAL_DECISIONS = TableShape(
     "postal_decisions",
-    {"day": "text", **{name: _TYPES.get(name, "text") for name in _ROWS.columns}},
+    {"day": "text", **_ROWS.types},
     partition=("day",),
     clustering=("decided", "log_id", "action"),
     newest_first=True,

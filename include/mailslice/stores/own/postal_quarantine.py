@@ -1,7 +1,4 @@
-"""postal_quarantine: messages of a Postal that were closed, or are being closed or released.
-
-A row a message, with a new version at each write: of two who act on it one is refused.
-"""
+"""postal_quarantine: closed messages of a Postal. A write's version refuses another's."""
 
 from __future__ import annotations
 
@@ -64,16 +61,11 @@ class PostalEntry:
 
 
 _ROWS = RowCodec(PostalEntry)
-_TYPES = {
-    **dict.fromkeys(("server", "message", "queued_message", "released_after"), "int"),
-    **dict.fromkeys(("noted_at", "closed_at"), "timestamp"),
-    "size": "bigint",
-}
 _ALL = {"postal": "postal"}
 """One partition: messages that wait for a person are few."""
 POSTAL_QUARANTINE = TableShape(
     "postal_quarantine",
-    {"postal": "text", **{name: _TYPES.get(name, "text") for name in _ROWS.columns}},
+    {"postal": "text", **_ROWS.types, "size": "bigint"},
     partition=("postal",),
     clustering=("server", "message"),
 )

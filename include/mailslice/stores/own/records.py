@@ -40,9 +40,7 @@ class Records(Protocol):
         """Write the row over another of its key."""
 
     def add(self, values: Values, ttl: timedelta | None = None) -> Values | None:
-        """Write the row unless its key has one: then that one, else None. For columns of `values`
-        and the key.
-        """
+        """Writes the row unless its key has one: its columns of `values` and the key, else None."""
 
     def get(self, key: Values) -> Values | None:
         """The row, with every write that may have been done."""

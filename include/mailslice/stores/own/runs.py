@@ -6,32 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import QueueName
 from mailslice.stores.own.codec import RowCodec
 from mailslice.stores.own.records import Records, TableShape, Values
 
-RUNS = TableShape(
-    "runs",
-    {
-        **dict.fromkeys(("duty", "queuename"), "text"),
-        "started": "timestamp",
-        **dict.fromkeys(("run", "dag_run", "who", "reason", "status", "plan_digest"), "text"),
-        "finished": "timestamp",
-        "report": "text",
-    },
-    partition=("duty", "queuename"),
-    clustering=("started", "run"),
-    newest_first=True,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as the ledger has it.
-
-    `report` is the whole report as JSON, `dag_run` Airflow's run id.
-    """
+    """A run in the ledger. `report`: the whole report as JSON; `dag_run`: Airflow's run id."""
 
     run: str
     duty: str
@@ -47,6 +29,13 @@ class RunRow:
 
 
 _ROWS = RowCodec(RunRow, queue="queuename")
+RUNS = TableShape(
+    "runs",
+    _ROWS.types,
+    partition=("duty", "queuename"),
+    clustering=("started", "run"),
+    newest_first=True,
+)
 
 
 class Runs:
@@ -79,9 +68,7 @@ class Runs:
     def newest(
         self, each: int, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
     ) -> Iterable[Sequence[RunRow]]:
-        """The newest rows of each of these duties and queues that has any, at most so many of
-        each, newest first; without duties of all that there are.
-        """
+        """The newest rows, at most so many `each`, of these duties and queues, or of all."""
         partitions: Iterable[Values] = (
             self._records.partitions()
             if duties is None
@@ -103,13 +90,5 @@ class Runs:
 
     def delete(self, row: RunRow) -> None:
         """Delete the row."""
-        self._records.remove(_key(row))
-
-
-def _key(row: RunRow) -> Values:
-    return {
-        "duty": row.duty,
-        "queuename": row.queue,
-        "started": epoch_ms(row.started),
-        "run": row.run,
-    }
+        values = _ROWS.mapping(row)
+        self._records.remove({name: values[name] for name in RUNS.key})

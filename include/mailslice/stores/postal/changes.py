@@ -7,14 +7,14 @@ Contended after a few tries, and nothing was changed.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TypeVar
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
@@ -23,7 +23,6 @@ from mailslice.stores.mariadb.failures import Contended, NoRight, NoSuchObject
 from mailslice.stores.postal.databases import PostalDatabases
 from mailslice.stores.postal.rows import NO_TIME, QueuedMessage
 
-T = TypeVar("T")
 TRIES = 4
 LONGEST_TEXT = 250
 """Characters of `details`; Postal cuts there, too."""
@@ -55,9 +54,7 @@ class MessageChanged(MailsliceError):
 
 
 class RecordRefused(MailsliceError):
-    """The server's database takes no record: a right or a table is missing, or its MariaDB is away.
-    Nothing was changed.
-    """
+    """The server's database takes no record (right, table, or it is away). Nothing was changed."""
 
 
 class RecordMissing(TryAgain):
@@ -95,41 +92,44 @@ class PostalRecord:
 
 
 class PostalChanges:
-    """The writing transactions. `newest` is the id of the newest delivery record that was read.
-
-    A record that came later ends a change by MessageChanged: whoever decided knew less than Postal.
+    """The writing transactions. `newest`: id of the newest delivery record that was read. A later
+    one ends a change by MessageChanged.
     """
 
     def __init__(
         self, postal: PostalDatabases, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._postal = postal
-        self._sleep = sleep
         self._queue = quoted(postal.main.url.database, "queued_messages")
+        self._delete = f"DELETE FROM {self._queue}"
+        self._unlock = f"UPDATE {self._queue} SET {_LATER}"
+        # Waits for the queue row are 3 s each; pauses keep two of us from meeting again.
+        self._answered = Retrying(
+            retry=retry_if_exception_type(Contended),
+            stop=stop_after_attempt(TRIES),
+            wait=wait_random(0.05, 0.3),
+            sleep=sleep,
+            reraise=True,
+        )
 
     def close(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
         """Take the row out of the queue and say so. On two servers the row's end commits first."""
-        self._answered(lambda: self._both(self._delete, row, record, newest, row_first=True))
+        self._answered(self._both, self._delete, row, record, newest, row_first=True)
 
     def fail(self, row: QueuedMessage, record: PostalRecord, newest: int) -> None:
-        """The same for a message without content, of which nothing is kept.
-
-        On two servers the record commits first: with it the row is answered, and only deleted then.
-        """
-        self._answered(lambda: self._both(self._delete, row, record, newest, row_first=False))
+        """As `close`, of a message without content. On two servers the record commits first."""
+        self._answered(self._both, self._delete, row, record, newest, row_first=False)
 
     def retry(self, row: QueuedMessage, record: PostalRecord | None, newest: int) -> None:
-        """Give the lock back as retry_later does. On two servers the record commits first: with it
-        the row is deferred, and needs no second one.
-        """
-        self._answered(lambda: self._both(self._unlock, row, record, newest, row_first=False))
+        """Gives the lock back as retry_later; on two servers the record commits first: deferred."""
+        self._answered(self._both, self._unlock, row, record, newest, row_first=False)
 
     def remove(self, row: QueuedMessage) -> None:
         """Delete the row: its message is answered, or gone."""
 
         def alone() -> None:
             with self._postal.main.transaction() as transaction:
-                self._delete(transaction, row)
+                self._take(transaction, self._delete, row)
                 crash.point("postal:taken")
                 crash.point("postal:recorded")
 
@@ -137,9 +137,7 @@ class PostalChanges:
         crash.point("postal:committed")
 
     def record(self, server: int, message: int, record: PostalRecord) -> None:
-        """The record alone, of a row that was taken already. Raises MessageChanged when the message
-        is gone.
-        """
+        """The record alone, of a row that was taken. MessageChanged: the message is gone."""
 
         def alone() -> None:
             with self._postal.messages.transaction() as transaction:
@@ -149,18 +147,14 @@ class PostalChanges:
 
     def requeue(self, row: QueuedMessage) -> int | None:
         """Put the row back without lock and retry time; its new id. None: the message has a row."""
-        return self._answered(lambda: self._requeue(row))
+        return self._answered(self._requeue, row)
 
     def cancel_hold(self, server: int, message: int, record: PostalRecord, newest: int) -> bool:
-        """End a hold as Postal's Cancel does. False: the message is not held any more, or has a
-        record that is newer than `newest`.
-        """
-        return self._answered(lambda: self._cancel_hold(server, message, record, newest))
+        """Ends a hold as Postal's Cancel. False: not held, or a record is newer than `newest`."""
+        return self._answered(self._cancel_hold, server, message, record, newest)
 
     def is_there(self, row: QueuedMessage) -> bool:
-        """Whether the row is as it was read. It waits for a transaction of ours that a server may
-        still be about to commit.
-        """
+        """Whether the row is as it was read; waits for a transaction that may yet commit."""
         where, values = _as_read(row)
         with self._postal.main.transaction() as transaction:
             sql = f"SELECT id FROM {self._queue}{where} FOR UPDATE"
@@ -202,7 +196,7 @@ class PostalChanges:
 
     def _both(
         self,
-        take: Callable[[MariaDbTransaction, QueuedMessage], None],
+        take: str,
         row: QueuedMessage,
         record: PostalRecord | None,
         newest: int,
@@ -228,7 +222,7 @@ class PostalChanges:
                 else:
                     of_row = stack.enter_context(main.transaction())
                     of_record = stack.enter_context(messages.transaction())
-                take(of_row, row)
+                self._take(of_row, take, row)
                 of_record.hurry()
                 crash.point("postal:taken")
                 try:
@@ -248,14 +242,9 @@ class PostalChanges:
             raise
         crash.point("postal:committed")
 
-    def _delete(self, transaction: MariaDbTransaction, row: QueuedMessage) -> None:
+    def _take(self, transaction: MariaDbTransaction, change: str, row: QueuedMessage) -> None:
         where, values = _as_read(row)
-        if not transaction.execute(f"DELETE FROM {self._queue}{where}", values):
-            raise RowChanged(f"row {row.id} of Postal's queue is not as it was read")
-
-    def _unlock(self, transaction: MariaDbTransaction, row: QueuedMessage) -> None:
-        where, values = _as_read(row)
-        if not transaction.execute(f"UPDATE {self._queue} SET {_LATER}{where}", values):
+        if not transaction.execute(change + where, values):
             raise RowChanged(f"row {row.id} of Postal's queue is not as it was read")
 
     def _require_no_news(
@@ -301,17 +290,6 @@ class PostalChanges:
 
     def _table(self, server: int, name: str) -> str:
         return quoted(self._postal.database_of(server), name)
-
-    def _answered(self, change: Callable[[], T]) -> T:
-        """Waits for the queue row are 3 s each; who has it waits for nobody. The pauses keep two of
-        us from meeting again.
-        """
-        for _ in range(TRIES - 1):
-            try:
-                return change()
-            except Contended:
-                self._sleep(random.uniform(0.05, 0.3))
-        return change()
 
 
 _COUNTERS = ("incoming", "outgoing", "spam", "bounces", "held")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any
 
@@ -22,9 +22,8 @@ _HAS_HEADER = " OR ".join(
     "COLLATE latin1_bin) > 0"
     for _ in range(3)
 )
-"""Whether a header block has a line of Postal's own, in any letters.
-
-A blank before the colon counts, too: who is in doubt says that it is there. latin1 takes any bytes.
+"""Whether a header block has a line of Postal's own, in any case, in any bytes (latin1). A blank
+before the colon counts, too: in doubt it is there.
 """
 _LINES = tuple(f"{_HEADER}{end}" for end in (":", " ", "\t"))
 
@@ -68,13 +67,9 @@ class ServerMessages:
 
     def by_id(self, ids: Iterable[int]) -> dict[int, PostalMessage]:
         """Rows of `messages`; ids without one are absent."""
-        columns = (
-            "id, status, scope, rcpt_to, mail_from, held, inspected, raw_table, raw_headers_id, "
-            "raw_body_id"
-        )
-        return {
-            row[0]: PostalMessage(*row) for row in self._by_list(columns, "messages", "id", ids)
-        }
+        columns = ", ".join(field.name for field in fields(PostalMessage))
+        rows = self._by_list(columns, "messages", "id", ids)
+        return {row[0]: PostalMessage(*row) for row in rows}
 
     def deliveries(self, ids: Iterable[int]) -> dict[int, list[PostalDelivery]]:
         """PostalDelivery records by message, the oldest first; messages without one are absent."""
@@ -87,10 +82,7 @@ class ServerMessages:
         return dict(records)
 
     def has_own_header(self, rows: Iterable[PostalMessage]) -> dict[int, bool]:
-        """Whether the raw headers have a line X-Postal-MsgID, by message.
-
-        Messages whose content is gone are absent: no raw table, or not all of their rows in it.
-        """
+        """Whether raw headers have X-Postal-MsgID, by message; absent where content is gone."""
         by_table: defaultdict[str, list[PostalMessage]] = defaultdict(list)
         for row in rows:
             if row.raw_table is not None and row.raw_headers_id is not None:
@@ -113,18 +105,12 @@ class ServerMessages:
         return bytes(parts[row.raw_headers_id] + b"\r\n\r\n" + body)
 
     def sending_times(self, newest: int) -> Counter[Decimal]:
-        """How long sendings took, in seconds, of the newest `newest` delivery records by id.
-
-        Records without a time measured nothing.
-        """
+        """Seconds that sendings took, of the `newest` delivery records by id that measured it."""
         times: Counter[Decimal] = Counter()
-        last, left = 2**63 - 1, newest
+        table, last, left = self._table("deliveries"), 2**63 - 1, newest
+        sql = f"SELECT id, time FROM {table} WHERE id < %s ORDER BY id DESC LIMIT %s"
         while left > 0:
-            page = self._db.rows(
-                f"SELECT id, time FROM {self._table('deliveries')} WHERE id < %s "
-                "ORDER BY id DESC LIMIT %s",
-                (last, min(PAGE, left)),
-            )
+            page = self._db.rows(sql, (last, min(PAGE, left)))
             times.update(time for _, time in page if time is not None)
             if len(page) < min(PAGE, left):
                 break
@@ -132,14 +118,8 @@ class ServerMessages:
         return times
 
     def _headers_of(self, table: str, rows: Collection[PostalMessage]) -> dict[int, bool]:
-        headers = dict(
-            self._raw(
-                f"id, {_HAS_HEADER}",
-                table,
-                [row.raw_headers_id for row in rows if row.raw_headers_id is not None],
-                _LINES,
-            )
-        )
+        ids = [row.raw_headers_id for row in rows if row.raw_headers_id is not None]
+        headers = dict(self._raw(f"id, {_HAS_HEADER}", table, ids, _LINES))
         bodies = [row.raw_body_id for row in rows if row.raw_body_id is not None]
         present = {one for (one,) in self._raw("id", table, bodies)}
         return {
@@ -166,9 +146,8 @@ class ServerMessages:
         # By old statistics MariaDB would read a whole raw table, contents and all.
         by = "FORCE INDEX (PRIMARY)" if key == "id" else ""
         sql = f"SELECT {columns} FROM {self._table(table)} {by} WHERE {key} IN %s"
-        return [
-            row for page in pages(dict.fromkeys(ids)) for row in self._db.rows(sql, (*params, page))
-        ]
+        every = pages(dict.fromkeys(ids))
+        return [row for page in every for row in self._db.rows(sql, (*params, page))]
 
     def _table(self, name: str) -> str:
         return quoted(self.database, name)

@@ -1,7 +1,4 @@
-"""Which of the grants of docs/postal.md the user has. Nothing is changed, and no row is locked.
-
-A SELECT without rows, or the EXPLAIN of a change, needs the rights of the statement itself.
-"""
+"""Which grants of docs/postal.md the user has, by a SELECT without rows, or EXPLAIN of a change."""
 
 from __future__ import annotations
 

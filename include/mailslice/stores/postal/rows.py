@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime
-from itertools import islice
 from typing import Any, TypeVar
 
+from mailslice.model.batches import batches
 from mailslice.stores.mariadb.client import MariaDb, quoted
 
 T = TypeVar("T")
@@ -17,10 +17,13 @@ PAGE = 900
 """
 NO_TIME = datetime.min  # noqa: DTZ901
 """When a lock began whose time is missing or a zero date; no worker of Postal writes such."""
-_COLUMNS = (
-    "id, server_id, message_id, domain, locked_by, locked_at, retry_after, created_at, updated_at, "
-    "ip_address_id, attempts, route_id, manual, batch_key"
+QUEUE_COLUMNS = tuple(
+    """
+    id server_id message_id domain locked_by locked_at retry_after created_at updated_at
+    ip_address_id attempts route_id manual batch_key
+    """.split()
 )
+"""Of `queued_messages`, in the order of the fields of QueuedMessage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class PostalQueue:
 
     def __init__(self, db: MariaDb) -> None:
         self._db = db
-        self._rows = f"SELECT {_COLUMNS} FROM {quoted(db.url.database, 'queued_messages')}"
+        table = quoted(db.url.database, "queued_messages")
+        self._rows = f"SELECT {', '.join(QUEUE_COLUMNS)} FROM {table}"
         self._servers = f"SELECT id FROM {quoted(db.url.database, 'servers')}"
 
     def now(self) -> datetime:
@@ -83,22 +87,15 @@ class PostalQueue:
 
     def by_id(self, ids: Iterable[int]) -> dict[int, QueuedMessage]:
         """Those of these rows that are there now."""
-        rows = {}
-        for page in pages(ids):
-            for values in self._db.rows(f"{self._rows} WHERE id IN %s", (page,)):
-                row = _queued_message(values)
-                rows[row.id] = row
-        return rows
+        sql = f"{self._rows} WHERE id IN %s"
+        every = (values for page in pages(ids) for values in self._db.rows(sql, (page,)))
+        return {row.id: row for row in map(_queued_message, every)}
 
     def of_messages(self, server: int, messages: Iterable[int]) -> dict[int, QueuedMessage]:
         """A row of each of these messages of one server that has one."""
-        rows = {}
         sql = f"{self._rows} WHERE message_id IN %s AND server_id = %s"
-        for page in pages(messages):
-            for values in self._db.rows(sql, (page, server)):
-                row = _queued_message(values)
-                rows[row.message] = row
-        return rows
+        every = (one for page in pages(messages) for one in self._db.rows(sql, (page, server)))
+        return {row.message: row for row in map(_queued_message, every)}
 
     def has_other(self, row: QueuedMessage) -> bool:
         """Whether the message of `row` has one more row in the queue."""
@@ -115,18 +112,13 @@ class PostalQueue:
 
     def existing_servers(self, ids: Iterable[int]) -> set[int]:
         """Those of `ids` that have a row now."""
-        return {
-            server
-            for page in pages(ids)
-            for (server,) in self._db.rows(f"{self._servers} WHERE id IN %s", (page,))
-        }
+        sql = f"{self._servers} WHERE id IN %s"
+        return {server for page in pages(ids) for (server,) in self._db.rows(sql, (page,))}
 
 
 def pages(items: Iterable[T]) -> Iterator[list[T]]:
     """`items` in lists of at most PAGE."""
-    remaining = iter(items)
-    while page := list(islice(remaining, PAGE)):
-        yield page
+    return batches(items, PAGE)
 
 
 def _queued_message(values: tuple[Any, ...]) -> QueuedMessage:

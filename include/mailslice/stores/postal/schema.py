@@ -11,56 +11,21 @@ from collections.abc import Iterator, Mapping
 from mailslice.model.errors import Refused
 from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import NoSuchObject
+from mailslice.stores.postal.rows import QUEUE_COLUMNS
 
 Tables = Mapping[str, tuple[str, ...]]
 _PERIOD = ("time", "bounces", "held")
 
-MAIN: Tables = {
-    "queued_messages": (
-        "id",
-        "server_id",
-        "message_id",
-        "domain",
-        "locked_by",
-        "locked_at",
-        "retry_after",
-        "created_at",
-        "updated_at",
-        "ip_address_id",
-        "attempts",
-        "route_id",
-        "manual",
-        "batch_key",
-    ),
-    "servers": ("id",),
-    "ip_addresses": ("id",),
-}
+MAIN: Tables = {"queued_messages": QUEUE_COLUMNS, "servers": ("id",), "ip_addresses": ("id",)}
 MESSAGES: Tables = {
-    "messages": (
-        "id",
-        "scope",
-        "rcpt_to",
-        "mail_from",
-        "status",
-        "held",
-        "hold_expiry",
-        "last_delivery_attempt",
-        "inspected",
-        "raw_table",
-        "raw_headers_id",
-        "raw_body_id",
+    "messages": tuple(
+        """
+        id scope rcpt_to mail_from status held hold_expiry last_delivery_attempt inspected raw_table
+        raw_headers_id raw_body_id
+        """.split()
     ),
-    "deliveries": (
-        "id",
-        "message_id",
-        "status",
-        "code",
-        "output",
-        "details",
-        "sent_with_ssl",
-        "log_id",
-        "timestamp",
-        "time",
+    "deliveries": tuple(
+        "id message_id status code output details sent_with_ssl log_id timestamp time".split()
     ),
     "stats_hourly": _PERIOD,
     "stats_daily": _PERIOD,
@@ -81,10 +46,7 @@ def check_main(db: MariaDb) -> None:
 
 
 def check_messages(db: MariaDb, database: str) -> None:
-    """As `check_main`, of one message database.
-
-    A missing table is NoSuchObject: somebody may be restoring it. A missing column is not.
-    """
+    """As `check_main`, of a message database. NoSuchObject: a table is missing, as in a restore."""
     if _is_complete(db, MESSAGES, database):
         return
     missing = [*_missing(db, MESSAGES, database)]
@@ -114,11 +76,8 @@ def _missing(db: MariaDb, tables: Tables, database: str) -> Iterator[str]:
         table = quoted(database, name)
         if _answers(db, f"SELECT {', '.join(map(quoted, columns))} FROM {table} LIMIT 0"):
             continue
-        lacking = [
-            column
-            for column in columns
-            if not _answers(db, f"SELECT {quoted(column)} FROM {table} LIMIT 0")
-        ]
+        asked = {column: f"SELECT {quoted(column)} FROM {table} LIMIT 0" for column in columns}
+        lacking = [column for column, sql in asked.items() if not _answers(db, sql)]
         if len(lacking) == len(columns):
             yield name
         else:

@@ -1,3 +1,1 @@
-"""RabbitMQ: addresses and connections, James' topology, the management API, and the asyncio
-publisher and consumer of the hot path.
-"""
+"""RabbitMQ: connections, James' topology, the management API, publisher and consumer."""

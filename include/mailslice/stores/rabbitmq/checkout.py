@@ -113,18 +113,15 @@ class Checkout:
             yield self._arrived.popleft()
 
     def _more(self, quiet: float) -> bool:
-        """Wait for the next message; whether one came."""
         since = time.monotonic()
         while not self._arrived:
             if self._unsettled >= self._window and self._received < self._most:
                 self._next_window()
             self._listen(min(0.2, quiet))
             waited = time.monotonic() - since
-            if (
-                not self._arrived
-                and waited >= quiet
-                and (waited >= QUIET_SECONDS or not self.ready_count())
-            ):
+            if self._arrived or waited < quiet:
+                continue
+            if waited >= QUIET_SECONDS or not self.ready_count():
                 self._listen(min(0.1, quiet))
                 break
         return bool(self._arrived)
@@ -182,10 +179,7 @@ class Checkout:
         return max(least, min(largest, content * self._received // max(1, self._bytes)))
 
     def _next_window(self) -> None:
-        """Replace the consumer, which has all that it may be given; nothing is on its way.
-
-        The channel keeps what is checked out.
-        """
+        """Replaces the consumer, which was given its window. The channel keeps the messages."""
         self._channel.basic_cancel(self._consumer)
         self._first_tag, self._unsettled = self._received + 1, 0
         try:
@@ -202,11 +196,8 @@ class Checkout:
         self._received += 1
         self._unsettled += 1
         self._bytes += len(body)
-        self._arrived.append(
-            CheckedOutMessage(
-                method.delivery_tag, body, properties.headers or {}, moment(properties.timestamp)
-            )
-        )
+        headers, published = properties.headers or {}, moment(properties.timestamp)
+        self._arrived.append(CheckedOutMessage(method.delivery_tag, body, headers, published))
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""Where the broker is, how to connect to it, and what its errors mean to us.
-
-Passwords never leave this file.
-"""
+"""Where the broker is, how to connect to it, and what its errors mean. Passwords stay here."""
 
 from __future__ import annotations
 
@@ -25,9 +22,7 @@ from mailslice.stores.tls import client_tls
 
 HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
-"""Of blocking connections, whose calls have no time-out: a broker that froze is given up when its
-heartbeats stay out, after two of them.
-"""
+"""Of blocking connections, which have no time-out: a frozen broker is left after two of them."""
 _URL = "MAILSLICE_RABBITMQ_URL"
 _NO_QUEUE = 404
 _NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
@@ -59,10 +54,7 @@ pika.data.decode_value = _tolerant_value  # arrays and tables look it up there
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The parts of MAILSLICE_RABBITMQ_URL.
-
-    `str()` is host:port, which is all that messages and logs show.
-    """
+    """The parts of MAILSLICE_RABBITMQ_URL. `str()`, for messages and logs, is host:port."""
 
     host: str
     port: int
@@ -76,10 +68,7 @@ class BrokerAddress:
 
 
 def broker_address(settings: RabbitSettings) -> BrokerAddress:
-    """The address in the settings.
-
-    Raises BadSetting, without the URL, which may hold a password.
-    """
+    """The address in the settings. Raises BadSetting, without the URL: it may hold a password."""
     allowed = "amqp:// or amqps://user:password@host:port/vhost"
     parts = url_parts(_URL, settings.url.get_secret_value(), ("amqp", "amqps"), allowed)
     tls = parts.scheme == "amqps"
@@ -94,10 +83,7 @@ def broker_address(settings: RabbitSettings) -> BrokerAddress:
 
 
 def url_parts(name: str, url: str, schemes: Collection[str], allowed: str) -> SplitResult:
-    """The parts of the URL in the setting `name`.
-
-    Raises BadSetting, which does not show the URL.
-    """
+    """The parts of the URL in the setting `name`. Raises BadSetting, which does not show it."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -147,9 +133,8 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
             f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost "
             f"{address.vhost!r}): wrong password, or no permission"
         )
-    if (
-        "NOT_ALLOWED" in text and "limit" not in text
-    ):  # "connection limit (N) is reached": others may leave
+    # "connection limit (N) is reached" is no such error: others may leave.
+    if "NOT_ALLOWED" in text and "limit" not in text:
         return BadSetting(
             f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost "
             f"{address.vhost!r}, or it does not exist"
@@ -163,18 +148,14 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
 
 
 def _causes(error: BaseException) -> Iterator[str]:
-    """The names and texts of an error and of all it wraps: pika hides the broker's words two levels
-    down.
-    """
+    """Names and texts of an error and of all it wraps: pika hides the broker's words in it."""
     yield f"{type(error).__name__} {error}"
     for wrapped in [*_within(error), *([error.__cause__] if error.__cause__ is not None else [])]:
         yield from _causes(wrapped)
 
 
 def _last_words(error: BaseException) -> str:
-    """What the innermost error says: pika wraps the socket's in two or three of its own, by
-    different names.
-    """
+    """What the innermost error says: pika wraps the socket's in two or three of its own."""
     inner = error
     while wrapped := _within(inner):
         inner = wrapped[-1]
@@ -183,14 +164,9 @@ def _last_words(error: BaseException) -> str:
 
 
 def _within(error: BaseException) -> list[BaseException]:
-    inner_errors = [
-        *getattr(error, "exceptions", ()),
-        getattr(error, "exception", None),
-        *error.args,
-    ]
-    return [
-        inner for inner in inner_errors if isinstance(inner, BaseException) and inner is not error
-    ]
+    several, one = getattr(error, "exceptions", ()), getattr(error, "exception", None)
+    inner = (*several, one, *error.args)
+    return [each for each in inner if isinstance(each, BaseException) and each is not error]
 
 
 PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)

@@ -1,6 +1,4 @@
-"""Deliveries of one RabbitMQ queue, on a connection of their own that is opened anew, with back-off
-and jitter, whenever it is lost.
-"""
+"""Deliveries of a RabbitMQ queue, on a connection of their own, reopened when it is lost."""
 
 from __future__ import annotations
 
@@ -25,17 +23,12 @@ log = logging.getLogger(__name__)
 _COPIES = frozenset({HEADER_PARKED, HEADER_RENEWED})
 """Headers of copies that took the place of a message: one may be under way beside them."""
 LONGEST_PAUSE = 5.0
-"""Seconds between two attempts to connect: a broker that is back is not to be without its consumers
-for longer.
-"""
+"""Seconds between two attempts to connect: a broker that is back soon has its consumers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """One delivery.
-
-    It keeps the link it came by: a tag means nothing, or a stranger, on another channel.
-    """
+    """One delivery, and the link it came by: its tag means nothing, or another, elsewhere."""
 
     link: Link
     tag: int
@@ -47,9 +40,7 @@ class Message:
     """By the loop's clock, seconds."""
 
     def ack(self) -> bool:
-        """Acknowledges; False when the link is gone, and the broker will hand the message out
-        again.
-        """
+        """Acknowledges. False: the link is gone, and the broker hands the message out again."""
         return self._settle(lambda: self.link.channel.basic_ack(self.tag))
 
     def give_back(self) -> bool:
@@ -93,7 +84,8 @@ class Consumer:
         self._on_lost = on_lost
         self._on_ready = on_ready
         self._prepare = prepare
-        self._link: Link | None = None
+        self.link: Link | None = None
+        """What it consumes by, or did last."""
         self._tag: str | None = None
         self._stopped = False
         self._deliver: Callable[..., None] = lambda *_: None
@@ -110,13 +102,10 @@ class Consumer:
     @property
     def error(self) -> BaseException | None:
         """What ended the consumer for good (a setting that is wrong), if anything did."""
-        done = self._running is not None and self._running.done() and not self._running.cancelled()
-        return self._running.exception() if done and self._running is not None else None
-
-    @property
-    def link(self) -> Link | None:
-        """What it consumes by, or did last."""
-        return self._link
+        running = self._running
+        if running is None or not running.done() or running.cancelled():
+            return None
+        return running.exception()
 
     async def pause(self) -> None:
         """No more deliveries until `resume`; the channel stays open for those in hand."""
@@ -126,18 +115,18 @@ class Consumer:
     async def resume(self) -> None:
         """Deliveries again, at once or when it is connected."""
         self._paused = False
-        if self._is_set_up and self._link is not None and self._link.is_open and not self._tag:
+        if self._is_set_up and self.link is not None and self.link.is_open and not self._tag:
             try:
-                await self._begin(self._link)
+                await self._begin(self.link)
             except TryAgain as error:
-                self._link.end(error)  # it may consume yet, by no known tag; the next link does
+                self.link.end(error)  # it may consume yet, by no known tag; the next link does
 
     async def stop(self) -> None:
         """No more deliveries; the channel stays open for the settlement of those in hand."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})
-        if self._stopped or self._link is None or not self._link.is_open:
+        if self._stopped or self.link is None or not self.link.is_open:
             return
         self._stopped = True  # a second cancel of the same tag is never answered
         if self._paused and not self._subscribing:
@@ -145,31 +134,31 @@ class Consumer:
         if self._tag is None:
             # It may have asked to consume and not been told the tag yet: nothing is in hand, but
             # the broker would deliver from then on.
-            await self._link.close()
+            await self.link.close()
             return
         with suppress(TryAgain):
-            await self._link.call(self._link.channel.basic_cancel, self._tag)
+            await self.link.call(self.link.channel.basic_cancel, self._tag)
 
     async def close(self) -> None:
         """Stops and closes: what is not settled goes back to the broker."""
         await self.stop()
-        if self._link is not None:
-            await self._link.close()
+        if self.link is not None:
+            await self.link.close()
 
     async def _run(self) -> None:
         attempt = 0
         while True:
             try:
-                self._link = self._tag = None
+                self.link = self._tag = None
                 self._is_set_up = self._subscribing = False
                 if self._prepare is not None:
                     await self._prepare()
-                self._link = link = await Link.open(self._settings)
+                self.link = link = await Link.open(self._settings)
                 await self._consume(link)
             except TryAgain as error:
                 why: MailsliceError = error
-                if self._link is not None:
-                    await self._link.close()
+                if self.link is not None:
+                    await self.link.close()
             else:
                 self._on_ready()
                 done, _ = await asyncio.wait({link.lost}, timeout=LONGEST_PAUSE)
@@ -177,16 +166,12 @@ class Consumer:
                     attempt = 0
                     await asyncio.wait({link.lost})
                 why = link.lost.result()
-            self._on_lost(self._link, why)
+            self._on_lost(self.link, why)
             pause = pause_seconds(attempt, 0.25, LONGEST_PAUSE)
             attempt += 1
-            log.warning(
-                "consumer of %s lost its connection, again in %.1f s: %s",
-                self._queue,
-                pause,
-                why,
-                extra={"action": "reconnect", "queue": self._queue},
-            )
+            extra = {"action": "reconnect", "queue": self._queue}
+            text = "consumer of %s lost its connection, again in %.1f s: %s"
+            log.warning(text, self._queue, pause, why, extra=extra)
             await asyncio.sleep(pause)
 
     async def _consume(self, link: Link) -> None:
@@ -196,27 +181,14 @@ class Consumer:
         def deliver(_channel: object, method: Any, properties: Any, body: bytes) -> None:
             headers = properties.headers or {}
             repeated = method.redelivered or not _COPIES.isdisjoint(headers)
-            self._on_message(
-                Message(
-                    link,
-                    method.delivery_tag,
-                    body,
-                    headers,
-                    moment(properties.timestamp),
-                    repeated,
-                    loop.time(),
-                )
-            )
+            when, tag = moment(properties.timestamp), method.delivery_tag
+            self._on_message(Message(link, tag, body, headers, when, repeated, loop.time()))
 
         def cancelled(_frame: object) -> None:
-            # The queue was deleted, or its leader moved: the channel stays open and silent for
-            # ever.
-            link.end(
-                QueueMissing(
-                    f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer of "
-                    f"{self._queue}: the queue was deleted, or has moved"
-                )
-            )
+            # The channel stays open and silent for ever.
+            who = f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer"
+            why = "the queue was deleted, or has moved"
+            link.end(QueueMissing(f"{who} of {self._queue}: {why}"))
 
         channel.add_on_cancel_callback(cancelled)
         await link.call(channel.basic_qos, prefetch_count=self._prefetch)
@@ -234,12 +206,12 @@ class Consumer:
 
     async def _unsubscribe(self) -> None:
         tag, self._tag = self._tag, None
-        if tag is None or self._link is None or not self._link.is_open:
+        if tag is None or self.link is None or not self.link.is_open:
             return
         try:
-            await self._link.call(self._link.channel.basic_cancel, tag)
+            await self.link.call(self.link.channel.basic_cancel, tag)
         except TryAgain as error:
-            self._link.end(error)  # it may deliver still; the next link does not consume
+            self.link.end(error)  # it may deliver still; the next link does not consume
 
     async def subscribe(self, link: Link, deliver: Callable[..., None]) -> str:
         """Begins to consume; the broker's tag of the consumer."""

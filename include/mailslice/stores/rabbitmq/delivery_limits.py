@@ -60,10 +60,7 @@ class QueueLimit:
 
 
 def queue_limits(management: Management) -> list[QueueLimit]:
-    """The limits of all queues of James' mail queues and of mailslice, by name.
-
-    Raises StoreUnavailable.
-    """
+    """The limits of all queues of James and mailslice, by name. Raises StoreUnavailable."""
     return _Vhost(management).limits()
 
 
@@ -79,11 +76,8 @@ class _Vhost:
         self._management = management
 
     def limits(self) -> list[QueueLimit]:
-        return [
-            self._limit(name, queue)
-            for name, queue in sorted(self._queues.items())
-            if name.startswith((JAMES_PREFIX, OWN_PREFIX))
-        ]
+        names = sorted(one for one in self._queues if one.startswith((JAMES_PREFIX, OWN_PREFIX)))
+        return [self._limit(name, self._queues[name]) for name in names]
 
     def _limit(self, name: str, queue: Mapping[str, Any]) -> QueueLimit:
         limit = delivery_limit_of(queue, self._version)
@@ -110,12 +104,10 @@ class _Vhost:
             return False
         if exchange == "":
             return key in self._queues
-        routes_by_key = self._types.get(exchange) == "direct"
-        return any(
-            binding.get("source") == exchange
-            and (not routes_by_key or binding.get("routing_key") == key)
-            for binding in self._bindings
-        )
+        bindings = [one for one in self._bindings if one.get("source") == exchange]
+        if self._types.get(exchange) == "direct":
+            return any(one.get("routing_key") == key for one in bindings)
+        return bool(bindings)
 
     def _priority(self, policy: str) -> int:
         """Of a policy; only a user with the tag policymaker may read it."""

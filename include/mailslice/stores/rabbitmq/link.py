@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import FIRST_COMPLETED
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pika.adapters.asyncio_connection import AsyncioConnection
@@ -26,10 +28,8 @@ _LAST_WAIT = 2.0
 
 
 class Link:
-    """An open connection and its channel.
-
-    `lost` is done, with the reason, when either is gone; `blocked` says why the broker takes no
-    publishes now.
+    """An open connection and its channel. `lost`: done, with the reason, when either is gone;
+    `blocked`: why the broker takes no publishes.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Link:
         lost: asyncio.Future[MailsliceError],
     ) -> None:
         self._settings = settings
+        self._address = broker_address(settings)
         self.connection = connection
         self.channel = channel
         self.lost = lost
@@ -73,34 +74,27 @@ class Link:
         return bool(self.channel.is_open and not self.lost.done())
 
     async def call(self, method: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
-        """A method of the channel that answers by `callback=`, awaited.
-
-        Raises StoreUnavailable when the link is lost meanwhile, or time is up.
-        """
+        """A channel's method that answers by `callback=`, awaited. Raises StoreUnavailable."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
-            method(*args, callback=lambda frame: _set_result(answered, frame), **kwargs)
+            method(*args, callback=partial(_set_result, answered), **kwargs)
         except PIKA_ERRORS as error:
             raise meaning(error, self._settings) from error
         seconds = self._settings.timeout.total_seconds()
-        await asyncio.wait(
-            {answered, self.lost}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait({answered, self.lost}, timeout=seconds, return_when=FIRST_COMPLETED)
         if answered.done():
             return answered.result()
         answered.cancel()
         if self.lost.done():
             raise self.lost.result()
-        raise StoreUnavailable(
-            f"RabbitMQ at {broker_address(self._settings)} does not answer within {seconds:g} s"
-        )
+        raise StoreUnavailable(f"RabbitMQ at {self._address} does not answer within {seconds:g} s")
 
     async def unblocked(self) -> None:
         """Returns when the broker takes publishes again, or the link is lost."""
         waiting: asyncio.Future[Any] = asyncio.ensure_future(self._unblocked.wait())
         either: set[asyncio.Future[Any]] = {waiting, self.lost}
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=FIRST_COMPLETED)
         finally:
             waiting.cancel()
 
@@ -110,9 +104,7 @@ class Link:
         _abandon(self.connection)
 
     def fail(self, why: MailsliceError) -> None:
-        """The other side is gone, though nothing says so: the link is lost now, and no goodbye is
-        waited for.
-        """
+        """The other side is gone unsaid: the link is lost now, and no goodbye is waited for."""
         self.end(why)  # pika can bury only what it was told to close
         self._abort()
 
@@ -126,9 +118,8 @@ class Link:
             await asyncio.sleep(0 if spin < _SPINS else 0.001)
 
     async def close(self) -> None:
-        """Closes the connection; what was not acknowledged goes back to the broker.
-
-        A broker that does not answer is not waited for. May be called twice.
+        """Closes, without waiting for a silent broker; it gets back what was not acknowledged. May
+        be called twice.
         """
         _abandon(self.connection)
         if not self.lost.done():
@@ -145,24 +136,14 @@ class Link:
     def _block(self, _connection: object, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "no reason given"
         self._unblocked.clear()
-        log.warning(
-            "RabbitMQ at %s blocks publishers: %s",
-            broker_address(self._settings),
-            self.blocked,
-            extra={"action": "blocked"},
-        )
+        what = {"action": "blocked"}
+        log.warning("RabbitMQ at %s blocks publishers: %s", self._address, self.blocked, extra=what)
 
     def _unblock(self, _connection: object, _frame: object) -> None:
         self.blocked = None
         self._unblocked.set()
-        log.info(
-            "RabbitMQ at %s takes publishes again",
-            broker_address(self._settings),
-            extra={"action": "unblocked"},
-        )
-
-    def _channel_closed(self, _channel: object, reason: BaseException) -> None:
-        self.end(meaning(reason, self._settings))
+        what = {"action": "unblocked"}
+        log.info("RabbitMQ at %s takes publishes again", self._address, extra=what)
 
 
 async def _open(settings: RabbitSettings) -> Link:
@@ -180,30 +161,25 @@ async def _open(settings: RabbitSettings) -> Link:
     # this one has written may still be taken.
     options.blocked_connection_timeout = None
     try:
-        AsyncioConnection(
-            options, lambda made: _set_result(opened, made), failed, failed, custom_ioloop=loop
-        )
+        AsyncioConnection(options, partial(_set_result, opened), failed, failed, custom_ioloop=loop)
     except PIKA_ERRORS as error:
         raise meaning(error, settings) from error
     connection = await opened  # pika's own time-outs end it
     ready: asyncio.Future[Channel] = loop.create_future()
     try:
-        channel = connection.channel(on_open_callback=lambda made: _set_result(ready, made))
+        channel = connection.channel(on_open_callback=partial(_set_result, ready))
     except PIKA_ERRORS as error:  # it was opened and lost in one turn of the loop
         raise meaning(error, settings) from error
     link = Link(settings, connection, channel, lost)
-    channel.add_on_close_callback(link._channel_closed)  # noqa: SLF001 - of this module
-    await asyncio.wait(
-        {ready, lost}, timeout=settings.timeout.total_seconds(), return_when=asyncio.FIRST_COMPLETED
-    )
+    channel.add_on_close_callback(lambda _, reason: link.end(meaning(reason, settings)))
+    seconds = settings.timeout.total_seconds()
+    await asyncio.wait({ready, lost}, timeout=seconds, return_when=FIRST_COMPLETED)
     if ready.done():
         return link
     await link.close()
-    raise (
-        lost.result()
-        if lost.done()
-        else StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
-    )
+    if lost.done():
+        raise lost.result()
+    raise StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
 
 
 def _unwanted(attempt: asyncio.Task[Link]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,7 @@ from mailslice.stores.tls import client_tls
 
 _URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
 NO_LIMIT = 1_000_000_000
-"""A delivery limit that no message comes to, for every version: before RabbitMQ 4 -1 means that
-the first return drops a message.
-"""
+"""A delivery limit that no message reaches. (-1, before RabbitMQ 4: the first return drops it.)"""
 _DEFAULT_LIMIT = 20
 
 
@@ -46,10 +43,7 @@ class Depth:
 
 
 class Management:
-    """A client of the management API, for the vhost of the AMQP URL.
-
-    Safe to share between threads. `pool` makes the requests in place of the client's own.
-    """
+    """A client of the management API, for the vhost of the AMQP URL and any thread."""
 
     def __init__(self, settings: RabbitSettings, pool: urllib3.PoolManager | None = None) -> None:
         self._address = broker_address(settings)
@@ -57,8 +51,9 @@ class Management:
         url = settings.management_url.get_secret_value()
         parts = url_parts(_URL, url, ("http", "https"), allowed)
         self._vhost = quote(self._address.vhost, safe="")
-        self._host = parts.netloc.rpartition("@")[2]
-        self._base = f"{parts.scheme}://{self._host}{parts.path.rstrip('/')}"
+        host = parts.netloc.rpartition("@")[2]
+        self._name = f"RabbitMQ management at {host}"
+        self._base = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
         user = unquote(parts.username) if parts.username else self._address.user
         password = unquote(parts.password) if parts.password is not None else self._address.password
         self._user = user
@@ -112,24 +107,20 @@ class Management:
         Without the channel of the consumer `but`. A channel that cancelled its consumer still holds
         what it was given. Up to 10 s late; None when figures are missing, such as those of `but`.
         """
+        vhost = self._vhost
         consumers = [
             (row.get("consumer_tag"), _channel_of(row), (row.get("queue") or {}).get("name"))
-            for row in self._list(f"/api/consumers/{self._vhost}")
+            for row in self._list(f"/api/consumers/{vhost}")
         ]
         own_channels = {channel for tag, channel, _ in consumers if tag == but and channel}
         if not own_channels:
             return None
         concerned = {channel for _, channel, queue in consumers if queue == name}
         otherwise = {channel for _, channel, queue in consumers if queue != name} - concerned
-        figures = [
-            row.get("messages_unacknowledged")
-            for row in self._list(
-                f"/api/vhosts/{self._vhost}/channels?columns=name,messages_unacknowledged"
-            )
-            if row.get("name") not in own_channels | otherwise
-        ]
-        known = [figure for figure in figures if isinstance(figure, int)]
-        return sum(known) if len(known) == len(figures) else None
+        channels = self._list(f"/api/vhosts/{vhost}/channels?columns=name,messages_unacknowledged")
+        others = [row for row in channels if row.get("name") not in own_channels | otherwise]
+        figures = _known([row.get("messages_unacknowledged") for row in others])
+        return None if figures is None else sum(figures)
 
     def default_queue_type(self) -> str:
         """Of queues of the vhost that are declared without a type."""
@@ -151,19 +142,13 @@ class Management:
         )
 
     def dead_letter_queues(self) -> list[QueueName]:
-        """The mail queues that have a dead letter queue, sorted: it may have outlived its work
-        queue.
-        """
+        """Mail queues with a dead letter queue, sorted; some may have no work queue any more."""
         prefix = RabbitNames(QueueName("")).dead_letter_queue
         return sorted(map(QueueName, self._names("queues", prefix)))
 
     def delay_queues(self, queue: QueueName) -> list[str]:
         """The delay levels of a mail queue that exist, whatever their seconds."""
-        names = RabbitNames(queue)
-        seconds = ((name, re.search(r"\d+", name)) for name in self._names("queues"))
-        return sorted(
-            name for name, digits in seconds if digits and name == names.delay_queue(int(digits[0]))
-        )
+        return sorted(filter(RabbitNames(queue).is_delay_queue, self._names("queues")))
 
     def parked(self, queue: QueueName) -> int | None:
         """Parked messages of a mail queue; 0 where nothing ever was, None without figures."""
@@ -201,11 +186,10 @@ class Management:
         memory = [f"memory alarm on {node['name']}" for node in nodes if node.get("mem_alarm")]
         disk = [f"disk alarm on {node['name']}" for node in nodes if node.get("disk_free_alarm")]
         down = [f"{node['name']} is down" for node in nodes if not node.get("running", True)]
-        connections = self._list("/api/connections?columns=name,state")
         blocked = [
-            f"connection {connection.get('name')} is {connection['state']}"
-            for connection in connections
-            if connection.get("state") in ("blocked", "blocking")
+            f"connection {one.get('name')} is {one['state']}"
+            for one in self._list("/api/connections?columns=name,state")
+            if one.get("state") in ("blocked", "blocking")
         ]
         return memory + disk + down + blocked
 
@@ -223,14 +207,11 @@ class Management:
         rows = self._get(path)
         if rows is None:
             raise BadSetting(
-                f"RabbitMQ management at {self._host} ({_URL}): there is no vhost "
-                f"{self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names"
+                f"{self._name} ({_URL}): there is no vhost {self.vhost!r}, which "
+                "MAILSLICE_RABBITMQ_URL names"
             )
         if not isinstance(rows, list):
-            raise StoreUnavailable(
-                f"RabbitMQ management at {self._host} gives no list for {path} "
-                f"(vhost {self._address.vhost!r})"
-            )
+            raise StoreUnavailable(f"{self._name} gives no list for {path} (vhost {self.vhost!r})")
         return rows
 
     def _get(self, path: str) -> Any:
@@ -238,26 +219,22 @@ class Management:
         try:
             response = self._pool.request("GET", self._base + path)
         except HTTPError as error:
-            raise StoreUnavailable(
-                f"RabbitMQ management at {self._host} ({_URL}) does not answer: {_reason(error)}"
-            ) from error
+            why = " ".join(str(getattr(error, "reason", None) or error).split())
+            raise StoreUnavailable(f"{self._name} ({_URL}) does not answer: {why}") from error
         if response.status == 404:
             return None
         if response.status in (401, 403):
             raise BadSetting(
-                f"RabbitMQ management at {self._host} refuses user {self._user!r} of {_URL}: "
-                "wrong password, or it lacks the tag monitoring (or management, for most commands)"
+                f"{self._name} refuses user {self._user!r} of {_URL}: wrong password, or it lacks "
+                "the tag monitoring (or management, for most commands)"
             )
         if response.status != 200:
-            raise StoreUnavailable(
-                f"RabbitMQ management at {self._host} answers {response.status} to {path}"
-            )
+            raise StoreUnavailable(f"{self._name} answers {response.status} to {path}")
         try:
             return json.loads(response.data)
         except ValueError as error:
-            raise StoreUnavailable(
-                f"RabbitMQ management at {self._host} ({_URL}) does not answer JSON to {path}"
-            ) from error
+            why = f"{self._name} ({_URL}) does not answer JSON to {path}"
+            raise StoreUnavailable(why) from error
 
 
 def _channel_of(consumer: dict[str, Any]) -> str | None:
@@ -266,8 +243,10 @@ def _channel_of(consumer: dict[str, Any]) -> str | None:
     return str(details["name"]) if isinstance(details, dict) and details.get("name") else None
 
 
-def _reason(error: HTTPError) -> str:
-    return " ".join(str(getattr(error, "reason", None) or error).split())
+def _known(figures: Sequence[object]) -> list[int] | None:
+    """The figures; None where one is missing."""
+    known = [figure for figure in figures if isinstance(figure, int)]
+    return known if len(known) == len(figures) else None
 
 
 def kind_of(queue: Mapping[str, Any]) -> str:
@@ -283,11 +262,9 @@ def delivery_limit_of(queue: Mapping[str, Any], version: str) -> int | None:
     """
     if kind_of(queue) != "quorum":
         return None
-    values = [
-        (queue.get("arguments") or {}).get("x-delivery-limit"),
-        (queue.get("effective_policy_definition") or {}).get("delivery-limit"),
-    ]
-    limits = [limit for limit in values if isinstance(limit, int)]
+    argument = (queue.get("arguments") or {}).get("x-delivery-limit")
+    policy = (queue.get("effective_policy_definition") or {}).get("delivery-limit")
+    limits = [limit for limit in (argument, policy) if isinstance(limit, int)]
     if version[:2] in ("2.", "3."):
         limit = max(0, min(limits)) if limits else None
     else:
@@ -300,9 +277,8 @@ def depth_of(queue: Mapping[str, Any]) -> Depth | None:
     """The figures of one queue, all or nothing. A classic queue has no `messages_dlx`."""
     dlx = queue.get("messages_dlx", None if kind_of(queue) == "quorum" else 0)
     ready, unacknowledged = queue.get("messages_ready"), queue.get("messages_unacknowledged")
-    figures = [ready, unacknowledged, dlx, queue.get("consumers")]
-    known = [figure for figure in figures if isinstance(figure, int)]
-    return Depth(*known) if len(known) == len(figures) else None
+    figures = _known([ready, unacknowledged, dlx, queue.get("consumers")])
+    return None if figures is None else Depth(*figures)
 
 
 def seen_empty(management: Management, queue: QueueName) -> bool:

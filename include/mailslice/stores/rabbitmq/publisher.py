@@ -29,9 +29,7 @@ from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, me
 from mailslice.stores.rabbitmq.link import Link
 
 LONGEST_PAUSE = 3.0
-"""Seconds between two attempts to connect: shorter than a publish waits, so that it fails with the
-reason.
-"""
+"""Seconds between two attempts to connect: less than a publish waits, so that it says why."""
 _RECHECK_SECONDS = 1.0
 """Seconds for confirms that have come and were not read, because this process stood still."""
 
@@ -56,11 +54,8 @@ class _Pending:
     body: bytes
     tag: int
     of_link: dict[int, _Pending]
+    """All of its link: tags mean nothing elsewhere."""
     returned: str | None = None
-
-    def forget(self) -> None:
-        """Nobody waits for it any more."""
-        self.of_link.pop(self.tag, None)
 
 
 class Publisher:
@@ -107,7 +102,7 @@ class Publisher:
             raise why if pending is None else Unconfirmed(str(why)) from error
         finally:
             if pending is not None:
-                pending.forget()
+                pending.of_link.pop(pending.tag, None)
         if pending.returned is not None:
             unbound = f"exchange {exchange!r} has no queue bound"
             where = unbound if exchange else f"there is no queue {routing_key!r}"
@@ -115,10 +110,7 @@ class Publisher:
         crash.point("publish:confirmed")
 
     def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
-        """Why a publish was not confirmed in time.
-
-        `confirms`: how many there had been when it began, on the link that there was `before`.
-        """
+        """Why it was not confirmed in time; the confirms and the link when it began."""
         link = self._open_link
         if link is None:
             unknown = f"{self._broker} does not answer within {self._seconds:g} s"
@@ -225,9 +217,7 @@ class Publisher:
                 pending.confirmed.set_result(None)
 
     def _returned(self, _channel: object, method: Any, _properties: object, body: bytes) -> None:
-        """A return names no delivery tag, and comes before the confirm: it is matched by exchange
-        and body, which holds the enqueue id.
-        """
+        """A return names no delivery tag: it is matched by exchange and body (enqueue id)."""
         for pending in self._pending.values():
             if pending.exchange == method.exchange and pending.body == body:
                 pending.returned = f"{method.reply_code} {method.reply_text}"

@@ -45,9 +45,8 @@ def publish_confirmed(
     *,
     routing_key: str = ROUTING_KEY,
 ) -> None:
-    """Returns when the broker confirmed. Raises StoreUnavailable, which is not "not sent".
-
-    The exchange "" brings a message to the queue that is named like its routing key.
+    """Returns when confirmed. StoreUnavailable is not "not sent". Exchange "": the queue named by
+    `routing_key`.
     """
     with blocking_connection(settings) as connection:
         channel = connection.channel()

@@ -73,9 +73,8 @@ def delay_queue_arguments(
 
 def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
     """As of a delay level, but what is parked goes back to the mail exchange: it is due already."""
-    return delay_queue_arguments(names, settings, PARK_SECONDS) | {
-        "x-dead-letter-exchange": names.exchange
-    }
+    to_mails = {"x-dead-letter-exchange": names.exchange}
+    return delay_queue_arguments(names, settings, PARK_SECONDS) | to_mails
 
 
 def own_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
@@ -104,12 +103,11 @@ class Topology:
     def declare(self, queue: QueueName) -> None:
         """James' four exchanges and queues with their bindings; what exists is left as it is."""
         names = RabbitNames(queue)
+        arguments = work_queue_arguments(names, self._settings.queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
             made.exchange(names.exchange)
-            made.queue(
-                names.work_queue, work_queue_arguments(names, self._settings.queue), names.exchange
-            )
+            made.queue(names.work_queue, arguments, names.exchange)
             self._declare_dead_letter(made, names)
 
     def declare_dead_letter(self, queue: QueueName) -> None:
@@ -123,23 +121,16 @@ class Topology:
         made.queue(names.dead_letter_queue, arguments, names.dead_letter_exchange)
 
     def declare_delays(self, queue: QueueName, levels: Iterable[int]) -> None:
-        """What is mailslice's own: the hop exchange and queue, those delay levels, and the park
-        queue.
-        """
-        names = RabbitNames(queue)
+        """What is mailslice's: hop exchange and queue, those delay levels, the park queue."""
+        names, settings = RabbitNames(queue), self._settings.queue
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
             made.exchange(names.hop_exchange)
-            made.queue(
-                names.hop_queue, own_queue_arguments(self._settings.queue), names.hop_exchange
-            )
+            made.queue(names.hop_queue, own_queue_arguments(settings), names.hop_exchange)
             for seconds in levels:
-                made.queue(
-                    names.delay_queue(seconds),
-                    delay_queue_arguments(names, self._settings.queue, seconds),
-                    None,
-                )
-            made.queue(names.park_queue, park_queue_arguments(names, self._settings.queue), None)
+                arguments = delay_queue_arguments(names, settings, seconds)
+                made.queue(names.delay_queue(seconds), arguments, None)
+            made.queue(names.park_queue, park_queue_arguments(names, settings), None)
 
     def exists(self, queue: QueueName) -> bool:
         """Whether RabbitMQ has both the exchange and the work queue of this name."""
@@ -153,9 +144,7 @@ class Topology:
         return self.management.mail_queues()
 
     def check(self, queue: QueueName) -> None:
-        """Raises TopologyDiffers, naming both, when the work queue has other arguments than the
-        settings ask for.
-        """
+        """Raises TopologyDiffers where the work queue has other arguments than the settings."""
         names = RabbitNames(queue)
         stored = self.management.arguments(names.work_queue)
         expected = work_queue_arguments(names, self._settings.queue)
@@ -170,27 +159,18 @@ class Topology:
             )
 
     def delivery_limits(self) -> list[QueueLimit]:
-        """How often a message of each queue of James and mailslice may return, and what then.
-
-        Raises StoreUnavailable.
-        """
+        """How often messages of each queue may return, and what then. Raises StoreUnavailable."""
         return queue_limits(self.management)
 
     def unsafe_queues(self) -> list[str]:
-        """The queues of the vhost in which RabbitMQ may lose a mail, a sentence each.
-
-        Raises StoreUnavailable.
-        """
-        dropping = [
-            limit.sentence for limit in self.delivery_limits() if limit.at_limit is AtLimit.DROPPED
-        ]
-        return self._unsafe_own_queues() + dropping
+        """Queues in which RabbitMQ may lose a mail, a sentence each. Raises StoreUnavailable."""
+        dropping = (one for one in self.delivery_limits() if one.at_limit is AtLimit.DROPPED)
+        return self._unsafe_own_queues() + [limit.sentence for limit in dropping]
 
     def _unsafe_own_queues(self) -> list[str]:
         kind = own_queue_arguments(self._settings.queue)["x-queue-type"]
-        queues = self.management.queues(
-            ("name", "type", "arguments", "effective_policy_definition")
-        )
+        columns = ("name", "type", "arguments", "effective_policy_definition")
+        queues = self.management.queues(columns)
         return [
             f"queue {queue['name']} {why}: workers declare it anew once it is empty and deleted"
             for queue in sorted(queues, key=lambda queue: str(queue["name"]))
@@ -207,19 +187,16 @@ def _unsafe(queue: Mapping[str, Any], expected: str) -> str | None:
     if kind != expected:
         return f"is {kind}, and MAILSLICE_QUEUE_QUORUM asks for {expected}"
     if kind == "quorum" and "x-message-ttl" in arguments:
+        risk = "a broker that dies may lose its mails"
         for name, value in AT_LEAST_ONCE.items():
             actual = arguments.get(name, policy.get(name.removeprefix("x-")))
             if actual != value:
-                return (
-                    f"has {name}={actual}, and not {value}: a broker that dies may lose its mails"
-                )
+                return f"has {name}={actual}, and not {value}: {risk}"
     return None
 
 
 def _comparable(arguments: Arguments) -> dict[str, Any]:
-    """Explicit `x-queue-type: classic` equals absent. How a classic queue keeps its messages
-    changes nothing for who uses it: James 3.9 declares version 2, earlier ones none.
-    """
+    """Without what changes nothing for users: an explicit type `classic`, and the queue version."""
     return {
         name: value
         for name, value in arguments.items()
@@ -232,10 +209,7 @@ def _shown(arguments: Arguments) -> str:
 
 
 class _Missing:
-    """Declares what a passive declare does not find.
-
-    RabbitMQ closes the channel on a miss, so each try has its own.
-    """
+    """Declares what a passive declare misses, each on a channel of its own: a miss closes it."""
 
     def __init__(self, connection: BlockingConnection) -> None:
         self._connection = connection
@@ -253,10 +227,7 @@ class _Missing:
             )
 
     def queue(self, name: str, arguments: dict[str, Any], exchange: str | None) -> None:
-        """The queue, bound to `exchange` with James' routing key.
-
-        Bound also when the queue was there: a declaration may have died half way.
-        """
+        """The queue, bound to `exchange` also when it was there: a declaration may have died."""
         if not self.has_queue(name):
             self._do(lambda channel: channel.queue_declare(name, durable=True, arguments=arguments))
         if exchange is not None:

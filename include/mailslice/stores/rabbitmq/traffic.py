@@ -1,11 +1,7 @@
-"""What moves through every queue of the vhost, by one request to the management API.
-
-Its figures are 3 to 10 s late; absent is unknown, never zero.
-"""
+"""What moves through all queues of the vhost: figures 3 to 10 s late; absent is unknown."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,10 +21,8 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One RabbitMQ queue.
-
-    Rates are messages a second, None where the broker gives none. `oldest`: when the first one in
-    memory was published; a hint.
+    """One RabbitMQ queue: messages a second (None: not given); `oldest` in memory, a hint, by when
+    it was published.
     """
 
     depth: Depth | None
@@ -45,15 +39,9 @@ def traffic(management: Management) -> dict[str, Traffic]:
 
 
 def delayed(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
-    """Messages of a mail queue in its delay levels and on the hop between them; None where one of
-    them has no figures yet.
-    """
-    level = re.compile(re.escape(names.delay_queue(0)).replace("0s", r"\d+s", 1))
-    depths = [
-        entry.depth
-        for name, entry in all_traffic.items()
-        if name == names.hop_queue or level.fullmatch(name)
-    ]
+    """Messages in delay levels and on the hop; None where one of them has no figures yet."""
+    waiting = [one for one in all_traffic if one == names.hop_queue or names.is_delay_queue(one)]
+    depths = [all_traffic[name].depth for name in waiting]
     return None if None in depths else sum(depth.total for depth in depths if depth)
 
 
@@ -78,9 +66,7 @@ def _traffic(queue: Mapping[str, Any]) -> Traffic:
 
 
 def _rate(moved: Mapping[str, Any] | None, counter: str) -> float | None:
-    """Of statistics that are there, a kind of movement that is not mentioned never happened; one
-    without its rate is not measured (`rates_mode = none`).
-    """
+    """What is not mentioned never happened; without a rate it is not measured (`rates_mode`)."""
     if moved is None:
         return None
     if counter not in moved:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
@@ -33,9 +33,7 @@ from mailslice.stores.rabbitmq.publishing import ready_messages
 MAX_CENSUS = 100_000
 """Messages: 5 s, and 480 MB in the broker while they are held."""
 MAX_CENSUS_QUORUM = 65_535
-"""The greatest prefetch AMQP can say; 0 is unlimited on classic queues, but 2,000 on
-quorum queues.
-"""
+"""The greatest prefetch of AMQP; 0 is unlimited on classic queues, 2,000 on quorum queues."""
 T = TypeVar("T")
 _PRIORITY = 1_000_000
 _DRAIN_SECONDS = 60.0
@@ -44,11 +42,7 @@ _NO_QUEUE = 404
 
 
 class WorkHold:
-    """The hold of one work queue.
-
-    For one thread, which must come by every half minute, or the broker takes the connection for
-    dead.
-    """
+    """The hold of one work queue. For one thread, which serves it every half minute at least."""
 
     def __init__(
         self,
@@ -102,9 +96,7 @@ class WorkHold:
             self._connection.process_data_events(time_limit=min(remaining, 0.5))
 
     def beside(self, work: Callable[[], T]) -> T:
-        """What `work` gives, which may take minutes: it is done on another thread, while the hold
-        stays alive.
-        """
+        """What `work` gives, in minutes maybe: on another thread, while the hold stays alive."""
         with ThreadPoolExecutor(1) as thread:
             doing = thread.submit(work)
             while not doing.done():
@@ -112,15 +104,11 @@ class WorkHold:
         return doing.result()
 
     def elsewhere(self) -> int | None:
-        """Messages that consumers beside us hold unacknowledged, by figures that are up to 10 s
-        old; None when nobody can say.
-        """
+        """Messages that other consumers hold, by figures up to 10 s old; None: not known."""
         return self._management.unacked_elsewhere(self._name, self._tag)
 
     def parked(self) -> int | None:
-        """Messages that are parked, and come to the work queue within a minute; at least as many as
-        there are now, None when nobody knows.
-        """
+        """Messages that are parked, back within a minute: the most there may be, None: unknown."""
         try:
             with self._connection.channel() as channel:
                 ready = ready_messages(channel, self._park_queue)
@@ -138,11 +126,9 @@ class WorkHold:
 
     def _begin(self, prefetch: int) -> None:
         self._channel.basic_qos(prefetch_count=prefetch)
+        first: dict[str, Any] = {"x-priority": _PRIORITY}
         self._channel.basic_consume(
-            self._name,
-            self._on_message,
-            arguments={"x-priority": _PRIORITY},
-            consumer_tag=self._tag,
+            self._name, self._on_message, consumer_tag=self._tag, arguments=first
         )
 
     def _on_message(

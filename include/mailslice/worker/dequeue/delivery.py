@@ -96,8 +96,10 @@ class Delivery:
             item = narrowed(item, record.remaining)
         elif remaining is not None:
             item = narrowed(item, remaining)
-        self._item = item
-        self._content = content
+        self.item = item
+        """The mail, its enqueue id, its blob ids."""
+        self.content = content
+        """Header and body, byte for byte as they were enqueued."""
         self.settled = asyncio.Event()
         """Set when this worker has let go of the mail."""
         self.handed: float | None = None
@@ -111,16 +113,6 @@ class Delivery:
         self._message_id: str | None = None
         self._disposition: Disposition | None = None
         state.in_hand[item.enqueue_id] = self
-
-    @property
-    def item(self) -> QueuedMail:
-        """The mail, its enqueue id, its blob ids."""
-        return self._item
-
-    @property
-    def content(self) -> bytes:
-        """Header and body, byte for byte as they were enqueued."""
-        return self._content
 
     @property
     def redelivered(self) -> bool:
@@ -147,7 +139,7 @@ class Delivery:
         self.handed = asyncio.get_running_loop().time()
         self.stage = "loaded"
         if self._context.events.enabled:
-            self._message_id = message_id_of(self._content)
+            self._message_id = message_id_of(self.content)
             self._emit("attempt", redelivered=self.redelivered)
 
     def explain(self, why: str, answer: str) -> None:
@@ -163,9 +155,8 @@ class Delivery:
     def stage_for_thread(self) -> BlockingStage:
         """What a plain handler marks its progress with."""
         self._state.handler_marks = True
-        return BlockingStage(
-            self._marks, max(self.attempt, self.failures + 1), self.age, asyncio.get_running_loop()
-        )
+        attempt, loop = max(self.attempt, self.failures + 1), asyncio.get_running_loop()
+        return BlockingStage(self._marks, attempt, self.age, loop)
 
     def stage_for_coroutine(self) -> AsyncStage:
         """What an async handler marks its progress with."""
@@ -174,9 +165,8 @@ class Delivery:
 
     def throttle_for_thread(self) -> BlockingThrottle:
         """What a plain handler asks before it sends."""
-        return BlockingThrottle(
-            self._state.throttle, waited=self.throttled, loop=asyncio.get_running_loop()
-        )
+        loop = asyncio.get_running_loop()
+        return BlockingThrottle(self._state.throttle, waited=self.throttled, loop=loop)
 
     async def complete(self) -> Disposition:
         """The mail is done: deleted mark, ack, then its blobs if their ids are random."""
@@ -205,17 +195,14 @@ class Delivery:
         begun and never answered for is failed.
         """
         delay = checked_delay(after)
-        remaining = self._item.mail.recipients if recipients is None else tuple(recipients)
+        remaining = self.item.mail.recipients if recipients is None else tuple(recipients)
         if not remaining:
             return await self.complete()
-        if unknown := set(remaining) - set(self._item.mail.recipients):
-            raise BadInput(
-                f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} "
-                "does not have"
-            )
-        return await self._settled(
-            lambda: self._retry(remaining, delay, counted=counted, throttled=throttled)
-        )
+        if unknown := set(remaining) - set(self.item.mail.recipients):
+            what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"
+            raise BadInput(f"retry names {what}")
+        how = {"counted": counted, "throttled": throttled}
+        return await self._settled(lambda: self._retry(remaining, delay, **how))
 
     async def _retry(
         self, remaining: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
@@ -227,14 +214,14 @@ class Delivery:
             disposition = await self._give_back(Disposition.RETRIED)
             self._emit_retry(to_serve, None)
             return disposition
-        if self.lease.is_closed or await self._context.is_marked(self._item.enqueue_id):
+        if self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id):
             return await self._end(self.lease.ack, Disposition.DROPPED)
         counts = counted and delay is not None and not throttled
         await publish_retry(
             self._context,
             self._delays,
             self.message,
-            narrowed(self._item, to_serve),
+            narrowed(self.item, to_serve),
             after=delay,
             headers=self._retry_headers(counted=counts, throttled=throttled),
             fewer_recipients=to_serve != self._message_recipients,
@@ -251,28 +238,25 @@ class Delivery:
         return redacted(self._explanation.get("answer") or self._explanation.get("why") or "")
 
     async def reject(self, reason: str) -> Disposition:
-        """To the dead letter queue, with the remaining recipients.
-
-        The reason is logged: no mail address in it.
-        """
+        """To the dead letter queue, with the remaining recipients. The reason is logged."""
         return await self._settled(lambda: self._reject(reason))
 
     async def _reject(self, reason: str) -> Disposition:
         if await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
-        remaining = await self._begin_next_attempt(self._item.mail.recipients)
+        remaining = await self._begin_next_attempt(self.item.mail.recipients)
         if isinstance(remaining, Disposition):
             return remaining
         message = self.message
         if message.redelivered and not self.lease.is_out:  # else that copy is all there is yet
-            await self._delays.forget(self._item.enqueue_id)
+            await self._delays.forget(self.item.enqueue_id)
         if remaining != self._message_recipients:
-            message = replace(message, body=codec.encode(narrowed(self._item, remaining)))
+            message = replace(message, body=codec.encode(narrowed(self.item, remaining)))
         await dead_letter(
             self._context,
             message,
             reason,
-            str(self._item.enqueue_id),
+            str(self.item.enqueue_id),
             settle=lambda: self._settle(self.lease.ack, Disposition.REJECTED),
             attempt=self.attempt,
             messageId=self._message_id,
@@ -294,13 +278,12 @@ class Delivery:
         marks, reporter = self._marks, self._state.reporter
         if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
             return await self._reject(reason)
-        if not self._bounce_sent and not await reporter.report(self._item, failures, self._content):
-            return await self._reject(
-                f"{reason}; no report could be made" if self._item.mail.sender else reason
-            )
+        if not self._bounce_sent and not await reporter.report(self.item, failures, self.content):
+            unreported = "; no report could be made" if self.item.mail.sender else ""
+            return await self._reject(reason + unreported)
         self._bounce_sent = True
         text = "mail %s bounced: %s"
-        log.info(text, self._item.enqueue_id, reason, extra=about("bounced", self._item.enqueue_id))
+        log.info(text, self.item.enqueue_id, reason, extra=about("bounced", self.item.enqueue_id))
         self._explanation["why"] = reason
         return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
@@ -320,7 +303,7 @@ class Delivery:
     async def _is_closed(self) -> bool:
         """Whether it was deleted, or closed for being stuck, meanwhile. Not known counts as no."""
         try:
-            return self.lease.is_closed or await self._context.is_marked(self._item.enqueue_id)
+            return self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id)
         except StoreUnavailable:
             return False
 
@@ -339,12 +322,12 @@ class Delivery:
         return await self._done(disposition, "bounced" if bounced else "delivered")
 
     async def _done(self, disposition: Disposition, event: str) -> Disposition:
-        await self._context.mark(self._item.enqueue_id)
+        await self._context.mark(self.item.enqueue_id)
         crash.point("complete:marked")
         self._emit(event, seconds=self._event_seconds(), **self._explanation)
-        self._context.statistics.done(self._item.enqueue_id, self._seconds())
+        self._context.statistics.done(self.item.enqueue_id, self._seconds())
         await self._end(self.lease.ack, disposition)
-        await self._context.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
+        await self._context.discarder.add((self.item.header_blob_id, self.item.body_blob_id))
         return disposition
 
     async def _begin_next_attempt(
@@ -356,7 +339,7 @@ class Delivery:
             return remaining
         try:
             if marks.next_record is None and not marks.taken:
-                await in_doubt.notify(self._item, marks.known, marks.doubtful, self._content)
+                await in_doubt.notify(self.item, marks.known, marks.doubtful, self.content)
             to_serve = (await marks.begin_next_attempt(remaining)).remaining
         except TakenOver:
             return await self._give_back(Disposition.GIVEN_BACK)
@@ -367,7 +350,7 @@ class Delivery:
 
     async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
         if self._state.in_doubt is not None:
-            await self._state.in_doubt.sent_after_all(self._item, record, recipients)
+            await self._state.in_doubt.sent_after_all(self.item, record, recipients)
 
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value
@@ -386,18 +369,17 @@ class Delivery:
             return
         why, answer = self._explanation.get("why"), self._explanation.get("answer")
         left = frozenset(remaining)
-        served = tuple(one for one in self._item.mail.recipients if one not in left)
-        facts: dict[str, object] = {"messageId": self._message_id, "attempt": self.attempt}
-        facts["seconds"] = self._event_seconds()
+        served = tuple(one for one in self.item.mail.recipients if one not in left)
+        seconds = self._event_seconds()
         if served:
-            events.emit("delivered", narrowed(self._item, served), answer=answer, **facts)
+            served_item = narrowed(self.item, served)
+            self._emit("delivered", served_item, answer=answer, seconds=seconds)
         due = self._context.clock() + (delay or timedelta(0))
-        events.emit("deferred", narrowed(self._item, remaining), why=why, next=due, **facts)
+        self._emit("deferred", narrowed(self.item, remaining), why=why, next=due, seconds=seconds)
 
-    def _emit(self, event: str, **fields: object) -> None:
-        self._context.events.emit(
-            event, self._item, messageId=self._message_id, attempt=self.attempt, **fields
-        )
+    def _emit(self, event: str, item: QueuedMail | None = None, /, **fields: object) -> None:
+        facts = {"messageId": self._message_id, "attempt": self.attempt, **fields}
+        self._context.events.emit(event, item or self.item, **facts)
 
     def _event_seconds(self) -> float:
         return round(self._seconds(), 3)
@@ -424,12 +406,12 @@ class Delivery:
             self._context.statistics.ended(self._seconds())
         if not settle():
             text = "the broker hands a settled mail out again: its connection is gone"
-            log.info(text, extra=about("stale_tag", self._item.enqueue_id))
+            log.info(text, extra=about("stale_tag", self.item.enqueue_id))
         self._release()
 
     def _release(self) -> None:
         self._reservation.release()
-        self._marks = None  # they know us, too: the content would stay until the collector comes by
-        if self._state.in_hand.get(self._item.enqueue_id) is self:
-            del self._state.in_hand[self._item.enqueue_id]
+        self._marks = None  # they know us, too: the content would stay for the garbage collector
+        if self._state.in_hand.get(self.item.enqueue_id) is self:
+            del self._state.in_hand[self.item.enqueue_id]
         self.settled.set()

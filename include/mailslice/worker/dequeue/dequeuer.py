@@ -64,9 +64,7 @@ class Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next mail. Raises StopAsyncIteration after `aclose`, BadSetting when the broker
-        refuses us, StoreUnavailable after `give_up_after` without a store.
-        """
+        """The next mail. Raises StopAsyncIteration after `aclose`; BadSetting; StoreUnavailable."""
         if self._ticking is None and not self._stopped:
             self._start()
         while True:
@@ -94,28 +92,17 @@ class Deliveries:
 
     @property
     def surfacing(self) -> bool:
-        """Whether a delayed mail is between its delay and its delivery.
-
-        No RabbitMQ queue counts it as ready then, and it is not here yet.
-        """
+        """Whether a delayed mail is between delay and delivery: in no queue, and not here yet."""
         return self._hop.busy
 
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
-        """Messages that are being loaded, or wait for a store or for memory.
-
-        Those that wait for an older delivery of the same mail are left out.
-        """
-        return (
-            (slot.item, slot.message)
-            for slot in list(self._slots)
-            if slot.item is not None and slot.item.enqueue_id not in self._in_hand
-        )
+        """Messages that are loaded, or wait for a store or memory; not for an older delivery."""
+        waiting = ((slot.item, slot.message) for slot in list(self._slots) if slot.item is not None)
+        return (one for one in waiting if one[0].enqueue_id not in self._in_hand)
 
     async def aclose(self) -> None:
-        """Ends the deliveries: the broker gets back what was not handed out.
-
-        Mails in hand can still be settled. It ends also when its caller is cancelled: half of it
-        would never release mails and memory.
+        """Ends the deliveries: the broker gets back what was not handed out; mails in hand can be
+        settled. It ends also when its caller is cancelled, to release mails and memory.
         """
         self._stopped = True
         if self._closing is None:
@@ -140,9 +127,8 @@ class Deliveries:
         """Closes the connection, after which nothing in hand can be acknowledged."""
         await self.aclose()
         await self._consumer.close()
-        self._slots.lose(
-            self._consumer.link
-        )  # whatever came after all: it would hold its place in `in_hand`, and room, for good
+        # Whatever came after all would hold its place in `in_hand`, and room, for good.
+        self._slots.lose(self._consumer.link)
         self._on_disconnected(self)
 
     def _start(self) -> None:

@@ -125,9 +125,8 @@ class ExpiredDelayConsumer:
             return False
         faults = self._rounds.after(message, trial)
         if faults >= FAULT_ROUNDS:
-            return await self._give_up(
-                message, f"cannot be looked at after its delay: {trial.fault}"
-            )
+            why_not = f"cannot be looked at after its delay: {trial.fault}"
+            return await self._give_up(message, why_not)
         token = message.headers.get(HEADER_DELAY_TOKEN)
         headers = {HEADER_DELAY_TOKEN: token} if isinstance(token, str) else {}
         level = self._context.tuning.held_delay_level
@@ -137,9 +136,8 @@ class ExpiredDelayConsumer:
         try:
             await dead_letter(self._context, message, reason)
         except MailsliceError as error:
-            log.warning(
-                "a delayed mail cannot be dead-lettered: %s", error, extra={"action": "hop_held"}
-            )
+            text, extra = "a delayed mail cannot be dead-lettered: %s", {"action": "hop_held"}
+            log.warning(text, error, extra=extra)
             return False
         return True
 

@@ -74,10 +74,7 @@ class InDoubt:
         self._reported.append(key)
 
     async def fail(self, item: QueuedMail, decision: Decision) -> bool:
-        """Notifies of the decision's failed recipients, then writes the record after it.
-
-        False when another one was faster. Raises StoreUnavailable.
-        """
+        """Notifies of failed recipients, then records them. False: another one was faster."""
         now = await self.stages.fetch(item.enqueue_id)
         if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
             return False  # nobody is to be told of what has ended well since it was read
@@ -87,9 +84,7 @@ class InDoubt:
             crash.point("fail:recorded")
             return True
         now = await self.stages.fetch(item.enqueue_id)
-        if now is not None and any(
-            now.recipients.get(recipient) is Stage.SENT for recipient in decision.failed
-        ):
+        if now is not None and not set(now.those(Stage.SENT)).isdisjoint(decision.failed):
             await self.sent_after_all(item, decision.record, decision.failed)
         return False
 

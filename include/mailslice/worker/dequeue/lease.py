@@ -51,10 +51,7 @@ class Lease:
         self.is_out = False
         """Whether a copy has replaced the message, which is acknowledged."""
         self.is_closed = False
-        """Whether the mail was found marked while its handler had it.
-
-        The broker has nothing of it since, and a cleanup may drop row and mark.
-        """
+        """Whether it was found marked in its handler: the broker has nothing of it since."""
 
     @property
     def is_lost(self) -> bool:
@@ -63,9 +60,8 @@ class Lease:
 
     def adopt(self, message: Message) -> bool:
         """Whether this message of the mail takes the place of the lost one, or of the copy."""
-        if message.body != self.message.body or not (
-            self.is_out or (self.is_lost and message.redelivered)
-        ):
+        replaces = self.is_out or (self.is_lost and message.redelivered)
+        if message.body != self.message.body or not replaces:
             return False
         self.message, self.is_out = message, False
         self._due = message.arrived + (0 if is_counted(message) else LONGEST_UNACKNOWLEDGED)
@@ -109,12 +105,8 @@ class Lease:
 
     def extend_when_due(self) -> None:
         """Begins to replace the message, or to renew the copy, where it is time."""
-        if (
-            asyncio.get_running_loop().time() >= self._due
-            and not self._settling.locked()
-            and self._extending is None
-            and not self.is_lost
-        ):
+        is_due = asyncio.get_running_loop().time() >= self._due and not self.is_lost
+        if is_due and self._extending is None and not self._settling.locked():
             self._extending = asyncio.create_task(self._extend(), name="lease")
             self._extending.add_done_callback(self._extended)
 
@@ -133,13 +125,9 @@ class Lease:
                 self.is_closed = True
             else:
                 self._has_row = True
-                await self._delays.schedule(
-                    self._enqueue_id,
-                    Copy.of(self.message),
-                    self._context.clock() + LENGTH,
-                    leased=True,
-                    has_message=not self.is_out,
-                )
+                rest = Copy.of(self.message), self._context.clock() + LENGTH
+                has_message, schedule = not self.is_out, self._delays.schedule
+                await schedule(self._enqueue_id, *rest, leased=True, has_message=has_message)
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")
         except MailsliceError as error:

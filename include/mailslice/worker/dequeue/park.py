@@ -58,9 +58,8 @@ class RetryPauses:
 
 
 def end_if_cancelled() -> None:
-    """Raises CancelledError in a task that was cancelled, though it ended with another error.
-
-    A gather that fails while it is cancelled ends with the failure: a retry would never end.
+    """Raises CancelledError in a cancelled task: a gather that failed meanwhile ends with its
+    failure, and a retry would never end.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -150,10 +149,8 @@ class Park:
         headers: Mapping[str, object] | None = None,
         level: int | None = None,
     ) -> bool:
-        """Whether a copy was confirmed and the message acknowledged; else the message stays here.
-
-        The copy goes to the park queue or, from the hop queue, to a delay level. `headers` are
-        added to it.
+        """Whether a copy was confirmed and the message acknowledged; else it stays here. The copy
+        goes to the park queue or a delay `level`, with these `headers`, too.
         """
         rounds = count_in(message.headers, HEADER_PARKED) + 1
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}

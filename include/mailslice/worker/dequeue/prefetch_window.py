@@ -28,10 +28,7 @@ class Slot:
 
 
 class Slots:
-    """Messages are handed out in the order in which they became ready; none delays another.
-
-    `changed` is set whenever there may be something to hand out.
-    """
+    """Messages, handed out as they became ready. `changed`: there may be one to hand out."""
 
     def __init__(self) -> None:
         self._slots: set[Slot] = set()

@@ -52,10 +52,8 @@ def _longest(slot: Slot) -> float:
 
 
 class Preparer:
-    """Prepares the messages of one window.
-
-    Calls `on_trouble(why)` when a store was away, `on_fine()` when a message was prepared.
-    `attempt` is what one try consists of, when it is not this class's own.
+    """Prepares the messages of one window. `on_trouble(why)`: a store was away; `on_fine()`: a
+    message was prepared. `attempt` replaces one try.
     """
 
     def __init__(
@@ -174,11 +172,9 @@ class Preparer:
     async def _give_up(self, slot: Slot, faults: int) -> bool:
         """Whether it is a dead letter. Names only the fault's type: its text may name addresses."""
         subject = "a message" if slot.item is None else str(slot.item.enqueue_id)
-        reason = (
-            f"cannot be prepared: {slot.trial.fault}, {faults} rounds, while other mails could be"
-        )
+        rounds = f"{slot.trial.fault}, {faults} rounds, while other mails could be"
         try:
-            await self._dead_letter(slot, reason, subject)
+            await self._dead_letter(slot, f"cannot be prepared: {rounds}", subject)
         except MailsliceError:
             text = "it could not be dead-lettered either"
             log.exception(text, extra=about("prepare_fault", subject))
@@ -310,9 +306,8 @@ class Preparer:
     ) -> bool:
         recipients = remaining or (item.mail.recipients if record is None else record.remaining)
         if (hold := self._hold_of(recipients)) is not None:
-            return await self._set_aside(
-                slot, narrowed(item, remaining or item.mail.recipients), hold
-            )
+            narrow = narrowed(item, remaining or item.mail.recipients)
+            return await self._set_aside(slot, narrow, hold)
         try:
             content, reservation = await self._context.loader.load(item)
         except ContentMissing as error:

@@ -59,12 +59,12 @@ async def publish_retry(
             headers |= headers_of(row.partition)
             if fewer_recipients:
                 await _rewrite_row(context, row, item.mail.recipients)
-        elif (
-            after is not None and partition is not None and not _may_be_cleaned(context, partition)
-        ):
+        elif after is None:
+            pass
+        elif partition is not None and not _may_be_cleaned(context, partition):
             restored = ViewRow(context.queue, partition, timestamp, item)
             await context.bridge.rows(context.tables.written.insert_future(restored))
-        elif after is not None:
+        else:
             headers.pop(HEADER_SLICE, None)
             headers.pop(HEADER_BUCKET, None)
     copy = Copy(codec.encode(item), headers, timestamp)

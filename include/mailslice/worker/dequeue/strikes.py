@@ -115,10 +115,8 @@ class Isolation:
 
     @asynccontextmanager
     async def admitted(self, enqueue_id: EnqueueId) -> AsyncIterator[None]:
-        """The mail may be handled; to be left when its outcome is stored.
-
-        A suspect that kills the process while an outcome is being written has that mail handled
-        twice.
+        """The mail may be handled, until its outcome is stored. A suspect that kills the process
+        meanwhile has that mail handled twice.
         """
         suspect = enqueue_id in self._struck().suspects
         with ExitStack() as counted:

@@ -33,12 +33,9 @@ class Reporter:
         # The size limit is for mails of clients. A report of very many recipients would be refused
         # every time.
         unlimited = context.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
-        elsewhere = replace(
-            context,
-            queue=queue,
-            settings=context.settings.model_copy(update={"queue": unlimited}),
-            publisher=context.side_publisher,
-        )
+        settings = context.settings.model_copy(update={"queue": unlimited})
+        publisher = context.side_publisher
+        elsewhere = replace(context, queue=queue, settings=settings, publisher=publisher)
         self._blobs = context.blobs
         self._clock = context.clock
         self._enqueuer = Enqueuer(elsewhere, Delays(elsewhere))
@@ -77,9 +74,9 @@ class Reporter:
     async def _enqueued(
         self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None
     ) -> QueuedMail | None:
-        header = (
-            content if content is not None or not item.mail.sender else await self._header(item)
-        )
+        header = content
+        if header is None and item.mail.sender:
+            header = await self._header(item)
         build = partial(
             report_of, item.mail, failures, header, reporter=self._name, now=self._clock()
         )

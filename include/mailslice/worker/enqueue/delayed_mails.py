@@ -68,17 +68,10 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 
 
 def _copy_of(row: DelayedMail) -> Copy:
-    """The copy, by the row alone."""
-    counts = {
-        HEADER_FAILURES: row.failures,
-        HEADER_REDRIVE_COUNT: row.redrives,
-        HEADER_THROTTLED: int(row.throttled),
-    }
-    headers = {
-        **headers_of(row.partition),
-        **{name: value for name, value in counts.items() if value},
-    }
-    return Copy(row.message, headers, row.enqueued)
+    counts = {HEADER_FAILURES: row.failures, HEADER_REDRIVE_COUNT: row.redrives}
+    counts[HEADER_THROTTLED] = int(row.throttled)
+    given = {name: value for name, value in counts.items() if value}
+    return Copy(row.message, {**headers_of(row.partition), **given}, row.enqueued)
 
 
 class DelayedRows:
@@ -93,9 +86,7 @@ class DelayedRows:
         """Whether the table exists, as of a minute ago at most. It is not created here."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._next_table_check:
-            self._table = await asyncio.to_thread(
-                DelayedMails.prepared, self._context.stores.cassandra, self._context.settings
-            )
+            self._table = await self._context.opened(DelayedMails.prepared)
             self._next_table_check = now + _TABLE_CHECK_SECONDS  # a look that failed said nothing
         return self._table is not None
 
@@ -115,29 +106,17 @@ class DelayedRows:
 
     async def close(self, row: DelayedMail) -> None:
         """At the write time of the row that was read, plus 1 us: a newer delay must survive."""
-        table, queue = await self._opened(), self._context.queue
-        await self._context.bridge.rows(
-            table.close_future(
-                queue,
-                row.enqueue_id,
-                uuid4(),
-                row.written_us,
-                failures=row.failures,
-                answer=row.answer,
-            )
-        )
+        table = await self._opened()
+        row_as_read = (self._context.queue, row.enqueue_id, uuid4(), row.written_us)
+        closing = table.close_future(*row_as_read, failures=row.failures, answer=row.answer)
+        await self._context.bridge.rows(closing)
         crash.point("delay:row-closed")
 
     async def _opened(self) -> DelayedMails:
         """The table, created where it is missing: only delays need the own keyspace."""
         if self._table is None:
-            self._table = await asyncio.to_thread(self._prepared)
+            self._table = await self._context.opened(DelayedMails.created)
         return self._table
-
-    def _prepared(self) -> DelayedMails:
-        table = self._context.stores.own.delayed_mails
-        table.prepare()
-        return table
 
 
 class Delays:
@@ -150,10 +129,7 @@ class Delays:
         self._waiting_bytes = 0
         self.rows = DelayedRows(context)
         self._published: dict[UUID, None] = {}
-        """The newest tokens of rows whose mails were published here.
-
-        A reader of a row that was not closed yet must not publish it again.
-        """
+        """The newest tokens of rows published here: not again by who read a row that was open."""
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
         """By token: two copies of one mail, or a copy and a flush, publish it once."""
 
@@ -161,11 +137,9 @@ class Delays:
         """Declares the hop queue and that level, once a process: most queues use few levels."""
         async with self._lock:
             if level not in self._declared:
-                await asyncio.to_thread(
-                    self._context.stores.rabbitmq.declare_delays,
-                    self._context.queue,
-                    () if level is None else (level,),
-                )
+                declare = self._context.stores.rabbitmq.declare_delays
+                levels = () if level is None else (level,)
+                await asyncio.to_thread(declare, self._context.queue, levels)
                 self._declared |= {None, level}
 
     def missing(self) -> None:
@@ -194,12 +168,9 @@ class Delays:
         now = self._context.clock()
         await self.declare(level_for(due - now))
         token = uuid4()
-        first = (
-            due
-            if has_message
-            else max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
-        )
+        first = due
         if not has_message:
+            first = max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
             await self._publish_copy(copy, token, first)
         before = await self.rows.load(enqueue_id)
         row = DelayedMail(
@@ -246,9 +217,8 @@ class Delays:
         return True
 
     async def on_expired(self, message: Message) -> None:
-        """Publishes an expired copy, returns it to a delay level, or drops it. Then acknowledges.
-
-        Raises Undecodable when it is no mail, StoreUnavailable when it is not settled: try again.
+        """Publishes an expired copy, returns it to a delay level, or drops it; then acknowledges.
+        Raises Undecodable: no mail; StoreUnavailable: try again.
         """
         item = codec.decode(message.body)
         while wait := await self._wait_of(item, message):
@@ -289,17 +259,14 @@ class Delays:
         return _NO_WAIT
 
     def _longest_wait(self, message: Message) -> timedelta:
-        """For how long a copy may wait here, not in a level: the less, the more wait already.
-
-        One whose returns a quorum queue counts waits a second: the broker drops it past its limit.
+        """For how long a copy may wait here: less, the more do. A second where a quorum queue
+        counts its returns, which drops it past its limit.
         """
-        is_counted = count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
-        free = (
-            0.0
-            if is_counted
-            else max(0.0, 1 - self._waiting_bytes / self._context.tuning.waiting_bytes)
-        )
-        return max(timedelta(seconds=DELAY_LEVELS[0]), LONGEST_WAIT * free)
+        shortest = timedelta(seconds=DELAY_LEVELS[0])
+        if count_in(message.headers, HEADER_DELIVERY_COUNT) > 0:
+            return shortest
+        free = max(0.0, 1 - self._waiting_bytes / self._context.tuning.waiting_bytes)
+        return max(shortest, LONGEST_WAIT * free)
 
     async def _wait(self, remaining: timedelta, size: int) -> None:
         taken = max(size, _LEAST_BYTES)
@@ -406,10 +373,9 @@ class Delays:
         """Publishes into a delay level (seconds) or the park queue (None), declared if missing."""
         await self.declare(level)
         names = self._context.names
+        queue = names.park_queue if level is None else names.delay_queue(level)
         try:
-            await self._context.publish(
-                copy, names.park_queue if level is None else names.delay_queue(level)
-            )
+            await self._context.publish(copy, queue)
         except QueueMissing:
             self.missing()  # who rebuilds a broker declares James' queues alone
             raise

@@ -12,7 +12,6 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.codec import message
@@ -28,9 +27,6 @@ from mailslice.worker.events import message_id_of
 from mailslice.worker.io.context import QueueContext
 from mailslice.worker.io.copies import Copy
 from mailslice.worker.validation import check_content
-
-if TYPE_CHECKING:
-    from mailslice.worker.io.content_loader import Reservation
 
 _SMALL = 1024 * 1024
 
@@ -61,35 +57,29 @@ class Enqueuer:
         delay = checked_delay(delay)
         size = _size(content)
         self._check_size(mail, size)
-        reservation = self._context.enqueue_budget.try_acquire(
-            size
-        ) or await self._context.enqueue_budget.acquire(size)
+        budget = self._context.enqueue_budget
+        reservation = budget.try_acquire(size) or await budget.acquire(size)
         try:
-            return await self._within(reservation, mail, content, delay)
+            return await self._within_budget(mail, content, delay)
         finally:
             reservation.release()
 
-    async def _within(
-        self, _reservation: Reservation, mail: Mail, content: bytes | Path, delay: timedelta | None
+    async def _within_budget(
+        self, mail: Mail, content: bytes | Path, delay: timedelta | None
     ) -> QueuedMail:
         if isinstance(content, Path):
             content = await asyncio.to_thread(content.read_bytes)
             self._check_size(mail, len(content))
         # Splitting, and hashing for deduplication, take a second for the largest mails: too long
         # for the loop.
-        parted = (
-            self._parted(content)
-            if len(content) <= _SMALL
-            else await asyncio.to_thread(self._parted, content)
-        )
+        is_small, part = len(content) <= _SMALL, self._parted
+        parted = part(content) if is_small else await asyncio.to_thread(part, content)
         header, body, header_id, body_id = parted
         item = QueuedMail(EnqueueId(uuid4()), mail, header_id, body_id)
         encoded = message.encode(item)
+        put = self._context.blobs.put
         try:
-            await _both(
-                self._context.blobs.put(item.header_blob_id, header),
-                self._context.blobs.put(item.body_blob_id, body),
-            )
+            await _both(put(header_id, header), put(body_id, body))
             crash.point("enqueue:blobs-put")
             await self._record(item, encoded, delay)
         except BaseException:
@@ -110,44 +100,27 @@ class Enqueuer:
 
     async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
         context = self._context
-        now = context.clock()
-        partition = Partition(
-            slice_start(now, context.shape.window),
-            bucket_of(item.mail.name, context.shape.bucket_counts[-1]),
-        )
+        now, shape = context.clock(), context.shape
+        bucket = bucket_of(item.mail.name, shape.bucket_counts[-1])
+        partition = Partition(slice_start(now, shape.window), bucket)
         if not self._starts_written:
             await self._write_starts(partition.slice_start)
         row = ViewRow(context.queue, partition, now, item)
         await context.bridge.rows(context.tables.written.insert_future(row))
         crash.point("enqueue:row-inserted")
+        copy = Copy(encoded, headers_of(partition), now)
         try:
-            await self._publish(item, encoded, partition, now, delay)
+            if delay is None:
+                await context.publish(copy)
+            else:
+                await self._delays.schedule(item.enqueue_id, copy, now + delay)
         except Unconfirmed as error:
             raise Unconfirmed(
                 f"{error}; the mail may be delivered all the same, mostly its deleted mark drops it"
             ) from error
 
-    async def _publish(
-        self,
-        item: QueuedMail,
-        encoded: bytes,
-        partition: Partition,
-        now: datetime,
-        delay: timedelta | None,
-    ) -> None:
-        if delay is not None and delay > timedelta(0):
-            copy = Copy(encoded, headers_of(partition), now)
-            await self._delays.schedule(item.enqueue_id, copy, now + delay)
-        else:
-            await self._context.publisher.publish(
-                self._context.names.exchange, encoded, headers_of(partition), now
-            )
-
     async def _write_starts(self, first: datetime) -> None:
-        """Both starts IF NOT EXISTS, before the first row, which nobody would see without them.
-
-        contentStart comes first, as it may never be the greater.
-        """
+        """Both starts IF NOT EXISTS before the first row: contentStart, the smaller, first."""
         async with self._starts_lock:
             if not self._starts_written:
                 tables, queue = self._context.tables, self._context.queue
@@ -175,10 +148,7 @@ def _size(content: bytes | Path) -> int:
 
 
 async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
-    """Runs both to their end, beside each other. Raises the first error.
-
-    After a failure the other one must not go on behind the undoing.
-    """
+    """Runs both to their end: neither goes on behind the undoing. Raises the first error."""
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
         await asyncio.wait(tasks)

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _FIRST_SECONDS = 2.0
-"""Seconds that the caller waits.
-
-A store that refuses answers at once. One that hangs would delay the error.
-"""
+"""Seconds that the caller waits: a store that hangs would delay the error."""
 _AT_ONCE = 256
 _LONGEST_PAUSE = 5.0
 
@@ -41,10 +38,8 @@ class _Undo:
 
 
 class Undoing:
-    """The failed enqueues of one queue.
-
-    Beyond `max_pending` (40 MB) the oldest are given up: `queue_audit` and the weekly sweep find
-    those. `shortest_pause` and `close_timeout` are seconds.
+    """The failed enqueues of one queue. Beyond `max_pending` (40 MB) the oldest are left to
+    `queue_audit` and the weekly sweep. Pause and time-out in seconds.
     """
 
     def __init__(
@@ -65,10 +60,7 @@ class Undoing:
         self._marks_fail = False
 
     async def take_back(self, item: QueuedMail) -> None:
-        """Returns when it is done, when the first try failed, or after two seconds.
-
-        It goes on beside the caller, also when that is cancelled.
-        """
+        """Returns when it is done or failed once, or after 2 s. It goes on beside the caller."""
         blobs = tuple(blob for blob in (item.header_blob_id, item.body_blob_id) if is_random(blob))
         undo = _Undo(item.enqueue_id, blobs)
         self._context.statistics.undoing += 1
@@ -94,17 +86,16 @@ class Undoing:
         self._give_up(len(self._pending))
 
     def _tasks(self) -> set[asyncio.Task[None]]:
-        retrying = (
-            {self._retrying} if self._retrying is not None and not self._retrying.done() else set()
-        )
-        return {*self._first_tries, *retrying}
+        tasks = set(self._first_tries)
+        if self._retrying is not None and not self._retrying.done():
+            tasks.add(self._retrying)
+        return tasks
 
     async def _first_try(self, undo: _Undo) -> None:
         await self._tried(undo)
         self._go_on()
 
     def _go_on(self) -> None:
-        """Starts the retries, when anything is pending."""
         self._give_up(len(self._pending) - self._max_pending)
         if self._pending and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.create_task(self._retry(), name="undo-again")

@@ -38,10 +38,7 @@ class MaildirHandler:
     def __call__(
         self, _mail: Mail, content: bytes, *, enqueue_id: EnqueueId, redelivered: bool = True
     ) -> Complete:
-        """Durable in new/ when it returns.
-
-        An OSError (no space, say) is for the consumer: the mail is tried again later.
-        """
+        """Durable in new/ when it returns. OSError (no space, say): it is tried again later."""
         name = f"{enqueue_id}.mailslice"
         if redelivered and self._is_stored(name):
             _sync_folder(self._folder / "new")  # whoever put it there may have died before doing so
@@ -52,9 +49,7 @@ class MaildirHandler:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(
-                self._folder / "new" / name
-            )  # a file of that name holds the same bytes
+            temporary.replace(self._folder / "new" / name)  # one that is there is the same
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -63,9 +58,8 @@ class MaildirHandler:
 
     def _is_stored(self, name: str) -> bool:
         """In new/, or moved on to cur/, where readers add `:2,` and flags."""
-        return (self._folder / "new" / name).exists() or any(
-            (self._folder / "cur").glob(f"{name}*")
-        )
+        new, cur = self._folder / "new", self._folder / "cur"
+        return (new / name).exists() or any(cur.glob(f"{name}*"))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The next SMTP server as MAILSLICE_RELAY_* names it: connections, and their reuse.
+"""The next SMTP server as MAILSLICE_RELAY_* names it: connections, their reuse, TLS and AUTH.
 
 smtplib is used for what it does well (connecting, EHLO, STARTTLS, reading replies); the order of
 commands and replies is ours, for it knows neither PIPELINING nor a mail in pieces (ADR 55).
@@ -6,6 +6,7 @@ commands and replies is ours, for it knows neither PIPELINING nor a mail in piec
 
 from __future__ import annotations
 
+import base64
 import logging
 import smtplib
 import socket
@@ -17,7 +18,7 @@ from contextlib import suppress
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import RelaySettings, StartTls
-from mailslice.worker.handlers.smtp_security import log_in, login_of, start_tls, tls_of
+from mailslice.worker.smtp_server.policy import is_loopback, load_certificate, require_both
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,15 @@ CLOSING = 421
 
 class StaleConnection(smtplib.SMTPServerDisconnected):
     """A connection that was kept has ended since its last mail: nothing of this one was begun."""
+
+
+class LoginRefused(smtplib.SMTPException):
+    """The next hop does not take our user and password: the settings are wrong, not the mail."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(f"{code} to AUTH")
+        self.code = code
+        self.words = words
 
 
 class Connection:
@@ -48,10 +58,7 @@ class Connection:
         return self._server.has_extn(extension)
 
     def begin(self) -> None:
-        """A transaction begins.
-
-        A connection that has ended since the one before is no fault of this mail.
-        """
+        """A transaction begins: that the connection has ended before is no fault of this mail."""
         self._may_be_stale = self.mails > 0
         self.mails += 1
 
@@ -115,10 +122,7 @@ class Connection:
 
 
 class NextHop:
-    """Gives connections, at most one to each thread that asks.
-
-    Keeps those that are idle, for `idle_seconds`.
-    """
+    """Gives connections, one to a thread at most; keeps idle ones for `idle_seconds`."""
 
     def __init__(self, settings: RelaySettings, *, idle_seconds: float = 30.0) -> None:
         """Raises BadSetting for what contradicts itself, cannot be read, or shows a password."""
@@ -133,10 +137,7 @@ class NextHop:
         self._sweeper: threading.Timer | None = None
 
     def connection(self, *, fresh: bool = False) -> Connection:
-        """One that is idle, the last used first, or a new one. Give it back by `release`.
-
-        Raises OSError, SMTPException, and LoginRefused.
-        """
+        """An idle one, last used first, or a new one. OSError, SMTPException, LoginRefused."""
         if not fresh:
             with self._lock:
                 if self._idle:
@@ -218,3 +219,80 @@ class NextHop:
             server.close()
             raise
         return server
+
+
+def start_tls(server: smtplib.SMTP, tls: ssl.SSLContext, *, only_if_offered: bool) -> None:
+    """STARTTLS, then EHLO again. Raises when it is refused, unless TLS is optional."""
+    if only_if_offered and not server.has_extn("starttls"):
+        return
+    try:
+        server.starttls(context=tls)
+    except smtplib.SMTPResponseException:
+        if not only_if_offered:
+            raise
+        return
+    server.ehlo_or_helo_if_needed()
+
+
+def log_in(server: smtplib.SMTP, username: str, password: str) -> None:
+    """AUTH PLAIN, or LOGIN where that is not offered (RFC 4954, 4616). Raises LoginRefused."""
+    offered = server.esmtp_features.get("auth", "").upper().split()
+    if "PLAIN" in offered:
+        both = f"\x00{username}\x00{password}"
+        code, words = server.docmd("AUTH", f"PLAIN {_base64(both)}")
+    elif "LOGIN" in offered:
+        code, words = server.docmd("AUTH", f"LOGIN {_base64(username)}")
+        if code == 334:
+            code, words = server.docmd(_base64(password))
+    else:
+        raise LoginRefused(535, "the next hop offers neither AUTH PLAIN nor AUTH LOGIN")
+    if code != 235:
+        raise LoginRefused(code, words.decode("utf-8", "replace"))
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def login_of(hop: RelaySettings) -> tuple[str, str] | None:
+    """User and password. Raises BadSetting for half of them, or a password in the clear."""
+    password = hop.password.get_secret_value() if hop.password else None
+    require_both("MAILSLICE_RELAY", USERNAME=hop.username, PASSWORD=password)
+    if hop.username is None or password is None:
+        return None
+    always_tls = hop.implicit_tls or hop.starttls in {StartTls.MUST, StartTls.VERIFIED}
+    if not (always_tls or hop.auth_without_tls or is_loopback(hop.host)):
+        raise BadSetting(
+            f"MAILSLICE_RELAY_USERNAME is set, MAILSLICE_RELAY_HOST={hop.host!r} is not loopback, "
+            f"and MAILSLICE_RELAY_STARTTLS={hop.starttls}: the password would cross the network in "
+            "the clear; allowed: MAILSLICE_RELAY_STARTTLS=verified (or must), "
+            "MAILSLICE_RELAY_IMPLICIT_TLS=true, or MAILSLICE_RELAY_AUTH_WITHOUT_TLS=true"
+        )
+    return hop.username, password
+
+
+def tls_of(hop: RelaySettings) -> ssl.SSLContext | None:
+    """The TLS context; None without TLS. Raises BadSetting."""
+    by_default = hop.implicit_tls and hop.starttls is not StartTls.MUST
+    verified = hop.starttls is StartTls.VERIFIED or by_default
+    if hop.tls_ca is not None and not verified:
+        raise BadSetting(
+            f"MAILSLICE_RELAY_TLS_CA={str(hop.tls_ca)!r}: nothing is verified with "
+            f"MAILSLICE_RELAY_STARTTLS={hop.starttls}; allowed with it: verified"
+        )
+    require_both("MAILSLICE_RELAY", TLS_CERTIFICATE=hop.tls_certificate, TLS_KEY=hop.tls_key)
+    if hop.starttls is StartTls.NONE and not hop.implicit_tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=hop.tls_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise BadSetting(
+            f"MAILSLICE_RELAY_TLS_CA={str(hop.tls_ca)!r} cannot be loaded: {error}; "
+            "allowed: a file of certificates, PEM"
+        ) from error
+    if not verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if hop.tls_certificate is not None:
+        load_certificate(context, "MAILSLICE_RELAY", hop.tls_certificate, hop.tls_key)
+    return context

@@ -27,7 +27,12 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
-from mailslice.worker.handlers.next_hop import Connection, NextHop, StaleConnection
+from mailslice.worker.handlers.next_hop import (
+    Connection,
+    LoginRefused,
+    NextHop,
+    StaleConnection,
+)
 from mailslice.worker.handlers.smtp_dialogue import (
     BEGIN_WITHIN,
     Stopping,
@@ -36,7 +41,6 @@ from mailslice.worker.handlers.smtp_dialogue import (
     send,
 )
 from mailslice.worker.handlers.smtp_refusals import NO_ANSWER, Refusals
-from mailslice.worker.handlers.smtp_security import LoginRefused
 from mailslice.worker.handlers.smtp_wire import Body
 from mailslice.worker.io.destination_throttle import UNTHROTTLED, BlockingThrottle
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
@@ -75,23 +79,17 @@ class Relay:
         arrived: float | None = None,
         stopping: Event | None = None,
     ) -> Outcome:
-        """Complete, or Retry with the recipients that remain.
-
-        When all of them are refused for good, or it is too late, Reject or Bounce.
-        """
+        """Complete, or Retry with those that remain; Reject or Bounce: all refused, or too late."""
         timeouts = self._timeouts(arrived, stopping)
         if timeouts.stopping.is_set():
             return Retry(why="the worker ends")
         refused = Refusals()
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
-            now = tuple(
-                recipient for recipient in mail.recipients if domain_of(recipient) not in waits
-            )
+            now = tuple(one for one in mail.recipients if domain_of(one) not in waits)
             unsent: frozenset[str] = frozenset()
             if now or not mail.recipients:
-                unsent = self._send(
-                    replace(mail, recipients=now), content, refused, stage, timeouts
-                )
+                to_now = replace(mail, recipients=now)
+                unsent = self._send(to_now, content, refused, stage, timeouts)
         throttled = frozenset(mail.recipients) - frozenset(now)
         if unsent:
             unsent |= throttled
@@ -101,9 +99,8 @@ class Relay:
                 answer=refused.accepted,
             )
         outcome = outcome_of(mail, refused, throttled, max(waits.values(), default=timedelta(0)))
-        return self._final_outcome(
-            mail, outcome, refused, stage, late=bool(refused.for_now or throttled)
-        )
+        late = bool(refused.for_now or throttled)
+        return self._final_outcome(mail, outcome, refused, stage, late=late)
 
     def _timeouts(self, arrived: float | None, stopping: Event | None) -> Timeouts:
         step = self._settings.timeout.total_seconds()
@@ -123,31 +120,20 @@ class Relay:
         stage: BlockingStage,
         timeouts: Timeouts,
     ) -> frozenset[str]:
-        """Sends to all recipients of `mail`; adds those that were not served to `refused`.
-
-        Returns those that were not begun because the worker ends.
-        """
+        """Sends to `mail`'s recipients, or adds them to `refused`; those not begun as it ends."""
         pending = deque(transactions(mail))
         body = Body.of(content)
+        transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)
         connection: Connection | None = None
         stopped, problem = False, "too late to begin"
         try:
             connection = self._hop.connection()
             while pending:
-                transact = partial(
-                    send,
-                    sender=mail.sender,
-                    transaction=pending[0],
-                    body=body,
-                    refused=refused,
-                    stage=stage,
-                    timeouts=timeouts,
-                )
                 try:
-                    transact(connection)
+                    transact(connection, mail.sender, pending[0])
                 except StaleConnection:
                     connection = self._hop.connection(fresh=True)
-                    transact(connection)
+                    transact(connection, mail.sender, pending[0])
                 pending.popleft()
                 stopped = timeouts.stopping.is_set()
                 if stopped or timeouts.is_late:
@@ -195,17 +181,13 @@ class Relay:
             answers = refused.counted() or "none, for its destinations took no more"
             outcome = Reject(
                 f"given up after {format_duration(self._settings.max_age)} "
-                "(MAILSLICE_RELAY_MAX_AGE); "
-                f"the next hop's last answers: {answers}",
+                f"(MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {answers}",
                 refused.answers(),
             )
         bounces = self._settings.give_up is GiveUp.BOUNCE
         if isinstance(outcome, Reject) and mail.recipients and bounces:
-            return Bounce(
-                outcome.reason,
-                tuple(refused.failure(recipient) for recipient in dict.fromkeys(mail.recipients)),
-                outcome.answer,
-            )
+            failures = tuple(map(refused.failure, dict.fromkeys(mail.recipients)))
+            return Bounce(outcome.reason, failures, outcome.answer)
         return outcome
 
 
@@ -230,13 +212,10 @@ def _recipients(pending: Iterable[Transaction]) -> list[str]:
 def outcome_of(
     mail: Mail, refused: Refusals, throttled: Collection[str] = (), wait: timedelta = timedelta(0)
 ) -> Outcome:
-    """By the remaining recipients. Permanently refused ones get one more retry, alone.
-
-    `throttled` have to `wait` for their destination, which is no failed attempt for anybody.
+    """By the remaining recipients; permanently refused ones get one more retry, alone. `throttled`
+    have to `wait`, without a failed attempt.
     """
-    remaining = tuple(
-        recipient for recipient in mail.recipients if recipient in refused or recipient in throttled
-    )
+    remaining = tuple(one for one in mail.recipients if one in refused or one in throttled)
     if not mail.recipients:
         return Reject("the mail has no recipient")
     if not remaining:

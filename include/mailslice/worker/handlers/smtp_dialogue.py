@@ -141,14 +141,9 @@ class _Envelope:
         self.code, self.words = NO_ANSWER, ""
 
     def exchange(self, mail: str, timeouts: Timeouts) -> None:
-        """Sends the commands, one at a time without PIPELINING, and reads the replies.
-
-        Sends no DATA when no recipient was accepted.
-        """
-        commands: deque[_Command] = deque(
-            (f"RCPT TO:<{recipient}>", (recipient,), self._recipient_heard)
-            for recipient in self._recipients
-        )
+        """Sends the commands, one at a time without PIPELINING; no DATA without a recipient."""
+        hear = self._recipient_heard
+        commands: deque[_Command] = deque((f"RCPT TO:<{r}>", (r,), hear) for r in self._recipients)
         commands.appendleft((mail, self._recipients, self._mail_heard))
         commands.append(("DATA", (), self._data_heard))
         if self._connection.is_unclean:
@@ -165,10 +160,7 @@ class _Envelope:
                 self._refused.add(commands.popleft()[1], NO_ANSWER)
 
     def _reset_heard(self, _: tuple[str, ...]) -> None:
-        """Takes the reply to RSET.
-
-        A server that refuses it would refuse MAIL, too, because of the transaction before.
-        """
+        """The reply to RSET: a server that refuses it would refuse MAIL, too."""
         code, _words = self._connection.reply()
         if code // 100 != 2:
             raise self._connection.out_of_step(code)
@@ -250,10 +242,7 @@ def _answer(
 def _addressable(
     connection: Connection, sender: str | None, recipients: tuple[str, ...], refused: Refusals
 ) -> tuple[str, ...]:
-    """Those that can be named to this server.
-
-    Beyond ASCII it must speak SMTPUTF8 (RFC 6531), and so it must for the sender.
-    """
+    """Those that can be named to this server: beyond ASCII (sender, too) it needs SMTPUTF8."""
     utf8 = connection.offers("smtputf8")
     sender = sender or ""
     good = []

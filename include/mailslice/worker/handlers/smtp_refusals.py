@@ -46,11 +46,8 @@ class Refusals:
 
     def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
         """5yz is permanent, everything else temporary."""
-        kind = (
-            self.for_good
-            if 500 <= code < 600 and code not in _CONFIGURATION_CODES
-            else self.for_now
-        )
+        is_final = 500 <= code < 600 and code not in _CONFIGURATION_CODES
+        kind = self.for_good if is_final else self.for_now
         new = [recipient for recipient in recipients if recipient not in self.for_good]
         kind.update(dict.fromkeys(new, code))
         self.words.update(dict.fromkeys(new, words))
@@ -65,38 +62,22 @@ class Refusals:
         if (status := self.local.get(recipient)) is not None:
             return Failure(recipient, status, _LOCAL_REFUSALS[status][1])
         code = self.for_good.get(recipient, self.for_now.get(recipient, NO_ANSWER))
-        diagnostic = (
-            " ".join(f"{code} {self.words.get(recipient, '')}".split())
-            if code != NO_ANSWER
-            else None
-        )
+        words = self.words.get(recipient, "")
+        diagnostic = " ".join(f"{code} {words}".split()) if code != NO_ANSWER else None
         if recipient not in self.for_good:
-            return Failure(
-                recipient,
-                "4.4.7",
-                "it could not be delivered for too long, and is given up",
-                diagnostic,
-            )
-        remote_status = _STATUS.match(self.words.get(recipient, ""))
-        return Failure(
-            recipient,
-            remote_status[1] if remote_status else "5.0.0",
-            "the next server refused it for good",
-            diagnostic,
-        )
+            why = "it could not be delivered for too long, and is given up"
+            return Failure(recipient, "4.4.7", why, diagnostic)
+        remote = _STATUS.match(words)
+        why, status = "the next server refused it for good", remote[1] if remote else "5.0.0"
+        return Failure(recipient, status, why, diagnostic)
 
     def counted(self) -> str:
         """The answers and how often each was given, without addresses."""
-        codes = (self.for_now | self.for_good).items()
-        named = Counter(
-            (
-                code,
-                _LOCAL_REFUSALS[self.local[one]][0]
-                if one in self.local
-                else str(code or "no answer"),
-            )
-            for one, code in codes
-        )
+        named: Counter[tuple[int, str]] = Counter()
+        for one, code in (self.for_now | self.for_good).items():
+            local = self.local.get(one)
+            name = _LOCAL_REFUSALS[local][0] if local else str(code or "no answer")
+            named[code, name] += 1
         return ", ".join(f"{name} for {count}" for (_, name), count in sorted(named.items()))
 
     def answers(self) -> str:

@@ -79,10 +79,7 @@ def _dots_doubled(wire: bytes, *, first: bool) -> bytes:
 
 
 def header_block(headers: Iterable[RecipientHeader]) -> bytes:
-    """Header lines to stand before the mail's own.
-
-    A line break in a value becomes a space, beyond ASCII it is encoded (RFC 2047).
-    """
+    """Header lines before the mail's own: line breaks are spaces, beyond ASCII RFC 2047."""
     lines = []
     for header in headers:
         if _HEADER_NAME.fullmatch(header.name):
@@ -93,8 +90,5 @@ def header_block(headers: Iterable[RecipientHeader]) -> bytes:
 
 
 def is_sendable(address: str) -> bool:
-    """Whether an address can stand in a command at all.
-
-    That is one without a control character, and without an angle bracket, which would end it.
-    """
+    """Whether an address can stand in a command: no control character, no angle bracket."""
     return not any(ord(c) < 32 or ord(c) == 127 or c in "<>" for c in address)

@@ -1,7 +1,4 @@
-"""Blobs of done mails, deleted after the ack, many in one request.
-
-What a crash, or S3, leaves here is an orphan for blob_gc; how much is bounded.
-"""
+"""Blobs of done mails, deleted after the ack, in batches; what is left goes by blob_gc."""
 
 from __future__ import annotations
 
@@ -47,10 +44,7 @@ class BlobDiscarder:
         self._timer: asyncio.TimerHandle | None = None
 
     async def add(self, blob_ids: Iterable[BlobId]) -> None:
-        """Takes the ids of a mail that is marked and acknowledged.
-
-        While too many are pending it waits, so that deletes keep up; not for deletes that hang.
-        """
+        """Takes the ids of a done mail. Waits for deletes to keep up, not for those that hang."""
         keys = [blob_id for blob_id in blob_ids if is_random(blob_id)]
         if self._dropped and len(self._pending) + self._under_way + len(keys) > MOST_PENDING:
             self._dropped += len(keys)
@@ -65,7 +59,6 @@ class BlobDiscarder:
                 self._drop()
 
     def _drop(self) -> None:
-        """Drops the oldest keys beyond the limit."""
         count = min(len(self._pending), len(self._pending) + self._under_way - MOST_PENDING)
         if count > 0:
             del self._pending[:count]

@@ -20,19 +20,14 @@ from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.session import CassandraSession
 
 Rows = list[tuple[Any, ...]]
+_Finished = tuple[asyncio.Future[Rows], Rows | None, BaseException | None]
 MAX_IDS = 20
-"""Ids a request.
-
-Operators limit how many partitions one may name (Cassandra's guardrail partition_keys_in_select).
-"""
+"""Ids a request: operators limit partitions (guardrail partition_keys_in_select)."""
 _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
 
 
 class DeletedChecks:
-    """The deleted checks of one queue, for one event loop.
-
-    `ask_one` and `ask_batch` send requests whose rows begin with the marked ids.
-    """
+    """A queue's deleted checks on one event loop, by requests whose rows begin with marked ids."""
 
     def __init__(
         self,
@@ -44,10 +39,7 @@ class DeletedChecks:
         self._asked: _Asked = []
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
-        """Whether the mail has a deleted mark, by a request that is sent after this call.
-
-        Raises as the requests do.
-        """
+        """Whether the mail has a mark, by a request sent after this call. Raises as requests do."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bool] = loop.create_future()
         self._asked.append((enqueue_id, answer))
@@ -60,9 +52,8 @@ class DeletedChecks:
         for at in range(0, len(asked), MAX_IDS):
             batch = [one for one in asked[at : at + MAX_IDS] if not one[1].done()]
             if len(batch) > 1:
-                self._request(
-                    batch, partial(self._ask_batch, [enqueue_id for enqueue_id, _ in batch])
-                )
+                ids = [enqueue_id for enqueue_id, _ in batch]
+                self._request(batch, partial(self._ask_batch, ids))
             else:
                 self._request_singly(batch)
 
@@ -84,9 +75,8 @@ class DeletedChecks:
                 if not answer.done():
                     answer.set_result(enqueue_id in marked)
         elif len(asked) > 1:
-            self._request_singly(
-                asked
-            )  # one mail's replicas, or a guardrail, must not hold up the others
+            # One mail's replicas, or a guardrail, must not hold up the others.
+            self._request_singly(asked)
         else:
             _fail(asked, error)
 
@@ -104,27 +94,17 @@ class Bridge:
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._finished: deque[tuple[asyncio.Future[Rows], Rows | None, BaseException | None]] = (
-            deque()
-        )
+        self._finished: deque[_Finished] = deque()
         self._woken = False
 
     def rows(self, future: ResponseFuture) -> asyncio.Future[Rows]:
-        """Awaits the driver's future: the rows of its first page.
-
-        Raises mailslice's errors (StoreUnavailable, BadSetting).
-        """
+        """The rows of the driver's future, its first page. Raises StoreUnavailable, BadSetting."""
         waiting: asyncio.Future[Rows] = self._loop.create_future()
         future.add_callbacks(
-            self._done, self._failed, callback_args=(waiting,), errback_args=(waiting,)
+            lambda rows: self._finish(waiting, rows, None),
+            lambda error: self._finish(waiting, None, self._session.error(error)),
         )
         return waiting
-
-    def _done(self, rows: Rows | None, waiting: asyncio.Future[Rows]) -> None:
-        self._finish(waiting, rows, None)
-
-    def _failed(self, error: BaseException, waiting: asyncio.Future[Rows]) -> None:
-        self._finish(waiting, None, self._session.error(error))
 
     def _finish(
         self, waiting: asyncio.Future[Rows], rows: Rows | None, error: BaseException | None

@@ -40,10 +40,7 @@ class Reservation:
 
 
 class ContentBudget:
-    """A semaphore of bytes, first come first served, for one event loop.
-
-    A content larger than all of it takes all of it, alone.
-    """
+    """A semaphore of bytes, first come first served, for one loop. A larger content is alone."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -51,10 +48,7 @@ class ContentBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def fits(self, size: int, own: int = 0) -> bool:
-        """Whether an owner of `own` bytes may take `size` more now.
-
-        The only owner may take any number: otherwise the largest mail could starve.
-        """
+        """Whether an owner of `own` may take `size` more. The only owner may: it would starve."""
         return size <= self._free or self._size - self._free == own
 
     def try_acquire(self, size: int) -> Reservation | None:
@@ -159,9 +153,8 @@ async def _with_reservation(
 
 
 async def _open(blobs: AsyncBlobStore, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
-    header, body = await asyncio.gather(
-        blobs.open(item.header_blob_id), blobs.open(item.body_blob_id)
-    )
+    opening = (blobs.open(item.header_blob_id), blobs.open(item.body_blob_id))
+    header, body = await asyncio.gather(*opening)
     return header, body
 
 

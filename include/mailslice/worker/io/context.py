@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock
@@ -25,6 +26,9 @@ from mailslice.worker.io.statistics import WorkerStatistics, worker_name
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
+    from mailslice.stores.cassandra.session import CassandraSession
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +91,18 @@ class QueueContext:
             lambda one: rows(deleted.is_marked_future(queue, one)),
             lambda ids: rows(deleted.are_marked_future(queue, ids)),
         )
+        shown = self.settings.log.addresses
         self.events = MailEvents(
-            queue,
-            self.worker,
-            self.event_log,
-            addresses=self.settings.log.addresses,
-            clock=self.clock,
+            queue, self.worker, self.event_log, addresses=shown, clock=self.clock
         )
 
     @property
     def names(self) -> RabbitNames:
         return RabbitNames(self.queue)
+
+    async def opened(self, table: Callable[[CassandraSession, Settings], T]) -> T:
+        """An own table, by its class method, off the loop: it asks Cassandra."""
+        return await asyncio.to_thread(table, self.stores.cassandra, self.settings)
 
     async def publish(self, copy: Copy, queue: str | None = None) -> None:
         """To the work queue, or to this queue of ours. Returns when the broker has confirmed it."""

@@ -25,10 +25,7 @@ _LASTING = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, 
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that a mail keeps, where they are 64-bit numbers.
-
-    Those of one way alone are left out: delay token, x-death, parking.
-    """
+    """The headers that a mail keeps, if 64-bit numbers; not delay token, x-death, parking."""
     return {
         name: value
         for name in _LASTING

@@ -11,8 +11,8 @@ cleanup drops rows and marks whatever waits in our delay levels.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import timedelta
 from enum import Enum
 from itertools import islice
 
@@ -24,10 +24,7 @@ from mailslice.worker.io.context import QueueContext
 REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
 _RECENTLY = timedelta(seconds=30)
 _LATELY = timedelta(minutes=10)
-"""As `_RECENTLY`, for a mail that is dropped for good when its row is absent.
-
-The clock of the row's writer may be behind, too.
-"""
+"""As `_RECENTLY`, for what is dropped for good; the row's writer may be behind."""
 _IN_FLIGHT = 32
 
 
@@ -66,18 +63,12 @@ async def delivery_status(
 
 
 def is_open(context: QueueContext, partition: Partition) -> bool:
-    """Whether no cleanup can have cleaned the place yet.
-
-    Its slice is not over even by the current window, the smallest there was.
-    """
+    """Whether no cleanup can have been there: its slice is open by the smallest window."""
     return context.clock() < partition.slice_start + context.shape.window
 
 
 def _over_for(context: QueueContext, partition: Partition) -> timedelta:
-    """Time since its slice ended, by the largest window that any node may still use.
-
-    Negative while it is open.
-    """
+    """Time since its slice ended by the largest window any node may use; negative: open."""
     return context.clock() - (partition.slice_start + context.shape.largest_window)
 
 
@@ -100,11 +91,9 @@ async def was_cleaned(
         await asyncio.sleep(pause)
         # A migration may have created the other table since this worker began. That is asked only
         # after no known table had the row.
-        tables = (
-            await asyncio.to_thread(context.tables.existing_now)
-            if pause
-            else context.tables.existing
-        )
+        tables = context.tables.existing
+        if pause:
+            tables = await asyncio.to_thread(context.tables.existing_now)
         if await _is_in_one(context, tables, partitions, enqueue_id):
             return False
     return True
@@ -117,14 +106,10 @@ async def _is_in_one(
     enqueue_id: EnqueueId,
 ) -> bool:
     """By the id alone: a row that cannot be read is one, too."""
+    ids = [(partition, [enqueue_id]) for partition in partitions]
 
     def has_row(rows: EnqueuedMails) -> bool:
-        return any(
-            page
-            for _, page in rows.existing_ids(
-                context.queue, [(partition, [enqueue_id]) for partition in partitions]
-            )
-        )
+        return any(page for _, page in rows.existing_ids(context.queue, ids))
 
     return any(await asyncio.gather(*(asyncio.to_thread(has_row, rows) for rows in tables)))
 
@@ -132,38 +117,29 @@ async def _is_in_one(
 async def row_of(
     context: QueueContext, item: QueuedMail, partition: Partition | None, *, most: int | None = None
 ) -> ViewRow | None:
-    """The mail's row, in V3 or V4, by at most `most` reads (None: as many as it takes).
-
-    Without a place: slices from browseStart to now, newest first, in the bucket of its name.
+    """The mail's row in V3 or V4, by `most` reads (None: any). Without a partition: slices from the
+    newest to browseStart, in the bucket of its name.
     """
-    partitions = (
-        [partition]
-        if partition is not None
-        else await asyncio.to_thread(_possible_partitions, context, item)
-    )
+    partitions = [] if partition is None else [partition]
+    if partition is None:
+        partitions = await asyncio.to_thread(_possible_partitions, context, item)
+    queue, enqueue_id = context.queue, item.enqueue_id
     looked = islice(((rows, at) for at in partitions for rows in context.tables.existing), most)
     at_once = 2
     while batch := list(islice(looked, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
-        results = await asyncio.gather(
-            *(asyncio.to_thread(rows.row, context.queue, at, item.enqueue_id) for rows, at in batch)
-        )
-        if (row := _first(results)) is not None:
-            return row
+        reads = (asyncio.to_thread(rows.row, queue, at, enqueue_id) for rows, at in batch)
+        for row in await asyncio.gather(*reads):
+            if row is not None:
+                return row
     return None
 
 
-def _possible_partitions(context: QueueContext, item: QueuedMail) -> Iterable[Partition]:
-    start = context.tables.browse_starts.get(context.queue)
-    return list(_partitions(context, item, start.value)) if start is not None else []
-
-
-def _partitions(context: QueueContext, item: QueuedMail, first: datetime) -> Iterator[Partition]:
+def _possible_partitions(context: QueueContext, item: QueuedMail) -> list[Partition]:
     """The newest slice first, where most mails are; the name's bucket by every past count."""
+    first = context.tables.browse_starts.get(context.queue)
+    if first is None:
+        return []
     buckets = {bucket_of(item.mail.name, count) for count in context.shape.bucket_counts}
-    starts = list(slices_between(first, context.clock(), context.shape.window))
-    return (Partition(start, bucket) for start in reversed(starts) for bucket in buckets)
-
-
-def _first(rows: Iterable[ViewRow | None]) -> ViewRow | None:
-    return next((row for row in rows if row is not None), None)
+    starts = list(slices_between(first.value, context.clock(), context.shape.window))
+    return [Partition(start, bucket) for start in reversed(starts) for bucket in buckets]

@@ -46,23 +46,19 @@ class DestinationThrottle:
     async def enter(
         self, connection: str, domains: Collection[str], *, waited: bool
     ) -> dict[str, timedelta]:
-        """Asks for one mail to each domain: how long those have to wait that take none now.
-
-        Domains are named by `destination`. `leave` follows always. Raises StoreUnavailable: do not
-        send.
+        """Asks for one mail to each domain (`destination`): how long those wait that take none now.
+        `leave` follows always. StoreUnavailable: do not send.
         """
-        limited = {
-            domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None
-        }
+        limits = ((domain, self._limits.of(domain)) for domain in domains)
+        limited = {domain: limit for domain, limit in limits if limit is not None}
         permits = asyncio.Semaphore(_DOMAINS_AT_ONCE)
 
         async def asked(domain: str, limit: Limit) -> int | None:
             async with permits:
                 return await (await self._desk(domain, limit)).ask(Ask(connection, waited))
 
-        answers = await asyncio.gather(
-            *(asked(domain, limit) for domain, limit in limited.items()), return_exceptions=True
-        )
+        asking = (asked(domain, limit) for domain, limit in limited.items())
+        answers = await asyncio.gather(*asking, return_exceptions=True)
         waits: dict[str, timedelta] = {}
         for (domain, limit), answer in zip(limited.items(), answers, strict=True):
             if isinstance(answer, BaseException):
@@ -77,10 +73,7 @@ class DestinationThrottle:
         return waits
 
     def leave(self, connection: str, domains: Collection[str]) -> None:
-        """The connection is closed. Other workers learn it in the background.
-
-        An unreported end lapses after a minute.
-        """
+        """The connection is closed; others learn it in the background, within a minute."""
         for domain in domains:
             if (desk := self._desks.get(domain)) is not None:
                 desk.free(connection)
@@ -94,16 +87,12 @@ class DestinationThrottle:
     async def _desk(self, domain: str, limit: Limit) -> _Desk:
         async with self._opening:
             if self._table is None:
-                self._table = await asyncio.to_thread(
-                    Destinations.created, self._context.stores.cassandra, self._context.settings
-                )
+                self._table = await self._context.opened(Destinations.created)
         desk = self._desks.pop(domain, None) or _Desk(self._context, self._table, domain, limit)
         self._desks[domain] = desk
         if len(self._desks) > _MOST_DESKS:
-            idle = next(
-                (name for name, other in self._desks.items() if other.idle and name != domain), None
-            )
-            if idle is not None:
+            others = (name for name, other in self._desks.items() if other.idle and name != domain)
+            if (idle := next(others, None)) is not None:
                 del self._desks[idle]
         return desk
 
@@ -190,22 +179,16 @@ class _Desk:
     async def _agreed(self, asks: list[Ask], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._context.bridge, self._context.queue
         for lost in range(_MOST_TURNS):
-            before = self._book or self._table.book(
-                await bridge.rows(self._table.read_future(queue, self._domain))
-            )
+            if (before := self._book) is None:
+                rows = await bridge.rows(self._table.read_future(queue, self._domain))
+                before = self._table.book(rows)
             now_us = int(self._context.clock().timestamp() * 1e6)
+            kept, chance = tuple(self._since), random.random()
             after, answers = decide(
-                before,
-                self._limit,
-                now_us,
-                asks,
-                freed=freed,
-                kept=tuple(self._since),
-                chance=random.random(),
+                before, self._limit, now_us, asks, freed=freed, kept=kept, chance=chance
             )
-            if self._table.applied(
-                await bridge.rows(self._table.advance_future(queue, self._domain, before, after))
-            ):
+            writing = self._table.advance_future(queue, self._domain, before, after)
+            if self._table.applied(await bridge.rows(writing)):
                 self._book = after
                 return answers
             self._book = None
@@ -217,10 +200,7 @@ class _Desk:
 
 
 class BlockingThrottle:
-    """For one delivery and a thread: what a plain handler gets for the keyword `throttle`.
-
-    Without limits in the settings nothing ever waits.
-    """
+    """A plain handler's keyword `throttle`, for its thread. Without limits nothing waits."""
 
     def __init__(
         self,
@@ -235,9 +215,8 @@ class BlockingThrottle:
 
     @contextmanager
     def entering(self, domains: Collection[str]) -> Iterator[Mapping[str, timedelta]]:
-        """While a connection carries a mail for `domains`: how long those wait that take none now.
-
-        Forms of one domain share its book. Raises StoreUnavailable: then nothing may be sent.
+        """While a connection carries a mail for `domains`: how long those wait that take none.
+        StoreUnavailable: send nothing.
         """
         throttle, loop = self._throttle, self._loop
         if throttle is None or loop is None:
@@ -246,15 +225,13 @@ class BlockingThrottle:
         connection = str(uuid4())
         books = {domain: destination(domain) for domain in domains}
         asked = set(books.values())
-        waits = asyncio.run_coroutine_threadsafe(
-            throttle.enter(connection, asked, waited=self._waited), loop
-        ).result()
+        entering = throttle.enter(connection, asked, waited=self._waited)
+        waits = asyncio.run_coroutine_threadsafe(entering, loop).result()
         try:
             yield {domain: waits[book] for domain, book in books.items() if book in waits}
         finally:
-            with suppress(
-                RuntimeError
-            ):  # the loop is gone, and with it the worker: the place lapses
+            # Without a loop the worker is gone, and the place lapses.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(throttle.leave, connection, asked)
 
 

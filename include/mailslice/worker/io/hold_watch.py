@@ -83,9 +83,7 @@ class HoldWatch:
 
     async def _read(self) -> tuple[Hold, ...]:
         if self._table is None:
-            self._table = await asyncio.to_thread(
-                Holds.prepared, self._context.stores.cassandra, self._context.settings
-            )
+            self._table = await self._context.opened(Holds.prepared)
         if self._table is None:
             return ()  # nothing was ever held
         rows = await self._context.bridge.rows(self._table.of_future(self._context.queue))
@@ -102,15 +100,12 @@ class HoldWatch:
             known = f"the {len(self.active.all)} that it knows" if self.is_known else "no mail yet"
             text = "holds of queue %s could not be read; the worker goes on with %s: %s"
             self._log(logging.WARNING, "holds_unknown", text, known, error)
-        self.trouble = (
-            error
-            if isinstance(error, MailsliceError)
-            else StoreUnavailable(f"holds could not be read: {error}")
-        )
+        if not isinstance(error, MailsliceError):
+            error = StoreUnavailable(f"holds could not be read: {error}")
+        self.trouble = error
         self._context.statistics.holds_unknown = 1
 
     def _log_changes(self, before: ActiveHolds) -> None:
-        """Log what is held now, and what not any more."""
         known = {hold.domain: hold for hold in before.all}
         for hold in self.active.all:
             if known.pop(hold.domain, None) != hold:

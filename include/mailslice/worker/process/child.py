@@ -1,7 +1,4 @@
-"""One consuming process: queue -> handlers, until a signal or until the parent is gone.
-
-When a store is lost the mails go back to the broker, and the process connects anew with back-off.
-"""
+"""One consuming process: queue -> handlers, until a signal or until the parent is gone."""
 
 from __future__ import annotations
 
@@ -51,10 +48,7 @@ class ParentLink:
         self._drain = drain
         self._sending = threading.Lock()
         self.turned: float | None = None
-        """When the event loop last turned; None until the first turn.
-
-        The time to build a handler and open the stores has no limit.
-        """
+        """When the loop last turned; None before: handlers and stores may take long to open."""
         self.health = ProcessHealth(
             connected=False, loop_lag=0.0, in_flight=0, reaches_cassandra=False
         )
@@ -92,10 +86,7 @@ class ParentLink:
 
 
 def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: Struck) -> None:
-    """Entry point of the process. Ends it with 0 after draining; a failed start goes to the parent.
-
-    `cells` and `struck`: as in `strikes`.
-    """
+    """The process: 0 after draining, a failed start to the parent. For the rest see `strikes`."""
     from mailslice.worker import logs
 
     logs.configure(task.settings.log, task.log_level)
@@ -128,10 +119,7 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
 
 
 def _end_soon(code: int) -> None:
-    """Ends the process at the latest 5 s from now.
-
-    The interpreter's end runs what handlers registered for it, and waits for their threads.
-    """
+    """Ends the process 5 s from now: what handlers registered, and their threads, end first."""
     guard = threading.Timer(_EXIT_WITHIN, _exit_now, (code,))
     guard.daemon = True
     guard.start()
@@ -221,9 +209,8 @@ async def _turn(
 async def _drain(deliveries: Deliveries, handling: HandlerPool, longest: timedelta) -> int:
     """Returns mails that no handler has and awaits the handlers; how many did not end in time."""
     log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
-    _, unfinished = await asyncio.gather(
-        deliveries.aclose(), handling.drain(longest.total_seconds())
-    )
+    seconds = longest.total_seconds()
+    _, unfinished = await asyncio.gather(deliveries.aclose(), handling.drain(seconds))
     if unfinished:
         text = "%d handlers did not end within %s; the broker hands their mails out again"
         log.warning(text, unfinished, longest, extra={"action": "drain_timeout"})

@@ -91,14 +91,12 @@ async def consume(
     consumed = Consumed()
     policy = policy or policy_of(worker.context.settings)
     handling = HandlerPool(loaded(handler), concurrency, consumed, policy)
-    deliveries = worker.deliveries(
-        prefetch if most is None else min(prefetch, most), give_up_after=give_up_after
-    )
+    ahead = prefetch if most is None else min(prefetch, most)
+    deliveries = worker.deliveries(ahead, give_up_after=give_up_after)
     # The worker keeps those that are not settled; the contents of the others are to go.
     handed: WeakSet[Delivery] = WeakSet()
-    stopping = (
-        asyncio.create_task(stopped(stop, deliveries, handling.hurry)) if stop is not None else None
-    )
+    stop = stop or asyncio.Event()
+    stopping = asyncio.create_task(stopped(stop, deliveries, handling.hurry))
     longest: float | None = 0.0
     try:
         await handling.serve(deliveries, most=most, idle=idle, on_taken=handed.add)
@@ -110,8 +108,7 @@ async def consume(
         raise
     finally:
         try:
-            if stop is not None and stopping is not None:
-                await unwatched(stopping, stop)
+            await unwatched(stopping, stop)
             await deliveries.aclose()
             await handling.drain(longest)
         finally:
@@ -121,10 +118,7 @@ async def consume(
 
 
 async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Ends a `stopped` that is not needed any more.
-
-    One that has begun to close is awaited: it returns what was fetched ahead.
-    """
+    """Ends a `stopped`, or awaits it where it closes already: it returns what was fetched."""
     if not stop.is_set():
         stopping.cancel()
     await asyncio.wait({stopping})
@@ -132,9 +126,8 @@ async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
     """Ends deliveries: returns those of `handed` that are still in hand, then disconnects."""
-    await asyncio.gather(
-        *(_return_to_queue(delivery) for delivery in [*handed] if not delivery.settled.is_set())
-    )
+    unsettled = (delivery for delivery in [*handed] if not delivery.settled.is_set())
+    await asyncio.gather(*map(_return_to_queue, unsettled))
     await deliveries.disconnect()
 
 
@@ -149,10 +142,7 @@ async def _return_to_queue(delivery: Delivery) -> None:
 async def stopped(
     stop: asyncio.Event, deliveries: Deliveries, on_stop: Callable[[], None] = lambda: None
 ) -> None:
-    """When `stop` is set: calls `on_stop`, then closes the deliveries.
-
-    Whoever waits for the next delivery then learns that there is none.
-    """
+    """When `stop` is set: calls `on_stop`, then closes the deliveries: nobody waits for more."""
     await stop.wait()
     on_stop()
     await deliveries.aclose()

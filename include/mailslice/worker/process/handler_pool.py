@@ -1,7 +1,4 @@
-"""Runs handlers beside each other, up to a limit, and turns each outcome into a settlement.
-
-Plain functions run in threads, async ones as tasks: a slow one occupies one permit, not all.
-"""
+"""Runs handlers beside each other, in threads or as tasks, and turns outcomes to settlements."""
 
 from __future__ import annotations
 
@@ -70,29 +67,21 @@ class Policy:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """By MAILSLICE_WORKER_*.
-
-    Raises BadSetting when mails are to bounce and no queue for the reports is set.
-    """
+    """By MAILSLICE_WORKER_*. BadSetting: mails are to bounce, and no queue for reports is set."""
     worker = settings.worker
     if worker.give_up is GiveUp.BOUNCE and worker.bounce_queue is None:
         raise BadSetting(
             f"MAILSLICE_WORKER_GIVE_UP=bounce (in the {settings.source}) needs "
             "MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
         )
-    return Policy(
-        BackOff(worker.back_off_base, worker.back_off_factor, worker.back_off_cap, worker.attempts),
-        worker.give_up,
-    )
+    pauses = worker.back_off_base, worker.back_off_factor, worker.back_off_cap
+    return Policy(BackOff(*pauses, worker.attempts), worker.give_up)
 
 
 def action_of(
     delivery: Delivery, outcome: Outcome | GiveBack, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
-    """Outcome -> how to settle the delivery.
-
-    The pause is fixed here: a second attempt to settle keeps it.
-    """
+    """Outcome -> how to settle the delivery. A second attempt to settle keeps the pause."""
     match outcome:
         case Complete():
             return delivery.complete
@@ -109,31 +98,23 @@ def action_of(
 def _retry_action(
     delivery: Delivery, outcome: Retry, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
-    failures = delivery.failures + 1
+    failures, recipients = delivery.failures + 1, delivery.item.mail.recipients
     pause = outcome.after
     if outcome.back_off:
-        pause = max(
-            pause or timedelta(0), snapped(policy.back_off.pause(failures, policy.chance()))
-        )
+        grown = snapped(policy.back_off.pause(failures, policy.chance()))
+        pause = max(pause or timedelta(0), grown)
     waits = pause is not None and pause > timedelta(0)
     counts = outcome.counted and not outcome.throttled and waits
     if counts and policy.back_off.used_up(failures):
-        remaining = tuple(
-            delivery.item.mail.recipients if outcome.recipients is None else outcome.recipients
-        )
-        if set(remaining) == set(delivery.item.mail.recipients):
-            return action_of(
-                delivery, _final_outcome(remaining, failures, outcome.why, policy), policy
-            )
+        remaining = tuple(recipients if outcome.recipients is None else outcome.recipients)
+        if set(remaining) == set(recipients):
+            final = _final_outcome(remaining, failures, outcome.why, policy)
+            return action_of(delivery, final, policy)
         # Served recipients are done. For the others this was the last attempt: the next delivery
         # names only them.
         return lambda: delivery.retry(recipients=remaining)
-    return lambda: delivery.retry(
-        recipients=outcome.recipients,
-        after=pause,
-        counted=outcome.counted,
-        throttled=outcome.throttled,
-    )
+    how = {"counted": outcome.counted, "throttled": outcome.throttled}
+    return lambda: delivery.retry(outcome.recipients, pause, **how)
 
 
 def _final_outcome(
@@ -143,17 +124,8 @@ def _final_outcome(
     reason = f"given up after {failures} attempts (MAILSLICE_WORKER_ATTEMPTS){last}"
     if policy.give_up is GiveUp.DEAD_LETTER:
         return Reject(reason)
-    return Bounce(
-        reason,
-        tuple(
-            Failure(
-                recipient,
-                "4.4.7",
-                f"it could not be delivered in {failures} attempts, and is given up",
-            )
-            for recipient in recipients
-        ),
-    )
+    why = f"it could not be delivered in {failures} attempts, and is given up"
+    return Bounce(reason, tuple(Failure(recipient, "4.4.7", why) for recipient in recipients))
 
 
 def _handler_threads(count: int) -> ThreadPoolExecutor:
@@ -209,9 +181,8 @@ class HandlerPool:
     async def start(self, delivery: Delivery) -> None:
         """Waits for a free place, then runs the handler there; returns at once then."""
         await self._permits.acquire()
-        task = asyncio.create_task(
-            self._handle(delivery), name=f"handle-{delivery.item.enqueue_id}"
-        )
+        name = f"handle-{delivery.item.enqueue_id}"
+        task = asyncio.create_task(self._handle(delivery), name=name)
         self._running.add(task)
         task.add_done_callback(self._ended)
 
@@ -232,11 +203,7 @@ class HandlerPool:
         taken = 0
         while taken != most:
             await self.room()
-            delivery = (
-                await anext(deliveries, None)
-                if idle is None
-                else await following(deliveries, idle, lambda: self.in_flight > 0)
-            )
+            delivery = await following(deliveries, idle, lambda: self.in_flight > 0)
             if delivery is None:
                 return
             taken += 1
@@ -245,11 +212,7 @@ class HandlerPool:
             del delivery  # its content is the handler's alone
 
     def hurry(self) -> None:
-        """The worker is about to end.
-
-        Handlers keep their time. An outcome that no store takes for 30 s from now on is given up,
-        and its mail stays unsettled.
-        """
+        """The worker is about to end: an outcome that no store takes for 30 s is given up."""
         self.stopping.set()
         self._hurried = self._hurried or time.monotonic()
 
@@ -289,9 +252,8 @@ class HandlerPool:
                 outcome = await self._outcome(delivery)
             if not isinstance(outcome, GiveBack):
                 delivery.explain(getattr(outcome, "why", ""), outcome.answer)
-            disposition = await self._store_outcome(
-                delivery, action_of(delivery, outcome, self._policy)
-            )
+            action = action_of(delivery, outcome, self._policy)
+            disposition = await self._store_outcome(delivery, action)
         if disposition is not None:
             self._metrics.settled(disposition, time.monotonic() - began)
 
@@ -321,60 +283,47 @@ class HandlerPool:
         return self._checked_outcome(delivery, result)
 
     def _checked_outcome(self, delivery: Delivery, result: object) -> Outcome:
-        """The outcome; a failed handler where the result is none.
-
-        Must not raise: nobody would settle the mail then.
-        """
+        """The outcome, or that of a failed handler. Must not raise: nobody would settle it."""
         if result is None:
             return Complete()
         if wrong := _wrong_field(result):
             return self._failed(delivery, TypeError(wrong))
-        if isinstance(result, Retry) and not set(result.recipients or ()) <= set(
-            delivery.item.mail.recipients
-        ):
-            return self._failed(
-                delivery, ValueError("a retry names recipients that the mail does not have")
-            )
-        if isinstance(result, Retry) and result.after is not None and result.after > LONGEST_DELAY:
-            return self._failed(delivery, ValueError("a retry asks for more than 30 days"))
-        if isinstance(result, Complete | Retry | Reject | Bounce):
-            return result
-        return self._failed(
-            delivery,
-            TypeError(f"a handler gives an outcome or None, not a {type(result).__name__}"),
-        )
+        if not isinstance(result, Complete | Retry | Reject | Bounce):
+            wrong = f"a handler gives an outcome or None, not a {type(result).__name__}"
+            return self._failed(delivery, TypeError(wrong))
+        if isinstance(result, Retry):
+            if not set(result.recipients or ()) <= set(delivery.item.mail.recipients):
+                wrong = "a retry names recipients that the mail does not have"
+                return self._failed(delivery, ValueError(wrong))
+            if result.after is not None and result.after > LONGEST_DELAY:
+                return self._failed(delivery, ValueError("a retry asks for more than 30 days"))
+        return result
 
     async def _call(self, delivery: Delivery) -> Any:
-        keywords = self._keywords(delivery)
+        keywords, loop = self._keywords(delivery), asyncio.get_running_loop()
         if self._handler.is_async:
             return await self._handler.call(delivery.item.mail, delivery.content, **keywords)
-        result, error = await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._in_thread, delivery, keywords
-        )
+        running = loop.run_in_executor(self._threads, self._in_thread, delivery, keywords)
+        result, error = await running
         if error is not None:
             raise error
         return await result if inspect.isawaitable(result) else result
 
     def _keywords(self, delivery: Delivery) -> dict[str, object]:
         """What the handler takes beside the mail and its content (`handler_spec`)."""
+        loop = asyncio.get_running_loop()
         offers: dict[str, Callable[[], object]] = {
             "enqueue_id": lambda: delivery.item.enqueue_id,
-            "stage": lambda: (
-                delivery.stage_for_coroutine()
-                if self._handler.is_async
-                else delivery.stage_for_thread()
-            ),
+            "stage": delivery.stage_for_thread,
             "throttle": delivery.throttle_for_thread,
             # A retry is a message of its own, which the broker has not handed out before.
             "redelivered": lambda: delivery.redelivered or delivery.failures > 0,
-            "arrived": lambda: time.monotonic() - (self._now() - delivery.arrived),
+            "arrived": lambda: time.monotonic() - (loop.time() - delivery.arrived),
             "stopping": lambda: self.stopping,
         }
+        if self._handler.is_async:
+            offers["stage"] = delivery.stage_for_coroutine
         return {name: offers[name]() for name in self._handler.takes}
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
 
     def _in_thread(
         self, delivery: Delivery, keywords: dict[str, object]
@@ -386,18 +335,17 @@ class HandlerPool:
         except Exception as error:  # noqa: BLE001 - as above
             return None, error
         except BaseException as error:  # noqa: BLE001 - as above
-            return None, RuntimeError(f"{type(error).__name__} in a handler").with_traceback(
-                error.__traceback__
-            )
+            told = RuntimeError(f"{type(error).__name__} in a handler")
+            return None, told.with_traceback(error.__traceback__)
 
     def _failed(self, delivery: Delivery, error: BaseException) -> Retry:
         self._metrics.handler_failed()
+        where, enqueue_id = f"{type(error).__name__} at {_where(error)}", delivery.item.enqueue_id
         # A message may name addresses: it, and the traceback that ends in it, are for DEBUG.
-        why, enqueue_id = f"{type(error).__name__} at {_where(error)}", delivery.item.enqueue_id
         text = "handler failed: %s; the mail is tried again later (enqueue id %s)"
-        log.warning(text, why, enqueue_id, extra=about("handler_failed", enqueue_id))
+        log.warning(text, where, enqueue_id, extra=about("handler_failed", enqueue_id))
         log.debug("handler failed", exc_info=error)
-        return Retry(back_off=True, why=why)
+        return Retry(back_off=True, why=where)
 
     async def _store_outcome(
         self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
@@ -418,36 +366,23 @@ class HandlerPool:
             except MailsliceError as error:
                 log.warning("outcome not stored, again in %d s: %s", pause, error, extra=extra)
             except Exception:
-                log.exception(
-                    "outcome not stored, by a fault of mailslice; again in %d s", pause, extra=extra
-                )
+                text = "outcome not stored, by a fault of mailslice; again in %d s"
+                log.exception(text, pause, extra=extra)
             self._metrics.store_failed()
-            remaining = self._seconds_remaining(began)
+            remaining = math.inf
+            if self._hurried is not None:
+                remaining = DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
             if remaining <= 0:
-                log.warning(
-                    "outcome given up: this is the end, and no store took it for %d s; "
-                    "the mail goes back",
-                    DRAIN_SECONDS,
-                    extra=extra,
-                )
+                text = "outcome given up at the end: no store took it for %d s; the mail goes back"
+                log.warning(text, DRAIN_SECONDS, extra=extra)
                 return None
             await asyncio.sleep(min(remaining, pause * random.uniform(0.7, 1.0)))
-
-    def _seconds_remaining(self, began: float) -> float:
-        """Seconds for an outcome that is being stored since `began`."""
-        if self._hurried is None:
-            return math.inf
-        return DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
 
 
 async def following(
     deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
 ) -> Delivery | None:
-    """The next delivery; None at the end.
-
-    The end is that there are no more, or that nothing came for `idle` while the caller was not
-    `busy`.
-    """
+    """The next delivery; None: there are no more, or nothing came for `idle` while not `busy`."""
     if idle is None:
         return await anext(deliveries, None)
     longest = idle.total_seconds()
@@ -464,15 +399,13 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 
 def _is_failure(value: object) -> bool:
-    return isinstance(value, Failure) and _are_texts(
-        (value.recipient, value.status, value.reason, value.diagnostic or "")
-    )
+    if not isinstance(value, Failure):
+        return False
+    return _are_texts((value.recipient, value.status, value.reason, value.diagnostic or ""))
 
 
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "reason": ("text", lambda value: isinstance(value, str)),
-    "answer": ("text", lambda value: isinstance(value, str)),
-    "why": ("text", lambda value: isinstance(value, str)),
+    **dict.fromkeys(("reason", "answer", "why"), ("text", lambda value: isinstance(value, str))),
     "after": ("a timedelta", lambda value: isinstance(value, timedelta | None)),
     "failures": (
         "a tuple of Failure, whose fields are text",

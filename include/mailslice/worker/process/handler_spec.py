@@ -40,10 +40,7 @@ _BY_NAME = ("redelivered", "arrived", "stopping", "throttle")
 
 @dataclass(frozen=True, slots=True)
 class LoadedHandler:
-    """A handler ready to be called as (mail, content, and the keywords that it `takes`).
-
-    What `call` gives is an outcome, or an awaitable of one.
-    """
+    """A handler, called as (mail, content, what it `takes`): an outcome, or an awaitable of one."""
 
     call: Callable[..., Any]
     is_async: bool
@@ -51,9 +48,8 @@ class LoadedHandler:
 
 
 def load_handler(spec: str, settings: Settings) -> LoadedHandler:
-    """The handler that `spec` names. BadInput, naming it and what is wrong, when there is none.
-
-    Modules that are installed come first, then those of the working folder.
+    """The handler that `spec` names, of what is installed, or in the working folder. BadInput says
+    what is wrong.
     """
     module_name, colon, path = SHIPPED.get(spec, spec).partition(":")
     if not (module_name and colon and path):
@@ -70,10 +66,7 @@ def load_handler(spec: str, settings: Settings) -> LoadedHandler:
 
 
 def loaded(handler: Callable[..., Any]) -> LoadedHandler:
-    """A handler given as a function, or as an object that can be called.
-
-    Raises BadInput when it cannot be called as (mail, content).
-    """
+    """A handler given as a callable. BadInput when it cannot be called as (mail, content)."""
     name = f"handler {getattr(handler, '__qualname__', handler)!r}"
     if inspect.isclass(handler) or not callable(handler):
         raise BadInput(
@@ -121,9 +114,7 @@ def _built(spec: str, cls: Callable[[Settings], Any], settings: Settings) -> Any
 
 
 def _is_async(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        type(handler).__call__
-    )
+    return any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
 
 
 def _keywords(subject: str, handler: Callable[..., Any]) -> frozenset[str]:

@@ -77,7 +77,7 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     given = {"--processes": processes, "--prefetch": prefetch, "--concurrency": concurrency}
     for name, value in given.items():
         if value < 1:
-            raise BadInput(f"{name} {value}: allowed are whole numbers from 1")
+            raise BadInput(f"--{name} {value}: allowed are whole numbers from 1")
     task = ConsumerTask(
         settings,
         queue,
@@ -111,10 +111,8 @@ class Supervisor:
         """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
         figures = _figures_folder()
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
-        before = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        signals = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, self._on_signal) for number in signals}
         host, port = self._health
         server: HealthServer | None = None
         try:
@@ -170,9 +168,8 @@ class Supervisor:
     def _listen(self, longest: float) -> None:
         """Waits for news of any process, at most `longest` seconds, and takes it in."""
         pipes = {slot.pipe: slot for slot in self._slots if slot.pipe is not None}
-        sentinels = {
-            slot.process.sentinel: slot for slot in self._slots if slot.process is not None
-        }
+        running = ((slot.process, slot) for slot in self._slots)
+        sentinels = {process.sentinel: slot for process, slot in running if process is not None}
         if not sentinels:
             time.sleep(longest)
             return
@@ -271,10 +268,7 @@ class Supervisor:
 
 
 def _figures_folder() -> str:
-    """The folder of this run's metric files, memory-mapped by all processes.
-
-    Removes the folders of runs that were killed.
-    """
+    """The folder of this run's metric files; those of runs that were killed are removed."""
     prefix = "mailslice-metrics-"
     for old in Path(tempfile.gettempdir()).glob(prefix + "*"):
         pid = old.name.removeprefix(prefix).partition("-")[0]

@@ -20,10 +20,7 @@ from mailslice.worker.smtp_server.session import Intake
 
 _AUTH_TRIES = 5
 _ANSWER_WITHIN = 600.0
-"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6).
-
-It is not idle then: the server is busy.
-"""
+"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6), not idle."""
 _LEAST_RATE = 100_000.0
 """Bytes a second: a mail that is slower for longer than `ServerTimes.mail` is cut off."""
 
@@ -46,9 +43,7 @@ class ServerTimes:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Connections at once: of all strangers together and, apart from them, of all clients of the
-    allowed networks; and of each stranger.
-    """
+    """Connections at once: of strangers together, of allowed clients together; of each stranger."""
 
     of_all: int
     of_client: int
@@ -62,10 +57,7 @@ class ConnectionLimits:
 
 
 class Conversation(SMTP):  # type: ignore[misc]
-    """aiosmtpd's protocol with a limit of clients and its own way of receiving mail.
-
-    That way counts memory and accepts lines of any length.
-    """
+    """aiosmtpd's protocol, with limits of clients, counted memory, and lines of any length."""
 
     line_length_limit = 1 << 16  # what the reader keeps of a line; a mail's lines may be longer
 
@@ -169,13 +161,10 @@ class Conversation(SMTP):  # type: ignore[misc]
         await self.push("354 End data with <CR><LF>.<CR><LF>")
         self.receiving = True
         try:
-            reservation, self.reservation = (
-                self.reservation,
-                self._intake.reservation(),
-            )  # it outlives a client that hangs up, as the enqueue does
-            answer = await self._intake.take(
-                self.session, self.envelope, reservation, self._receive
-            )
+            # It outlives a client that hangs up, as the enqueue does.
+            reservation, self.reservation = self.reservation, self._intake.reservation()
+            intake = self._intake
+            answer = await intake.take(self.session, self.envelope, reservation, self._receive)
             self._intake.metrics.answered(answer)
             self._reset_timeout()
             self._set_post_data_state()
@@ -215,11 +204,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         super().connection_lost(error)
 
     def _timeout_cb(self) -> None:
-        """Cuts the client off.
-
-        A close would wait for ever for a client that does not read, and so would its connection
-        slot.
-        """
+        """Cuts off: a close would wait for ever for a client that does not read."""
         self._cut_off()
 
     def _cut_off(self) -> None:
@@ -230,10 +215,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         self.reservation.release()
 
     def dismiss(self) -> None:
-        """Closes it with 421 (RFC 5321 3.8). To be called again until it is closed.
-
-        A client that does not read is cut off after `ServerTimes.goodbye`.
-        """
+        """Closes it with 421 (RFC 5321 3.8), called until it is: who reads not is cut off."""
         now = self.loop.time()
         if self._dismissed is None:
             self._dismissed = now

@@ -27,9 +27,8 @@ NULL_PATH = "<>"
 
 
 def read_path(argument: str) -> tuple[str | None, str]:
-    """The address that `argument` begins with (`<>`: null path; None: none), and the parameters.
-
-    A source route is left out (RFC 5321 C). A name without a domain is an address here.
+    """The address at the beginning of `argument` (`<>`: null path; None: none), without a source
+    route, and the parameters. A domain may be missing.
     """
     match = _PATH.fullmatch(argument)
     if match is None:
@@ -113,11 +112,7 @@ class _Mail:
 
 
 async def _piece(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
-    """A line, or a part of a line that exceeds the reader's limit; and whether the line ends with
-    it.
-
-    A bare LF or CR ends no line.
-    """
+    """A line, or a part beyond the reader's limit; whether it ends (no bare LF or CR does)."""
     try:
         return await reader.readuntil(b"\r\n"), True
     except asyncio.LimitOverrunError as error:

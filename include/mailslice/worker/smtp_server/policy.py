@@ -1,7 +1,4 @@
-"""Who may send by SMTP, by the settings alone.
-
-Never an open relay: such settings are refused before the port is opened.
-"""
+"""Who may send by SMTP, by the settings. An open relay is refused before the port opens."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _WIDEST = {4: 8, 6: 16}
-"""Shortest prefix of an allowed network where strangers can reach the port.
-
-10.0.0.0/8 is the widest network anyone owns.
-"""
+"""Shortest prefix of an allowed network for strangers: nobody owns more than a /8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +83,9 @@ def is_loopback(host: str) -> bool:
 
 def client_address(peer: object) -> IPAddress | None:
     """The address in a socket's peer name; an IPv4 one that came through an IPv6 socket as IPv4."""
+    host = str(peer[0]).partition("%")[0] if isinstance(peer, tuple) else ""
     try:
-        address = ipaddress.ip_address(
-            str(peer[0]).partition("%")[0] if isinstance(peer, tuple) else ""
-        )
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

@@ -124,9 +124,8 @@ async def _stay_connected(worker: QueueWorker) -> None:
 
 def _with_room_for_trace(settings: Settings) -> Settings:
     """Settings with room for our Received line: the limit was applied to the client's mail."""
-    queue = settings.queue.model_copy(
-        update={"max_mail_bytes": settings.queue.max_mail_bytes + _TRACE_ROOM}
-    )
+    size = settings.queue.max_mail_bytes + _TRACE_ROOM
+    queue = settings.queue.model_copy(update={"max_mail_bytes": size})
     return settings.model_copy(update={"queue": queue})
 
 
@@ -190,10 +189,7 @@ async def serve(
 
 
 async def _finish(open_now: set[Conversation], intake: Intake, drain: float) -> None:
-    """Mails that are being received may end; idle clients get 421 at once.
-
-    A client whose whole mail was received gets no 421: it would send an enqueued mail again.
-    """
+    """Idle clients get 421 at once, those that send may end. No 421 to whom sent a whole mail."""
     deadline = time.monotonic() + drain
     while open_now:
         for conversation in list(open_now):

@@ -1,13 +1,9 @@
-"""What is answered to each SMTP command, and the way of a mail's bytes into the queue.
-
-They are kept as they came, dots un-stuffed, behind a Received line (RFC 5321 4.4).
-"""
+"""What SMTP commands are answered, and a mail's bytes as they came, behind Received."""
 
 # ruff: noqa: N802 - aiosmtpd calls hooks by the names of the commands
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import sys
@@ -16,6 +12,7 @@ from email.utils import format_datetime
 from typing import Any, Protocol
 from uuid import uuid4
 
+import orjson
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from mailslice.codec.addresses import is_address
@@ -36,10 +33,7 @@ _NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
 _MOST_HOPS = 100
 """Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
 _FREE_RECIPIENTS = 100
-"""Recipients of one mail that every server takes (RFC 5321 4.5.3.1.8).
-
-Further ones count as mail in memory.
-"""
+"""Recipients that every server takes (RFC 5321 4.5.3.1.8); further ones count as memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 _TRACE = 1 << 20
 """Bytes of a mail that are searched for Received lines: each server puts its own at the top."""
@@ -106,11 +100,9 @@ class Intake:
     ) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
-        announced = [
-            line
-            for line in responses
-            if self._policy.offers_auth or not line.startswith("250-AUTH")
-        ]
+        announced = responses
+        if not self._policy.offers_auth:
+            announced = [line for line in responses if not line.startswith("250-AUTH")]
         return [*announced[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", announced[-1]]
 
     async def handle_MAIL(
@@ -134,9 +126,8 @@ class Intake:
         options: list[str],
     ) -> str:
         if self.is_stranger(session) and not session.authenticated:
-            return "550 5.7.1 Relaying denied" + (
-                ": AUTH first" if self._policy.offers_auth else ""
-            )
+            hint = ": AUTH first" if self._policy.offers_auth else ""
+            return f"550 5.7.1 Relaying denied{hint}"
         if len(envelope.rcpt_tos) >= self._max_recipients:
             return "452 4.5.3 Too many recipients"
         if address.lower() == "postmaster":
@@ -144,9 +135,8 @@ class Intake:
             address = f"{address}@{self._hostname}"
         if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
             return problem
-        if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.reservation.grow(
-            sys.getsizeof(address)
-        ):
+        is_free, size = len(envelope.rcpt_tos) < _FREE_RECIPIENTS, sys.getsizeof(address)
+        if not is_free and not server.reservation.grow(size):
             return BUSY
         envelope.rcpt_tos.append(address)
         envelope.rcpt_options.extend(options)
@@ -159,10 +149,7 @@ class Intake:
         reservation: Reservation,
         receiving: Callable[[Reservation, bytes], Awaitable[bytes | str]],
     ) -> str:
-        """Receives a mail, behind a Received line; the answer to it. 250 means durable.
-
-        `reservation` has the memory of its recipients. It is released.
-        """
+        """Receives a mail behind a Received line; the answer (250: durable). Ends `reservation`."""
         try:
             mail = self._mail(session, envelope)
             content = await receiving(reservation, self._trace(session, envelope, mail.name))
@@ -191,9 +178,8 @@ class Intake:
     def authenticate(
         self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, auth_data: Any
     ) -> AuthResult:
-        good = isinstance(auth_data, LoginPassword) and self._policy.accepts(
-            auth_data.login, auth_data.password
-        )
+        is_login, accepts = isinstance(auth_data, LoginPassword), self._policy.accepts
+        good = is_login and accepts(auth_data.login, auth_data.password)
         if not good:
             self.metrics.wrong_passwords.inc()
         return AuthResult(success=good, handled=False, auth_data=auth_data)
@@ -226,9 +212,9 @@ class Intake:
         address = client_address(session.peer)
         attributes = {"org.apache.james.HELO": _string_attribute(session.host_name or "")}
         if session.authenticated and isinstance(session.auth_data, LoginPassword):
-            attributes["org.apache.james.SMTPAuthUser"] = _string_attribute(
-                session.auth_data.login.decode("utf-8", "replace")
-            )
+            user = session.auth_data.login.decode("utf-8", "replace")
+            attributes["org.apache.james.SMTPAuthUser"] = _string_attribute(user)
+        is_local = address is not None and address.is_loopback
         return Mail(
             name=f"Mail{int(now.timestamp() * 1000)}-{uuid4()}",
             sender=None if envelope.mail_from == NULL_PATH else envelope.mail_from,
@@ -238,20 +224,16 @@ class Intake:
             remote_addr=str(address or ""),
             # No look-up: a name service must not delay mail. The name that the client claims is in
             # the HELO attribute.
-            remote_host="localhost"
-            if address is not None and address.is_loopback
-            else str(address or ""),
+            remote_host="localhost" if is_local else str(address or ""),
         )
 
     def _trace(self, session: Session, envelope: Envelope, name: str) -> bytes:
         address = client_address(session.peer)
-        literal = (
-            f"IPv6:{address}" if address is not None and address.version == 6 else str(address)
-        )
-        protocol = (
-            ("UTF8SMTP" if envelope.smtp_utf8 else "ESMTP") if session.extended_smtp else "SMTP"
-        )
+        is_ipv6 = address is not None and address.version == 6
+        literal = f"IPv6:{address}" if is_ipv6 else str(address)
+        protocol = "SMTP"
         if session.extended_smtp:
+            protocol = "UTF8SMTP" if envelope.smtp_utf8 else "ESMTP"
             protocol += "S" * (session.ssl is not None) + "A" * bool(session.authenticated)
         helo = re.sub(r"[^!-'*-~]", "?", session.host_name or "unknown")
         lines = (
@@ -277,24 +259,14 @@ def _wrong_address(address: str, *, utf8: bool) -> str | None:
 
 
 def _james_takes(address: str) -> bool:
-    """Whether James' MailAddress accepts it.
-
-    For one recipient that it refuses James dead-letters the whole mail; a sender that it refuses
-    becomes the null sender.
+    """Whether James' MailAddress does: it dead-letters a mail for one wrong recipient, and makes a
+    wrong sender null.
     """
     local, _, domain = address.rpartition("@")
-    return (
-        local != '""'
-        and ".." not in local
-        and not any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
-    )
+    has_dash = any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
+    return local != '""' and ".." not in local and not has_dash
 
 
 def _string_attribute(text: str) -> bytes:
-    """James' form of a text attribute."""
     shown = text.encode("utf-8", "replace").decode()
-    return json.dumps(
-        {"serializer": "StringSerializer", "value": shown},
-        ensure_ascii=False,
-        separators=(",", ":"),
-    ).encode()
+    return orjson.dumps({"serializer": "StringSerializer", "value": shown})

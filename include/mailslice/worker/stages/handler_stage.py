@@ -18,10 +18,7 @@ from mailslice.worker.stages.stage_log import StageMarks
 
 
 class BlockingStage:
-    """For one delivery and a thread. `age` is None when it is unknown.
-
-    `attempt` counts from 1, by each retry that counts (with stage marks: by every retry).
-    """
+    """For a delivery and a thread. `age` None: unknown; `attempt` from 1, by retries that count."""
 
     def __init__(
         self,

@@ -27,9 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class StageMarks:
-    """One delivery's. `taken`: a write was refused, so the mail is another one's.
-
-    `on_stage` hears of each stage, `on_late` of recipients that were sent to after they had failed.
+    """One delivery's. `taken`: a write was refused. `on_stage` hears of stages, `on_late` of
+    recipients sent to after they had failed.
     """
 
     def __init__(
@@ -58,13 +57,10 @@ class StageMarks:
         return self._known.those(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """Durable when it returns: these (None: all that are left) are sent to here, or nowhere.
-
-        Raises TakenOver, StoreUnavailable: then do nothing to them.
+        """Durable when it returns: these (None: all left) are sent to here, or nowhere. TakenOver,
+        StoreUnavailable: do nothing to them.
         """
-        requested = (
-            self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
-        )
+        requested = _once(self._known.remaining if recipients is None else recipients)
         if self.taken or self._next is not None:
             raise _taken(self._known.enqueue_id)
         if unknown := set(requested) - set(self._known.remaining):
@@ -79,16 +75,12 @@ class StageMarks:
         self._on_stage(Stage.SENDING)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These recipients (None: all being sent to) have the mail. A store that is away raises
-        nothing.
-        """
+        """These (None: all being sent to) have the mail. A store that is away raises nothing."""
         requested = self._begun(recipients)
         before, self._known = self._known, self._moved(requested, Stage.SENT)
         self._on_stage(self._known.stage)
         try:
-            if (
-                self._next is not None
-            ):  # the delivery was ended under a handler that went on: these were told as failed
+            if self._next is not None:  # it was ended under its handler: these are told as failed
                 raise _taken(self._known.enqueue_id)
             await self._write(self._known)
             crash.point("stage:sent-written")
@@ -101,26 +93,14 @@ class StageMarks:
                 await self._on_late(before, requested)
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These recipients surely do not have the mail: the server refused it.
-
-        They remain to be tried again. The next mark writes that.
-        """
-        back = dict.fromkeys(self._begun(recipients))
-        states = {
-            recipient: stage
-            for recipient, stage in self._known.recipients.items()
-            if recipient not in back
-        }
-        self._known = replace(
-            self._known, remaining=(*self._known.remaining, *back), recipients=states
-        )
+        """These surely do not have the mail, and remain to be tried. The next mark writes that."""
+        back, known = dict.fromkeys(self._begun(recipients)), self._known
+        states = {one: stage for one, stage in known.recipients.items() if one not in back}
+        self._known = replace(known, remaining=(*known.remaining, *back), recipients=states)
         self._on_stage(self._known.stage)
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
-        """The handler is done with all recipients: those remaining or begun are now at `stage`.
-
-        Raises TakenOver.
-        """
+        """All recipients remaining or begun are now at `stage`. Raises TakenOver."""
         if self.taken:
             raise _taken(self._known.enqueue_id)
         if self._written.step and not self._written.closed:
@@ -133,31 +113,21 @@ class StageMarks:
         return self._next
 
     async def begin_next_attempt(self, remaining: Iterable[str]) -> MailStage:
-        """Writes and returns the record of the next attempt.
-
-        It serves those of `remaining` who were not begun. Those in doubt fail by it. Raises
-        TakenOver.
+        """Writes the record of the next attempt, for those of `remaining` not begun; those in doubt
+        fail by it. Raises TakenOver.
         """
         if self.taken:
             raise _taken(self._known.enqueue_id)
         if self._next is None:
-            untouched = [
-                recipient for recipient in remaining if recipient not in self._known.recipients
-            ]
-            following = next_attempt(
-                self._known,
-                untouched,
-                self.doubtful,
-                by=self._stages.worker,
-                now=self._stages.clock(),
-            )
-            await self._write(following)
+            untouched = [one for one in remaining if one not in self._known.recipients]
+            by, now = self._stages.worker, self._stages.clock()
+            await self._write(next_attempt(self._known, untouched, self.doubtful, by=by, now=now))
             crash.point("stage:again-written")
             self._next = self._written
         return self._next
 
     def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
-        requested = self.doubtful if recipients is None else tuple(dict.fromkeys(recipients))
+        requested = _once(self.doubtful if recipients is None else recipients)
         if unknown := set(requested) - set(self.doubtful):
             raise BadInput(
                 f"mail {self._known.enqueue_id}: {len(unknown)} recipients were not begun"
@@ -165,34 +135,27 @@ class StageMarks:
         return requested
 
     def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
-        return self._known.moved(
-            recipients, stage, by=self._stages.worker, now=self._stages.clock()
-        )
+        by, now = self._stages.worker, self._stages.clock()
+        return self._known.moved(recipients, stage, by=by, now=now)
 
     async def _write(self, after: MailStage) -> None:
-        """Writes the record.
-
-        After a lost answer the table may be a step ahead under our name: this delivery wrote it.
-        """
+        """Writes the record; after a lost answer the table may be a step ahead under our name."""
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
             existing = await self._stages.fetch(after.enqueue_id)
-            if (
-                existing is None
-                or existing.owner != self._stages.worker
-                or existing.step <= self._written.step
-            ):
+            is_ours = existing is not None and existing.owner == self._stages.worker
+            if existing is None or not is_ours or existing.step <= self._written.step:
                 self.taken = True
                 raise _taken(after.enqueue_id)
             self._written = existing
-            if (existing.attempt, existing.remaining, existing.recipients) == (
-                after.attempt,
-                after.remaining,
-                after.recipients,
-            ):
+            if existing == replace(after, step=existing.step, updated=existing.updated):
                 return
             after = replace(after, step=existing.step + 1)
         self._written = after
+
+
+def _once(recipients: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(recipients))
 
 
 def _taken(enqueue_id: EnqueueId) -> TakenOver:
@@ -202,18 +165,12 @@ def _taken(enqueue_id: EnqueueId) -> TakenOver:
 WAIT_SECONDS = 1.0
 """Between two checks of a mail whose sender may be alive."""
 _LONGEST_WAIT = 15 * 60.0
-"""Seconds for which a living sender is waited for.
-
-One that hangs for longer is left to stuck_mails, then to whoever gets the mail.
-"""
+"""Seconds for which a living sender is waited for; then it is stuck_mails' business."""
 
 
 @dataclass(slots=True)
 class Doubt:
-    """Since when a mail waits for an unchanged record in stage sending.
-
-    A parked message carries it as a header.
-    """
+    """Since when a mail waits for an unchanged record in stage sending; a parked one's header."""
 
     owner: str
     step: int
@@ -246,16 +203,11 @@ class Stages:
         self._queue = context.queue
         self._bridge = context.bridge
         # A worker that was idle writes its record a tick after it got a mail.
-        self._first_check_seconds = 1.0 + 2 * min(
-            1.0, context.settings.worker.record_every.total_seconds()
-        )
+        every = context.settings.worker.record_every.total_seconds()
+        self._first_check_seconds = 1.0 + 2 * min(1.0, every)
 
     def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
-        """Asks for the mail's record, at the settings' consistency, without waiting; for
-        `record_of`.
-
-        It shows a write to which a refused write has lost.
-        """
+        """Asks for the mail's record, for `record_of`. It shows the write to which one has lost."""
         return self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
 
     def record_of(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
@@ -266,13 +218,9 @@ class Stages:
         return self.record_of(enqueue_id, await self.ask(enqueue_id))
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
-        """Writes `after` if the record is still `before` (step 0: there is none).
-
-        After StoreUnavailable the result is unknown: fetch.
-        """
-        return self._table.applied(
-            await self._bridge.rows(self._table.advance_future(self._queue, before, after))
-        )
+        """Writes `after` if the record is still `before`. StoreUnavailable: unknown, fetch."""
+        writing = self._table.advance_future(self._queue, before, after)
+        return self._table.applied(await self._bridge.rows(writing))
 
     async def decide(
         self, item: QueuedMail, record: MailStage | None, doubt: Doubt | None
@@ -286,24 +234,14 @@ class Stages:
                 extra = about("stage_wait", item.enqueue_id)
                 log.info(text, item.enqueue_id, record.owner, extra=extra)
             lives = await self._may_live(doubt)
-        decision = decide(
-            record,
-            item.enqueue_id,
-            item.mail.recipients,
-            by=self.worker,
-            now=self.clock(),
-            holder_lives=lives,
-        )
+        recipients, by, now = item.mail.recipients, self.worker, self.clock()
+        decision = decide(record, item.enqueue_id, recipients, by=by, now=now, holder_lives=lives)
         return decision, doubt if decision.verdict is DeliveryVerdict.WAIT else None
 
     async def _may_live(self, doubt: Doubt) -> bool:
-        """Whether the sender may be alive; never asked about this worker.
-
-        Its own mails are in its hand, and are waited for there.
-        """
+        """Whether the sender may be alive; not asked of this worker, whose mails are in hand."""
         waited = (self.clock() - doubt.since).total_seconds()
         if waited < self._first_check_seconds:
             return True
-        return waited < _LONGEST_WAIT and await asyncio.to_thread(
-            self._records.alive, self._queue, doubt.owner
-        )
+        alive = self._records.alive
+        return waited < _LONGEST_WAIT and await asyncio.to_thread(alive, self._queue, doubt.owner)

@@ -83,7 +83,7 @@ def test_keys_that_s3_was_too_busy_for_are_deleted_again_and_others_are_said(hea
             return whole(**given)
 
         monkeypatch.setattr(blobs.client, "delete_objects", partly)
-        assert blobs.delete(keys) == {keys[3]: "S3 would not delete it: AccessDenied"}
+        assert blobs.delete_many(keys) == {keys[3]: "S3 would not delete it: AccessDenied"}
         assert asked == [4, 1, 1]
     assert heap.keys() == {keys[3]}
 

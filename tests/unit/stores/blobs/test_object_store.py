@@ -133,7 +133,7 @@ def test_keys_that_cannot_be_deleted_are_said_and_stop_no_other(monkeypatch):
     blobs, _ = failing(monkeypatch, delete=errors)
     for key in ("a", "b", "c"):
         blobs.put(BlobId(key), b"x")
-    failed = blobs.delete([BlobId(key) for key in ("a", "b", "c")])
+    failed = blobs.delete_many([BlobId(key) for key in ("a", "b", "c")])
     (why,) = failed.values()
     assert "409 Conflict: locked" in why
     assert {blob.key for blob in blobs.list()} == set(failed)
@@ -142,7 +142,7 @@ def test_keys_that_cannot_be_deleted_are_said_and_stop_no_other(monkeypatch):
 def test_a_store_that_deletes_nothing_is_away(monkeypatch):
     blobs, _ = failing(monkeypatch, delete=[Generic("no route to host") for _ in range(3)])
     with pytest.raises(StoreUnavailable, match="no route to host"):
-        blobs.delete([BlobId("a"), BlobId("b")])
+        blobs.delete_many([BlobId("a"), BlobId("b")])
 
 
 def test_credentials_that_are_refused_name_their_settings(monkeypatch):

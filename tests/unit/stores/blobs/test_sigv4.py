@@ -10,8 +10,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from mailslice.stores.blobs import sigv4
-from mailslice.stores.blobs.sigv4 import Signer
+from mailslice.stores.blobs import small
+from mailslice.stores.blobs.small import Signer
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC).timestamp()
 
@@ -54,16 +54,16 @@ def test_the_signature_is_that_of_botocore(
 
 def test_the_key_of_a_day_is_derived_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
-    digest = sigv4.hmac.digest
+    digest = small.hmac.digest
 
     def counting(key: bytes, message: bytes, name: str) -> bytes:
         asked.append(message)
         return digest(key, message, name)
 
-    monkeypatch.setattr(sigv4.hmac, "digest", counting)
+    monkeypatch.setattr(small.hmac, "digest", counting)
     clock = Clock()
     signer = Signer("h", "r", "a", "s", clock)
     for seconds in range(4):
         clock.now = NOON + seconds
-        signer.headers("GET", "/b/k", sigv4.EMPTY)
+        signer.headers("GET", "/b/k", small.EMPTY)
     assert len(asked) == 4 + 4  # the four parts of the scope, then one for each request

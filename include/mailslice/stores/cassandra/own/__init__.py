@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from mailslice.model.settings import Settings
-from mailslice.stores.cassandra.own.claims import CounterClaim, CounterClaims
 from mailslice.stores.cassandra.own.decisions import DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DelayedMail, DelayedMails, DelayState
-from mailslice.stores.cassandra.own.deletions import DeletedBatch, Deletions
-from mailslice.stores.cassandra.own.destinations import Destinations
-from mailslice.stores.cassandra.own.holds import Holds
-from mailslice.stores.cassandra.own.letters import DeadLetterNote, DeadLetterNotes
+from mailslice.stores.cassandra.own.deletions import (
+    DeletedBatch,
+    Deletions,
+    UndeletedMail,
+    UndeletedMails,
+    UndeleteStep,
+)
+from mailslice.stores.cassandra.own.duty_notes import (
+    CounterClaim,
+    CounterClaims,
+    QueueSample,
+    QueueSamples,
+    SliceStatistic,
+    SliceStatistics,
+)
+from mailslice.stores.cassandra.own.holds import Destinations, Holds
 from mailslice.stores.cassandra.own.mail_stages import MailStages
 from mailslice.stores.cassandra.own.quarantine import MovingMails, QuarantinedMail, QuarantineTable
-from mailslice.stores.cassandra.own.records import records_of
-from mailslice.stores.cassandra.own.republished import PublishState, Republished, RepublishedMails
-from mailslice.stores.cassandra.own.samples import QueueSample, QueueSamples
-from mailslice.stores.cassandra.own.statistics import SliceStatistic, SliceStatistics
+from mailslice.stores.cassandra.own.records import RECORDS
+from mailslice.stores.cassandra.own.republished import (
+    DeadLetterNote,
+    DeadLetterNotes,
+    PublishState,
+    Republished,
+    RepublishedMails,
+)
 from mailslice.stores.cassandra.own.table import TABLES, create
-from mailslice.stores.cassandra.own.undeleted import UndeletedMail, UndeletedMails, UndeleteStep
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.own import OwnRecords
@@ -28,7 +42,7 @@ class OwnTables(OwnRecords):
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
         keyspace = create(session, settings, TABLES.values())
-        super().__init__(lambda shape: records_of(session, keyspace, shape))
+        super().__init__(lambda shape: RECORDS[shape.name](session, keyspace))
         self.delayed_mails = DelayedMails(session, keyspace)
         self.queue_samples = QueueSamples(session, keyspace)
         self.slice_statistics = SliceStatistics(session, keyspace)

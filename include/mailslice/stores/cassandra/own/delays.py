@@ -60,9 +60,9 @@ class DelayedMail:
 
 @dataclass(frozen=True, slots=True)
 class DelayState:
-    """What is known of the attempts at a mail that was delayed once.
+    """Attempts at a mail that was delayed once. `due` None: it waits for no time any more.
 
-    `due` is None when it waits for no time any more.
+    `throttled`: it waits, if it does, for its destination.
     """
 
     due: datetime | None = None
@@ -77,15 +77,13 @@ _ROWS = RowCodec(DelayedMail, omit=_OMIT, token="copy_token")  # noqa: S106
 _VALUES = ("slicestart", "bucketid", *_ROWS.columns)
 _COLUMNS = ("queuename", "shard", "enqueueid", *_VALUES)
 _READ = ("enqueueid", "WRITETIME(copy_token)", *_VALUES)
+_STATE = ("enqueueid", "due", "published", "throttled", "failures", "answer")
 _PARTITION = "queuename = ? AND shard = ?"
 _KEY = f"{_PARTITION} AND enqueueid = ?"
 
 
 class DelayedMails(OwnTable):
-    """The table of delayed mails.
-
-    Futures are the driver's: `row` reads what `read_future` gives.
-    """
+    """The table. Futures are the driver's: `row` reads what `read_future` gives."""
 
     TABLE = "delayed_mails"
     ON_EVENT_LOOP = ("_read", "_write", "_close")
@@ -99,12 +97,7 @@ class DelayedMails(OwnTable):
 
     _read = Statement(select(_READ, _KEY))
     _all = Statement(select(_READ, _PARTITION))
-    _by_ids = Statement(
-        select(
-            ("enqueueid", "due", "published", "throttled", "failures", "answer"),
-            f"{_PARTITION} AND enqueueid IN ?",
-        )
-    )
+    _by_ids = Statement(select(_STATE, f"{_PARTITION} AND enqueueid IN ?"))
     _write = Statement(insert(_COLUMNS, "USING TIMESTAMP ?"))
     _close = Statement(insert(_COLUMNS, f"USING TTL {_CLOSED_TTL_SECONDS} AND TIMESTAMP ?"))
     _delete = Statement(f"DELETE FROM {{table}} USING TIMESTAMP ? WHERE {_KEY}")
@@ -123,9 +116,8 @@ class DelayedMails(OwnTable):
         """A row of `read_future`."""
         enqueue_id, written, start, bucket, *rest = values
         partition = None if start is None or bucket is None else Partition(instant(start), bucket)
-        return _ROWS.record(
-            rest, enqueue_id=enqueue_id, partition=partition, written_us=written or 0
-        )
+        us = written or 0
+        return _ROWS.record(rest, enqueue_id=enqueue_id, partition=partition, written_us=us)
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
         """Write the row over what was read (`written_us`), and over a closing of what was read."""
@@ -175,8 +167,7 @@ class DelayedMails(OwnTable):
 
     def waiting(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, datetime]:
         """Enqueue id -> due, of those of `ids` that wait in a delay level; 100 a request."""
-        states = self.states(queue, ids)
-        return {one: state.due for one, state in states.items() if state.due}
+        return {one: state.due for one, state in self.states(queue, ids).items() if state.due}
 
     def states(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DelayState]:
         """Of those of `ids` that were delayed within 30 days: attempts, and when they are due."""
@@ -192,8 +183,7 @@ class DelayedMails(OwnTable):
         for _, rows in self._session.map(self._by_ids, params, in_flight=8):
             for enqueue_id, due, published, throttled, failures, answer in rows:
                 until = None if due is None or published else instant(due)
-                state = DelayState(until, failures or 0, answer or "", bool(throttled))
-                states[EnqueueId(enqueue_id)] = state
+                states[enqueue_id] = DelayState(until, failures or 0, answer or "", bool(throttled))
         return states
 
 
@@ -207,10 +197,8 @@ def _key(queue: QueueName, enqueue_id: EnqueueId) -> list[Any]:
 
 def _writing(queue: QueueName, mail: DelayedMail) -> list[Any]:
     partition = mail.partition
-    where = (
-        (None, None) if partition is None else (epoch_ms(partition.slice_start), partition.bucket)
-    )
-    values = [*where, *_ROWS.values(mail), _timestamp(mail.written_us + 1)]
+    where = partition and (epoch_ms(partition.slice_start), partition.bucket)
+    values = [*(where or (None, None)), *_ROWS.values(mail), _timestamp(mail.written_us + 1)]
     return [*_key(queue, mail.enqueue_id), *values]
 
 

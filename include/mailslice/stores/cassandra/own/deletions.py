@@ -1,17 +1,23 @@
-"""deletions: what people deleted from queues and may take back, a row a batch of mails.
+"""deletions: batches of mails that people deleted and may take back (`admin.deletions`), and
+undeleted_mails: which of them were brought back, each once.
 
-The mails of a batch, and their content, are in mailslice's own bucket (`admin.deletions`).
+A row is claimed, with the enqueue id of the new entry, before anything of that entry is written.
+All writes are conditional batches within one partition: of two who act on a mail one is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
-from mailslice.model.mail import QueueName
+from cassandra.policies import FallthroughRetryPolicy
+from cassandra.query import BatchStatement
+
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
-from mailslice.stores.cassandra.table import Statement, insert, select
+from mailslice.stores.cassandra.table import Statement, applied, assignments, insert, select
 from mailslice.stores.own.codec import RowCodec
 
 
@@ -36,7 +42,7 @@ class DeletedBatch:
     marked: bool = False
 
 
-_ROWS = RowCodec(DeletedBatch, size="bytes")
+_BATCHES = RowCodec(DeletedBatch, size="bytes")
 
 
 class Deletions(OwnTable):
@@ -50,15 +56,115 @@ class Deletions(OwnTable):
     """
     OPTIONS = "CLUSTERING ORDER BY (run DESC, number ASC)"
 
-    _insert = Statement(insert(("queuename", *_ROWS.columns), "USING TTL ?"))
-    _list = Statement(select(_ROWS.columns, "queuename = ?"))
-    _of_run = Statement(select(_ROWS.columns, "queuename = ? AND run = ?"))
+    _insert = Statement(insert(("queuename", *_BATCHES.columns), "USING TTL ?"))
+    _list = Statement(select(_BATCHES.columns, "queuename = ?"))
+    _of_run = Statement(select(_BATCHES.columns, "queuename = ? AND run = ?"))
 
     def save(self, queue: QueueName, batch: DeletedBatch, ttl: timedelta) -> None:
         """Write the row, over an earlier one of this batch."""
-        self._session.execute(self._insert, [queue, *_ROWS.values(batch), ttl_seconds(ttl)])
+        self._session.execute(self._insert, [queue, *_BATCHES.values(batch), ttl_seconds(ttl)])
 
     def list(self, queue: QueueName, run: str | None = None) -> Iterator[DeletedBatch]:
         """The batches of a queue, or of one run, a page at a time."""
         statement, params = (self._list, [queue]) if run is None else (self._of_run, [queue, run])
-        return map(_ROWS.record, self._session.stream(statement, params))
+        return map(_BATCHES.record, self._session.stream(statement, params))
+
+
+class UndeleteStep(StrEnum):
+    """How far the way back has come."""
+
+    CLAIMED = "claimed"
+    """Nothing, or a part, of the new entry is written."""
+    ENTERED = "entered"
+    """Its row is in the view; its message may be out."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class UndeletedMail:
+    """The way back of one deleted mail. `voided`: new ids of attempts that were cut off."""
+
+    enqueue_id: EnqueueId
+    step: UndeleteStep
+    new_id: EnqueueId
+    voided: tuple[EnqueueId, ...] = ()
+
+
+_ROWS = RowCodec(UndeletedMail, enqueue_id="enqueueid")
+_KEY = ("queuename", "part")
+_WHERE = "queuename = ? AND part = ? AND enqueueid"
+PARTITIONS = 8
+
+
+class UndeletedMails(OwnTable):
+    """One row a mail, as long as its deletion can be taken back."""
+
+    TABLE = "undeleted_mails"
+    SCHEMA = """
+        queuename text, part int, enqueueid uuid, step text, new_id uuid,
+        voided frozen<list<uuid>>, PRIMARY KEY ((queuename, part), enqueueid)
+    """
+
+    _insert = Statement(insert((*_KEY, *_ROWS.columns), "IF NOT EXISTS USING TTL ?"))
+    _change = Statement(
+        f"UPDATE {{table}} USING TTL ? SET {assignments(_ROWS.columns[1:])} "
+        f"WHERE {_WHERE} = ? IF new_id = ? AND step = ?"
+    )
+    _by_ids = Statement(select(_ROWS.columns, f"{_WHERE} IN ?"), serial=True)
+
+    def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, UndeletedMail]:
+        """Those of `ids` that have a row. SERIAL: a write that was not answered shows."""
+        asked = ([queue, part, chosen] for part, chosen in _by_part(ids).items())
+        pages = self._session.map(self._by_ids, asked, in_flight=PARTITIONS)
+        mails = (_ROWS.record(row) for _, rows in pages for row in rows)
+        return {mail.enqueue_id: mail for mail in mails}
+
+    def claim(
+        self, queue: QueueName, wanted: Mapping[EnqueueId, EnqueueId], ttl: timedelta
+    ) -> dict[EnqueueId, UndeletedMail]:
+        """Claim each mail, as its new id, unless it is claimed already; the rows there are now."""
+        rows: dict[EnqueueId, UndeletedMail] = {}
+        claims = {one: UndeletedMail(one, UndeleteStep.CLAIMED, new) for one, new in wanted.items()}
+        bound = {one: [*_ROWS.values(row), ttl_seconds(ttl)] for one, row in claims.items()}
+        while parts := _by_part(one for one in wanted if one not in rows):
+            values = {
+                part: [[queue, part, *bound[one]] for one in of] for part, of in parts.items()
+            }
+            for part, done in self._apply_all(self._insert, values).items():
+                ids = parts[part]
+                rows |= {one: claims[one] for one in ids} if done else self.by_ids(queue, ids)
+        return rows
+
+    def change(
+        self,
+        queue: QueueName,
+        changes: Sequence[tuple[UndeletedMail, UndeletedMail]],
+        ttl: timedelta,
+    ) -> bool:
+        """Writes each second one in place of its first. False: not all, as another was faster."""
+        params: dict[int, list[list[object]]] = {}
+        for was, now in changes:
+            part = was.enqueue_id.int % PARTITIONS
+            key, condition = [queue, part, was.enqueue_id], [was.new_id, was.step.value]
+            values = [ttl_seconds(ttl), *_ROWS.values(now)[1:], *key, *condition]
+            params.setdefault(part, []).append(values)
+        return all(self._apply_all(self._change, params).values())
+
+    def _apply_all(
+        self, statement: object, params: Mapping[int, Iterable[Sequence[object]]]
+    ) -> dict[int, bool]:
+        """A batch a partition, beside each other; whether each was done."""
+        pending = {}
+        for part, of_part in params.items():
+            batch = BatchStatement(retry_policy=FallthroughRetryPolicy())
+            for one in of_part:
+                batch.add(statement, one)
+            pending[part] = self._session.begin(batch)
+        return {part: applied(one.result()) for part, one in pending.items()}
+
+
+def _by_part(ids: Iterable[EnqueueId]) -> dict[int, list[EnqueueId]]:
+    parts: dict[int, list[EnqueueId]] = {}
+    for one in ids:
+        parts.setdefault(one.int % PARTITIONS, []).append(one)
+    return parts

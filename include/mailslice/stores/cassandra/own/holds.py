@@ -1,17 +1,18 @@
-"""holds: what people told the workers to leave alone (`model.holds`), a partition a queue."""
+"""holds: what people told the workers to leave alone; destinations: the books of their limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 from cassandra.cluster import ResponseFuture
 
 from mailslice.model.holds import Hold
 from mailslice.model.mail import QueueName
+from mailslice.model.throttling import Book
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.session import Row
-from mailslice.stores.cassandra.table import Statement, insert, select
+from mailslice.stores.cassandra.table import Statement, applied, assignments, insert, select
 from mailslice.stores.own.codec import RowCodec
 
 _ROWS = RowCodec(Hold, queue="queuename", who="held_by")
@@ -55,9 +56,56 @@ class Holds(OwnTable):
 
     def list(self, queue: QueueName | None = None) -> Iterator[Hold]:
         """The holds of a queue, or of all."""
-        rows = (
-            self._session.stream(self._all)
-            if queue is None
-            else self._session.stream(self._of_queue, [queue])
-        )
-        yield from map(self.hold, rows)
+        chosen = (self._all,) if queue is None else (self._of_queue, [queue])
+        yield from map(self.hold, self._session.stream(*chosen))
+
+
+_VALUES = ("turn", "next_us", "line_us", "hold_us", "holders")
+_TTL_SECONDS = 86400
+"""A destination that nobody asked for so long begins anew."""
+
+
+class Destinations(OwnTable):
+    """The table. Futures are the driver's: `book` and `applied` read what they give."""
+
+    TABLE = "destinations"
+    ON_EVENT_LOOP = ("_read", "_write")
+    SCHEMA = """
+        queuename text, domain text, turn bigint, next_us bigint, line_us bigint, hold_us bigint,
+        holders frozen<map<text, bigint>>, PRIMARY KEY ((queuename, domain))
+    """
+    GC_GRACE_SECONDS = 86_400
+
+    _read = Statement(select(_VALUES, "queuename = ? AND domain = ?"))
+    # UPDATE and not INSERT: a row that is not there has null as its turn, and no row marker is
+    # left when the columns have expired.
+    _write = Statement(
+        f"UPDATE {{table}} USING TTL {_TTL_SECONDS} SET {assignments(_VALUES)} "
+        "WHERE queuename = ? AND domain = ? IF turn = ?",
+        idempotent=False,
+    )
+    applied = staticmethod(applied)
+
+    def read_future(self, queue: QueueName, domain: str) -> ResponseFuture:
+        """A future for `book`."""
+        return self._session.submit(self._read, [queue, domain])
+
+    def books(self, queue: QueueName, domains: Iterable[str]) -> dict[str, Book]:
+        """The books of those of `domains` that have one."""
+        pages = self._session.map(self._read, ([queue, domain] for domain in domains), in_flight=32)
+        return {str(params[1]): self.book(rows) for params, rows in pages if rows}
+
+    @staticmethod
+    def book(rows: list[Row]) -> Book:
+        """The answer of a read; a new book when there is none."""
+        if not rows or rows[0][0] is None:
+            return Book()
+        turn, next_us, line_us, hold_us, holders = rows[0]
+        return Book(turn, next_us or 0, line_us or 0, hold_us or 0, dict(holders or {}))
+
+    def advance_future(
+        self, queue: QueueName, domain: str, before: Book, after: Book
+    ) -> ResponseFuture:
+        """Write `after` if the book is still `before`; a future for `applied`. Error: unknown."""
+        values = [after.turn, after.next_us, after.line_us, after.hold_us, dict(after.holders)]
+        return self._session.submit(self._write, [*values, queue, domain, before.turn or None])

@@ -7,7 +7,7 @@ no clock decides; a record that nobody touches any more goes by TTL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from mailslice.stores.cassandra.session import Params
 from mailslice.stores.cassandra.table import Statement, applied, assignments, select
 
 _VALUES = ("owner", "attempt", "step", "stage", "remaining", "recipients", "updated")
+_OF_MAILS = ("enqueueid", *_VALUES)
 OPEN_TTL = timedelta(days=365)
 """With recipients left or in doubt: longer than any message waits anywhere."""
 CLOSED_TTL = timedelta(days=30)
@@ -40,9 +41,7 @@ class MailStages(OwnTable):
 
     _read = Statement(select(_VALUES, "queuename = ? AND enqueueid = ?"))
     _read_serial = Statement(select(_VALUES, "queuename = ? AND enqueueid = ?"), serial=True)
-    _by_ids = Statement(
-        select(("enqueueid", *_VALUES), "queuename = ? AND enqueueid IN ?"), paged=False
-    )
+    _by_ids = Statement(select(_OF_MAILS, "queuename = ? AND enqueueid IN ?"), paged=False)
     # UPDATE and not INSERT: a row marker would outlive the columns, by a longer TTL. A row that is
     # not there has null in every column.
     _write = Statement(
@@ -70,16 +69,9 @@ class MailStages(OwnTable):
     def record(values: Sequence[Any], enqueue_id: EnqueueId) -> MailStage:
         """A row of `read_future`."""
         owner, attempt, step, _, remaining, recipients, updated = values
-        states: Mapping[str, str] = recipients or {}
-        return MailStage(
-            enqueue_id,
-            owner,
-            attempt,
-            step,
-            tuple(remaining or ()),
-            {recipient: Stage(stage) for recipient, stage in states.items()},
-            None if updated is None else instant(updated),
-        )
+        stages = {recipient: Stage(stage) for recipient, stage in (recipients or {}).items()}
+        when, left = None if updated is None else instant(updated), tuple(remaining or ())
+        return MailStage(enqueue_id, owner, attempt, step, left, stages, when)
 
     def advance_future(
         self, queue: QueueName, before: MailStage | None, after: MailStage

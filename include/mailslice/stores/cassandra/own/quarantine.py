@@ -8,7 +8,7 @@ the key of a row that went: each keeping has a copy of its own, named in its row
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -90,14 +90,9 @@ class QuarantinedMail:
     due: datetime | None = None
 
 
-_ROWS = RowCodec(
-    QuarantinedMail,
-    omit=("enqueue_id", "attempt", "copy_id"),
-    age="age_ms",
-    header_blob_id="headerblobid",
-    body_blob_id="bodyblobid",
-    size="bytes",
-)
+_OMIT = ("enqueue_id", "attempt", "copy_id")
+_NAMES = {"header_blob_id": "headerblobid", "body_blob_id": "bodyblobid", "size": "bytes"}
+_ROWS = RowCodec(QuarantinedMail, omit=_OMIT, age="age_ms", **_NAMES)
 _KEY_COLUMNS = ("queuename", "enqueueid", "attempt")
 _VALUE_COLUMNS = (*_ROWS.columns, "copy_id")
 _SELECTED = (*_KEY_COLUMNS[1:], *_VALUE_COLUMNS)
@@ -125,30 +120,26 @@ class QuarantineTable(OwnTable):
         "IF state = ? AND released_as = ? AND decided = ?",
         idempotent=False,
     )
-    _delete = Statement(
-        f"DELETE FROM {{table}} WHERE {_KEY} IF state = ? AND decided = ? AND copy_id = ?",
-        idempotent=False,
-    )
+    _unchanged = "IF state = ? AND decided = ? AND copy_id = ?"
+    _delete = Statement(f"DELETE FROM {{table}} WHERE {_KEY} {_unchanged}", idempotent=False)
 
     def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
         """Write the row unless this enqueue id and attempt have one; the row there is now."""
-        while not self._apply(self._insert, [*_key(queue, mail), *_values(mail)]):
+        while not self._apply(self._insert, [*self._key(queue, mail), *_values(mail)]):
             if (existing := self.get(queue, mail.enqueue_id, mail.attempt)) is not None:
                 return existing
             # It went between the two: ours was not written, either.
         return _as_stored(mail)
 
     def list(self, queue: QueueName, *, serial: bool = False) -> Iterator[QuarantinedMail]:
-        """All rows of the queue, by enqueue id, a page at a time.
-
-        `serial` before something is decided: a write that was not answered shows.
-        """
+        """The queue's rows, by enqueue id. `serial`, to decide by them: unanswered writes show."""
         statement = self._list_serial if serial else self._list
-        return map(_record, self._session.stream(statement, [queue]))
+        for partition in self._partitions(queue):
+            yield from map(_record, self._session.stream(statement, [partition]))
 
     def get(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
         """The row, or None. SERIAL: a write that was not answered shows."""
-        row = self._row(self._read, [queue, enqueue_id, attempt])
+        row = self._row(self._read, [self._partition(queue, enqueue_id), enqueue_id, attempt])
         return None if row is None else _record(row)
 
     def move(
@@ -166,53 +157,35 @@ class QuarantineTable(OwnTable):
         these, too.
         """
         condition = [before.state.value, before.released_as, epoch_ms(before.decided)]
-        params = [*_values(after), *_key(queue, before), *condition]
+        params = [*_values(after), *self._key(queue, before), *condition]
         return _as_stored(after) if self._apply(self._put, params) else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
         """Delete the row if state, decided and copy_id are as in `mail`; False: they are not."""
         condition = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
-        return self._apply(self._delete, [*_key(queue, mail), *condition])
+        return self._apply(self._delete, [*self._key(queue, mail), *condition])
+
+    def _key(self, queue: QueueName, mail: QuarantinedMail) -> Sequence[Any]:
+        return self._partition(queue, mail.enqueue_id), mail.enqueue_id, mail.attempt
+
+    def _partition(self, queue: QueueName, _enqueue_id: EnqueueId) -> str:
+        return queue
+
+    def _partitions(self, queue: QueueName) -> Iterable[str]:
+        return (queue,)
 
 
 class MovingMails(QuarantineTable):
-    """moving_mails: as quarantine, for mails on their way to another queue. They may be many, and
-    their rows go when they are there: so a queue has many partitions.
-    """
+    """moving_mails: as quarantine, in many partitions, for the many mails between two queues."""
 
     TABLE = "moving_mails"
     PARTITIONS = 64
 
-    def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
-        return super().add(self._of(queue, mail.enqueue_id), mail)
+    def _partition(self, queue: QueueName, enqueue_id: EnqueueId) -> str:
+        return f"{queue}/{enqueue_id.int % self.PARTITIONS}"  # no queue's name has a slash
 
-    def list(self, queue: QueueName, *, serial: bool = False) -> Iterator[QuarantinedMail]:
-        for number in range(self.PARTITIONS):
-            yield from super().list(_part(queue, number), serial=serial)
-
-    def get(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
-        return super().get(self._of(queue, enqueue_id), enqueue_id, attempt)
-
-    def put(
-        self, queue: QueueName, before: QuarantinedMail, after: QuarantinedMail
-    ) -> QuarantinedMail | None:
-        return super().put(self._of(queue, before.enqueue_id), before, after)
-
-    def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
-        return super().remove(self._of(queue, mail.enqueue_id), mail)
-
-    def _of(self, queue: QueueName, enqueue_id: EnqueueId) -> QueueName:
-        """The partition; what the base class passes on is one already: no queue has a slash."""
-        return queue if "/" in queue else _part(queue, enqueue_id.int % self.PARTITIONS)
-
-
-def _part(queue: QueueName, number: int) -> QueueName:
-    """The key of one of a queue's partitions."""
-    return QueueName(f"{queue}/{number}")
-
-
-def _key(queue: QueueName, mail: QuarantinedMail) -> list[Any]:
-    return [queue, mail.enqueue_id, mail.attempt]
+    def _partitions(self, queue: QueueName) -> Iterable[str]:
+        return (f"{queue}/{number}" for number in range(self.PARTITIONS))
 
 
 def _values(mail: QuarantinedMail) -> list[Any]:

@@ -7,9 +7,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from mailslice.model.batches import batches
-from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
-from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.table import applied, assignments, insert, select
 from mailslice.stores.own import SHAPES
 from mailslice.stores.own.records import TableShape, Values
@@ -57,11 +55,8 @@ class CassandraRecords(OwnTable, declared=False):
         by_first: dict[tuple[Any, ...], list[Any]] = {}
         for of in partitions:
             by_first.setdefault(tuple(of[name] for name in first), []).append(of[last])
-        asked = (
-            [*values, batch, limit]
-            for values, lasts in by_first.items()
-            for batch in batches(lasts, _PARTITIONS_A_REQUEST)
-        )
+        groups = ((key, batches(of, _PARTITIONS_A_REQUEST)) for key, of in by_first.items())
+        asked = ([*key, batch, limit] for key, several in groups for batch in several)
         for _, rows in self._session.map(statement, asked, in_flight=8):
             yield from (dict(zip(columns, row, strict=True)) for row in rows)
 
@@ -114,26 +109,8 @@ def _declare(shape: TableShape) -> type[CassandraRecords]:
     return type(f"{shape.name}_records", (CassandraRecords,), attributes)
 
 
-_CLASSES = {shape.name: _declare(shape) for shape in SHAPES}
-
-
-def records_of(session: CassandraSession, keyspace: str, shape: TableShape) -> CassandraRecords:
-    """The table of a shape, which is there."""
-    return _CLASSES[shape.name](session, keyspace)
-
-
-def existing_records(
-    session: CassandraSession, settings: Settings, shape: TableShape
-) -> CassandraRecords | None:
-    """As OwnTable.existing: None where it was never needed."""
-    return _CLASSES[shape.name].existing(session, settings)
-
-
-def created_records(
-    session: CassandraSession, settings: Settings, shape: TableShape
-) -> CassandraRecords:
-    """As OwnTable.created."""
-    return _CLASSES[shape.name].created(session, settings)
+RECORDS = {shape.name: _declare(shape) for shape in SHAPES}
+"""The class of each table of `stores.own`, by its name."""
 
 
 def _where(columns: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""republished_mails: the ledger of decisions to publish a lost mail again.
+"""republished_mails: the ledger of decisions to publish a lost mail again; dead_letter_notes.
 
 A row is claimed before the publish, so that asked twice it is published once. A row that stayed
 `claimed`, or became `unknown`, belongs to a publish that nobody saw confirmed: it is reported, and
@@ -31,10 +31,7 @@ class PublishState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Republished:
-    """The newest decision on a mail.
-
-    `decision` names this very attempt, `run` the run it belongs to.
-    """
+    """The newest decision on a mail. `decision` names this very attempt, `run` its run."""
 
     enqueue_id: EnqueueId
     decision: str
@@ -69,10 +66,7 @@ class RepublishedMails(OwnTable):
     def claim(
         self, queue: QueueName, requested: Republished, instead_of: str, ttl: timedelta
     ) -> Republished:
-        """Take the mail for `requested`, in place of the decision `instead_of` (empty: of none).
-
-        The decision that stands now: `requested` when it was taken.
-        """
+        """Takes the mail for `requested` instead of a decision (empty: none); what stands now."""
         if instead_of:
             taken = self._put(queue, requested, instead_of, ttl)
         else:
@@ -81,9 +75,8 @@ class RepublishedMails(OwnTable):
         if taken:
             return requested
         # A decision whose TTL ended in between leaves nothing to read: the next run decides anew.
-        return self.get(queue, requested.enqueue_id) or Republished(
-            requested.enqueue_id, "", "", PublishState.UNKNOWN, "", requested.at
-        )
+        stands = self.get(queue, requested.enqueue_id)
+        return stands or replace(requested, decision="", run="", state=PublishState.UNKNOWN, who="")
 
     def settle(
         self,
@@ -109,6 +102,45 @@ class RepublishedMails(OwnTable):
         self, queue: QueueName, decision: Republished, instead_of: str, ttl: timedelta
     ) -> bool:
         enqueue_id, *values = _ROWS.values(decision)
-        return self._apply(
-            self._replace, [ttl_seconds(ttl), *values, queue, enqueue_id, instead_of]
-        )
+        params = [ttl_seconds(ttl), *values, queue, enqueue_id, instead_of]
+        return self._apply(self._replace, params)
+
+
+_TTL = f"USING TTL {365 * 86400}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterNote:
+    """What is known of one mail."""
+
+    redrives: int = 0
+    redriven_at: datetime | None = None
+
+
+_NOTES = RowCodec(DeadLetterNote)
+_NOTED = ("enqueueid", *_NOTES.columns)
+
+
+class DeadLetterNotes(OwnTable):
+    """One row a mail, forgotten a year after its last write."""
+
+    TABLE = "dead_letter_notes"
+    SCHEMA = """
+        queuename text, enqueueid uuid, redrives int, redriven_at timestamp,
+        PRIMARY KEY ((queuename, enqueueid))
+    """
+
+    _insert = Statement(insert(("queuename", *_NOTED), _TTL))
+    _by_ids = Statement(select(_NOTED, "queuename = ? AND enqueueid IN ?"), paged=False)
+
+    def count_redrive(
+        self, queue: QueueName, enqueue_id: EnqueueId, redrives: int, at: datetime
+    ) -> None:
+        """Remember the `redrives`th redrive, before it is published: no crash forgets a round."""
+        note = DeadLetterNote(redrives, at)
+        self._session.execute(self._insert, [queue, enqueue_id, *_NOTES.values(note)])
+
+    def by_ids(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DeadLetterNote]:
+        """The notes of those of `ids` that have one."""
+        rows = self._rows_by_ids(self._by_ids, queue, ids)
+        return {enqueue_id: _NOTES.record(values) for enqueue_id, *values in rows}

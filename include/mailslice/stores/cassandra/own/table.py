@@ -62,10 +62,7 @@ class OwnTable(Table):
 
     @classmethod
     def existing(cls, session: CassandraSession, settings: Settings) -> Self | None:
-        """One table alone, or None where it was never needed: who only reads creates nothing.
-
-        The schema is asked until the table is there, and then no more by this session.
-        """
+        """One table alone, or None where it was never needed. Asked until it is there."""
         keyspace = settings.own.keyspace
         key = (keyspace, cls.TABLE)
         known: Self | None = session.own_tables.get(key)
@@ -132,9 +129,8 @@ def create(session: CassandraSession, settings: Settings, tables: Iterable[type[
     replication = settings.own.replication or replication_of(session, settings.cassandra.keyspace)
     create_keyspace(session, keyspace, replication or "")
     declared = {table.TABLE: table for table in tables}
-    created = create_tables(
-        session, keyspace, {name: table.declaration() for name, table in declared.items()}
-    )
+    declarations = {name: table.declaration() for name, table in declared.items()}
+    created = create_tables(session, keyspace, declarations)
     earlier = [table for name, table in declared.items() if name not in created]
     _add_missing(session, keyspace, earlier)
     _raise_gc_grace(session, keyspace, earlier)
@@ -168,7 +164,6 @@ def _add_missing(
 
 
 def _columns(session: CassandraSession, keyspace: str) -> dict[str, set[str]]:
-    """Columns by table, as they are now."""
     tables = columns_of(session, keyspace.lower()).items()
     return {table: {column.name for column in columns} for table, columns in tables}
 

@@ -148,11 +148,8 @@ def dead_after(every: timedelta) -> timedelta:
     return every * _MISSED_BEATS + _SLACK
 
 
-_ROWS = RowCodec(
-    WorkerRecord,
-    omit=("in_flight", "times", "heartbeat", "read_at", "written_us"),
-    every="every_ms",
-)
+_OMIT = ("in_flight", "times", "heartbeat", "read_at", "written_us")
+_ROWS = RowCodec(WorkerRecord, omit=_OMIT, every="every_ms")
 _COLUMNS = ("queuename", *_ROWS.columns, "in_flight", "messages", "times")
 _READ = (*_COLUMNS[1:], "heartbeat", "WRITETIME(beat)", "toTimestamp(now())")
 
@@ -189,9 +186,8 @@ class WorkerRecords(OwnTable):
         """Write the whole row, over the worker's last one; the heartbeat is Cassandra's now."""
         mails = [mail.as_json() for mail in record.in_flight]
         in_flight = json.dumps(mails, separators=(",", ":")).encode()
-        messages = {
-            mail.enqueue_id: mail.message for mail in record.in_flight if mail.message is not None
-        }
+        bodies = ((mail.enqueue_id, mail.message) for mail in record.in_flight)
+        messages = {one: body for one, body in bodies if body is not None}
         times = dict(record.times.counts) if record.times is not None else {}
         params = [queue, *_ROWS.values(record), in_flight, messages, times]
         return self._session.submit(self._save, params)
@@ -210,9 +206,8 @@ class WorkerRecords(OwnTable):
         asked = ([some] for some in batches(queues, _QUEUES_A_REQUEST))
         pages = self._session.map(self._of_queues, asked, in_flight=8)
         rows = sorted((row for _, page in pages for row in page), key=itemgetter(0, 1))
-        return {
-            queue: [_record(row[1:]) for row in of] for queue, of in groupby(rows, itemgetter(0))
-        }
+        grouped = groupby(rows, itemgetter(0))
+        return {queue: [_record(row[1:]) for row in of] for queue, of in grouped}
 
     def get(self, queue: QueueName, worker: str) -> WorkerRecord | None:
         """One worker's record; None when it never wrote one, or not for a day."""
@@ -237,11 +232,10 @@ class WorkerRecords(OwnTable):
 def _record(row: Row) -> WorkerRecord:
     *values, in_flight, messages, times, heartbeat, written, now = row
     bodies = {key: bytes(value) for key, value in (messages or {}).items()}
+    mails = json.loads(in_flight or b"[]")
     return _ROWS.record(
         values,
-        in_flight=tuple(
-            InFlightMail.of_json(value, bodies) for value in json.loads(in_flight or b"[]")
-        ),
+        in_flight=tuple(InFlightMail.of_json(mail, bodies) for mail in mails),
         times=ProcessingTimes(dict(times or {})),
         heartbeat=heartbeat and instant(heartbeat),
         read_at=instant(now),

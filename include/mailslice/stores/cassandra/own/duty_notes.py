@@ -1,0 +1,140 @@
+"""counter_claims, queue_samples, slice_statistics: what duties remember from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from mailslice.codec.row import epoch_ms
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
+from mailslice.stores.cassandra.table import Statement, insert, select
+from mailslice.stores.own.codec import RowCodec
+
+
+@dataclass(frozen=True, slots=True)
+class CounterClaim:
+    """The one update that a run may send to a mailbox's counters. `outcome` None: not known."""
+
+    run: str
+    claimed_at: datetime
+    stored_count: int
+    stored_unseen: int
+    add_count: int
+    add_unseen: int
+    outcome: str | None = None
+
+
+_CLAIMS = RowCodec(CounterClaim)
+_CLAIMED = ("mailboxid", *_CLAIMS.columns[:-1])
+
+
+class CounterClaims(OwnTable):
+    """One claim for each run and mailbox, written before the update and never withdrawn."""
+
+    TABLE = "counter_claims"
+    SCHEMA = """
+        mailboxid uuid, run text, claimed_at timestamp, stored_count bigint, stored_unseen bigint,
+        add_count bigint, add_unseen bigint, outcome text, PRIMARY KEY (mailboxid, run)
+    """
+
+    _claim = Statement(insert(_CLAIMED, "IF NOT EXISTS USING TTL ?"), idempotent=False)
+    _settle = Statement(
+        "UPDATE {table} USING TTL ? SET outcome = ? WHERE mailboxid = ? AND run = ?"
+    )
+    _list = Statement(select(_CLAIMS.columns, "mailboxid = ?"))
+
+    def claim(self, mailbox: UUID, claim: CounterClaim, ttl: timedelta) -> bool:
+        """Write the claim; False when the run has claimed it before. After an error: unknown."""
+        values = _CLAIMS.values(claim)[:-1]  # the outcome comes later
+        return self._apply(self._claim, [mailbox, *values, ttl_seconds(ttl)])
+
+    def settle(self, mailbox: UUID, run: str, outcome: str, ttl: timedelta) -> None:
+        """Write how it ended."""
+        self._session.execute(self._settle, [ttl_seconds(ttl), outcome, mailbox, run])
+
+    def list(self, mailbox: UUID) -> list[CounterClaim]:
+        """All claims of a mailbox, the oldest first."""
+        rows = self._session.execute(self._list, [mailbox])
+        claims = [_CLAIMS.record(row) for row in rows if row[1] is not None]  # else only settled
+        return sorted(claims, key=lambda claim: claim.claimed_at)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSample:
+    """The queue was empty in both passes, 15 s apart. A proof may count from `first_pass`."""
+
+    first_pass: datetime
+    second_pass: datetime
+
+
+_SAMPLES = RowCodec(QueueSample)
+
+
+class QueueSamples(OwnTable):
+    """One row a queue: the newest sample wins, whoever writes last."""
+
+    TABLE = "queue_samples"
+    SCHEMA = """
+        queuename text, first_pass timestamp, second_pass timestamp, PRIMARY KEY (queuename)
+    """
+
+    _insert = Statement(insert(("queuename", *_SAMPLES.columns), "USING TIMESTAMP ?"))
+    _read = Statement(select(_SAMPLES.columns, "queuename = ?"))
+    _delete = Statement("DELETE FROM {table} WHERE queuename = ?")
+
+    def save(self, queue: QueueName, sample: QueueSample) -> None:
+        """Remember the sample; an older one never replaces a newer."""
+        first, second = _SAMPLES.values(sample)
+        self._session.execute(self._insert, [queue, first, second, second * 1000])
+
+    def get(self, queue: QueueName) -> QueueSample | None:
+        """The newest sample, or None when the queue was never seen empty."""
+        row = self._row(self._read, [queue])
+        return None if row is None else _SAMPLES.record(row)
+
+    def delete(self, queue: QueueName) -> None:
+        """Forget the queue."""
+        self._session.execute(self._delete, [queue])
+
+
+@dataclass(frozen=True, slots=True)
+class SliceStatistic:
+    """A closed slice as it was at `cleaned_at`."""
+
+    slice_start: datetime
+    live: int
+    dead: int
+    cleaned_at: datetime
+    survivors: tuple[EnqueueId, ...] = ()
+
+
+_STATISTICS = RowCodec(SliceStatistic)
+
+
+class SliceStatistics(OwnTable):
+    """The closed slices of a queue, by time."""
+
+    TABLE = "slice_statistics"
+    SCHEMA = """
+        queuename text, slice_start timestamp, live bigint, dead bigint,
+        survivors frozen<list<uuid>>, cleaned_at timestamp, PRIMARY KEY (queuename, slice_start)
+    """
+
+    _insert = Statement(insert(("queuename", *_STATISTICS.columns)))
+    _list = Statement(select(_STATISTICS.columns, "queuename = ?"))
+    _delete = Statement("DELETE FROM {table} WHERE queuename = ? AND slice_start < ?")
+
+    def save(self, queue: QueueName, statistic: SliceStatistic) -> None:
+        """Write the row, over an earlier one of the slice."""
+        self._session.execute(self._insert, [queue, *_STATISTICS.values(statistic)])
+
+    def list(self, queue: QueueName) -> Iterator[SliceStatistic]:
+        """All rows of the queue, oldest slice first, a page at a time."""
+        return map(_STATISTICS.record, self._session.stream(self._list, [queue]))
+
+    def delete_before(self, queue: QueueName, slice_start: datetime) -> None:
+        """Forget the slices before this one: contentStart has passed them."""
+        self._session.execute(self._delete, [queue, epoch_ms(slice_start)])
