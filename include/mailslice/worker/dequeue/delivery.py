@@ -294,6 +294,8 @@ class Delivery:
         marks, reporter = self._marks, self._state.reporter
         if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
             return await self._reject(reason)
+        if not self._bounce_sent and await self._is_closed():
+            return await self._end(self.lease.ack, Disposition.DROPPED)
         if not self._bounce_sent and not await reporter.report(self._item, failures, self._content):
             return await self._reject(
                 f"{reason}; no report could be made" if self._item.mail.sender else reason
