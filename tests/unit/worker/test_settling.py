@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from mailslice.codec.reports import Failure
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
@@ -32,6 +33,7 @@ class Stores:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.fails = 0
+        self.is_marked = False
         self.state = WorkerState(
             SimpleNamespace(  # type: ignore[arg-type]
                 names=RabbitNames(queue_name("spool")),
@@ -40,7 +42,7 @@ class Stores:
                 events=silent(queue_name("spool")),
                 statistics=WorkerStatistics(),
                 mark=lambda _: self._take("mark"),
-                is_marked=lambda _: self._unmarked(),
+                is_marked=lambda _: self._looked_up(),
                 publish_dead_letter=lambda _: self._take("dead letter"),
                 discarder=SimpleNamespace(add=lambda _: self._take("blobs")),
             ),
@@ -54,8 +56,8 @@ class Stores:
             raise StoreUnavailable("away")
         self.asked.append(what)
 
-    async def _unmarked(self) -> bool:
-        return False
+    async def _looked_up(self) -> bool:
+        return self.is_marked
 
     def _ack(self) -> bool:
         self.asked.append("ack")
@@ -99,6 +101,21 @@ async def test_a_settlement_that_fails_leaves_the_mail_to_the_next() -> None:
     assert isinstance(first, StoreUnavailable)
     assert second is Disposition.REJECTED
     assert stores.asked == ["dead letter", "ack"]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_mail_that_was_deleted_meanwhile_is_not_bounced(*, deleted: bool) -> None:
+    stores = Stores()
+    stores.is_marked = deleted
+
+    async def report(*_: object) -> bool:
+        stores.asked.append("report")
+        return True
+
+    stores.state.reporter = SimpleNamespace(report=report)  # type: ignore[assignment]
+    became = await stores.delivery().bounce("no such user", [Failure("a@b.example", "5.1.1", "no")])
+    assert became is (Disposition.DROPPED if deleted else Disposition.BOUNCED)
+    assert stores.asked == (["ack"] if deleted else ["report", "mark", "ack", "blobs"])
 
 
 async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:

@@ -278,6 +278,8 @@ class Delivery:
         marks, reporter = self._marks, self._state.reporter
         if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
             return await self._reject(reason)
+        if not self._bounce_sent and await self._is_closed():
+            return await self._end(self.lease.ack, Disposition.DROPPED)
         if not self._bounce_sent and not await reporter.report(self.item, failures, self.content):
             unreported = "; no report could be made" if self.item.mail.sender else ""
             return await self._reject(reason + unreported)
