@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from mailslice.duties.blob_gc.trash import KeptBlobs
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
@@ -179,3 +180,18 @@ def test_copies_that_an_earlier_version_has_kept_are_put_back_and_forgotten_all_
     report = heap.collect()
     assert (report["status"], report["restored"], report["expiredCopies"]) == ("done", 1, 2)
     assert (heap.keys(), heap.kept()) == ({missed}, set())
+
+
+def test_copies_are_put_back_by_run_and_by_key_and_a_dry_run_says_the_same(deleted):
+    heap, missed, orphan = deleted
+    with KeptBlobs(heap.settings) as copies:
+        (run,) = {copy.run for copy in copies.of_run(None)}
+        of_run = list(copies.of_run(run))
+        assert {copy.key for copy in of_run} == {missed, orphan}
+        assert list(copies.of_run("another")) == []
+        restored = {missed: "restored", orphan: "restored"}
+        assert (copies.restore(of_run, dry_run=True), heap.keys()) == (restored, set())
+        by_key = copies.of_keys([missed])
+        assert copies.restore(by_key.values()) == {missed: "restored"}
+        assert copies.restore(of_run) == {missed: "present", orphan: "restored"}
+    assert heap.keys() == {missed, orphan}
