@@ -26,7 +26,8 @@ them. Only mails in a handler count; those that wait for one do not.
 - `shadow`: is left alone; what `close` (or `recover`, where stage marks are on) would do is written
   down.
 - `close`: is copied to quarantine, then marked as deleted: never sent twice, and a person decides:
-  `mailslice stuck list`, `release`, `discard`.
+  `mailslice stuck list`, `release`, `discard`. Recipients that were served, by its stage marks, are
+  left out; when all were, it is complete.
 - `recover`: by its stage marks: before `sending` it is given to another worker; while `sending` it
   fails, never tried again; after `sent` it is complete.
 

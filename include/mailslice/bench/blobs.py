@@ -145,7 +145,7 @@ def _fill(stores: Stores, blobs: int, references: int) -> list[BlobId]:
 def _remove(stores: Stores, keys: list[BlobId]) -> None:
     """By name: to list it all costs more than the runs, on a server that keeps files."""
     with KeptBlobs(stores.settings) as trash:
-        for folder in list(trash.folders()):
+        for folder in [one.folder for one in trash.runs()]:
             trash.own.delete_many([BlobId(f"{folder}{key}") for key in keys[::_ORPHAN_ONE_IN]])
         trash.james.delete_many([key for number, key in enumerate(keys) if number % _ORPHAN_ONE_IN])
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -106,14 +107,12 @@ class Docs:
                 break
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             # One that is gone by now was pruned by another run's report.
-            entries = [
-                json.loads(data)
-                for data in pool.map(self.files.read, names[:_NEWEST])
-                if data is not None
-            ]
+            found = [data for data in pool.map(self.files.read, names[:_NEWEST]) if data]
         newest: dict[str, dict[str, Any]] = {}
-        for entry in entries:
-            newest.setdefault(entry["page"], entry)
+        for data in found:
+            with suppress(ValueError, TypeError, KeyError):  # a damaged one is not listed
+                entry = json.loads(data)
+                newest.setdefault(entry["page"], entry)
         return list(newest.values())
 
 

@@ -26,8 +26,7 @@ def list_trashed(out: Output, *, run: Run = None, limit: Limit = None) -> None:
     """Kept copies, soonest to expire first."""
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
         exists = stores.own_blobs.bucket_exists()
-        pages = copies.pages() if exists else iter(())
-        copied = (copy for page in pages for copy in page if run in {None, copy.run})
+        copied = copies.of_run(run) if exists else iter(())
         out.rows((_shown(each) for each in islice(copied, limit)), empty="no copy is kept")
 
 
@@ -54,7 +53,7 @@ def restore(
 
     def lines() -> Iterator[dict[str, object]]:
         for batch in _copies(copies, requested, run) if exists else iter(()):
-            status = copies.restore(batch) if not dry_run else copies.would_restore(batch)
+            status = copies.restore(batch, dry_run=dry_run)
             for copy in batch:
                 counts[status[copy.key]] = counts.get(status[copy.key], 0) + 1
                 yield {**_shown(copy), "status": status[copy.key]}

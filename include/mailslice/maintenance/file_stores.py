@@ -12,8 +12,9 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from mailslice.stores.blobs.store import StoredBlob
 
 T = TypeVar("T")
+_COMING, _LONGEST_WRITE = ".coming", timedelta(hours=1)
 
 
 class DiskFiles:
@@ -34,12 +36,17 @@ class DiskFiles:
     def write(self, name: str, data: bytes) -> None:
         target = Path(name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        coming = target.with_name(f".{target.name}.{secrets.token_hex(4)}.coming")
-        with coming.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        coming.replace(target)
+        if target.exists():
+            _remove_left(target)
+        coming = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_COMING}")
+        try:
+            with coming.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            coming.replace(target)
+        finally:
+            coming.unlink(missing_ok=True)
         _sync_folder(target.parent)
 
     def read(self, name: str) -> bytes | None:
@@ -149,6 +156,14 @@ def _modified(path: Path) -> datetime | None:
     with suppress(FileNotFoundError):
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     return None
+
+
+def _remove_left(target: Path) -> None:
+    """What writers of this file have left that were killed."""
+    for path in target.parent.glob(f".{escape(target.name)}.*{_COMING}"):
+        written = _modified(path)
+        if written is not None and datetime.now(UTC) - written > _LONGEST_WRITE:
+            path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

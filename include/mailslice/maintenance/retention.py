@@ -5,17 +5,22 @@ Own rows end by their TTL; in MariaDB the report step deletes those that ended.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
 from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES, GATES, VALIDATIONS
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
+from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, has_cassandra
 
+log = logging.getLogger(__name__)
 _PRUNED = "pruned.txt"
 """Beside the runs, and beside Data Docs: when they were last looked through."""
 _PRUNINGS_A_RETENTION = 90
@@ -30,15 +35,11 @@ def prune_sometimes(
 
     A duty that runs every 15 minutes has thousands of folders to list. All duties share Data Docs.
     """
-    removed: list[str] = []
-    runs = queue_folder(duty, queue)
-    if _is_time(artifacts, runs, now, retention):
-        removed = prune(artifacts, duty, queue, now - retention)
-        _record_pruning(artifacts, runs, now)
-    if _is_time(artifacts, DOCS_FOLDER, now, retention):
-        prune_docs(artifacts, now - retention)
-        _record_pruning(artifacts, DOCS_FOLDER, now)
-    return removed
+    every, before = retention / _PRUNINGS_A_RETENTION, now - retention
+    if _is_due(artifacts, DOCS_FOLDER, now, every):
+        prune_docs(artifacts, before)
+    runs_due = _is_due(artifacts, queue_folder(duty, queue), now, every)
+    return prune(artifacts, duty, queue, before) if runs_due else []
 
 
 def expire_sometimes(
@@ -48,21 +49,22 @@ def expire_sometimes(
     folder = DELETED_PREFIX.rstrip("/")
     if not has_cassandra(settings) or not _is_due(artifacts, folder, now, _EXPIRY_EVERY):
         return 0
-    expired = expire(stores.own_blobs, now)
-    _record_pruning(artifacts, folder, now)
-    return expired
+    return expire(stores.own_blobs, now)
 
 
 def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
     """Remove this duty's runs on this queue whose files are all older than `before`."""
     parent = queue_folder(duty, queue)
-    removed = []
-    for run in artifacts.folders(parent):
-        times = artifacts.times(f"{parent}/{run}").values()
-        if times and max(times) < before:
-            artifacts.remove_folder(f"{parent}/{run}")
-            removed.append(run)
-    return removed
+
+    def remove_old(run: str) -> bool:
+        folder = f"{parent}/{run}"
+        times = artifacts.times(folder).values()
+        is_old = bool(times) and max(times) < before
+        if is_old:
+            artifacts.remove_folder(folder)
+        return is_old
+
+    return _done(remove_old, artifacts.folders(parent))
 
 
 def prune_docs(artifacts: Artifacts, before: datetime) -> None:
@@ -79,22 +81,30 @@ def prune_docs(artifacts: Artifacts, before: datetime) -> None:
     ]
     folders += [run for run, times in newest.items() if max(times) < day]
     pages = [name for name, written in artifacts.times(GATES).items() if written < day]
+    _done(artifacts.remove_folder, folders)
+    _done(artifacts.remove, pages)
+
+
+def _done(act: Callable[[str], bool | None], names: Sequence[str]) -> list[str]:
+    """Those of which `act` says True. One that it may not touch, another user's, stops no other."""
+
+    def is_done(name: str) -> bool:
+        try:
+            return bool(act(name))
+        except BadSetting as error:
+            log.warning("%s is not pruned: %s", name, error)
+            return False
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for removed in (
-            pool.map(artifacts.remove_folder, folders),
-            pool.map(artifacts.remove, pages),
-        ):
-            list(removed)  # raises what a removal raised
-
-
-def _is_time(artifacts: Artifacts, folder: str, now: datetime, retention: timedelta) -> bool:
-    return _is_due(artifacts, folder, now, retention / _PRUNINGS_A_RETENTION)
+        return [name for name, done in zip(names, pool.map(is_done, names), strict=True) if done]
 
 
 def _is_due(artifacts: Artifacts, folder: str, now: datetime, every: timedelta) -> bool:
-    last = artifacts.read(f"{folder}/{_PRUNED}")
-    return last is None or now - datetime.fromisoformat(last.decode()) >= every
-
-
-def _record_pruning(artifacts: Artifacts, folder: str, now: datetime) -> None:
-    artifacts.write(f"{folder}/{_PRUNED}", now.isoformat().encode())
+    """Whether the folder was not looked through for so long, by its note; it says now then."""
+    note = f"{folder}/{_PRUNED}"
+    with suppress(ValueError, TypeError):  # a note that is damaged says nothing
+        last = artifacts.read(note)
+        if last and timedelta(0) <= now - datetime.fromisoformat(last.decode()) < every:
+            return False
+    artifacts.write(note, now.isoformat().encode())
+    return True

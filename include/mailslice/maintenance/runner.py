@@ -7,7 +7,7 @@ every duty leave: summaries, failures, ledger rows, alerts, metrics. `steps` doe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -262,25 +262,24 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
         # Airflow runs the report whatever happened: a step that raised has the last word, until a
         # retry of it got through.
         report |= {"status": failure["status"], "message": failure["message"]}
-    earlier = [
-        one
-        for one in _ledger(run).list(request.duty, request.queue, 5)
-        if one["run"] != request.run and one["finished"]
-    ]
-    _end(run, report, earlier)
+    _end(run, report)
     folder.write_json(FILES["report"], report)
     _ledger(run).write(report)
     retention = run.settings.duty.retention
-    prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
     with suppress(TryAgain):  # the report is written, and the next run prunes, too
+        prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
         run.stores.prune_records()
         expire_sometimes(folder.artifacts, run.settings, run.stores, run.clock())
     return report
 
 
-def _end(run: Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Put end and alerts into the report, and publish both. `earlier`: the newest report first."""
-    now = run.clock()
+def _end(run: Run, report: dict[str, Any]) -> None:
+    """Put the end and the alerts into the report, and publish both for Prometheus."""
+    now, request = run.clock(), run.request
+    ledger: list[dict[str, Any]] = []
+    with suppress(MailsliceError):  # one that is away may be what ended the run
+        ledger = _ledger(run).list(request.duty, request.queue, 5)
+    earlier = [one for one in ledger if one["run"] != request.run and one["finished"]]
     readings = alerts.readings(report, run.settings.alert, now)
     before = (earlier[0].get("alerts") if earlier else None) or ()
     new = alerts.alerts(readings, before, now, run.settings.alert.repeat)

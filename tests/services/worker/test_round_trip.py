@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,19 @@ async def test_a_mail_that_is_too_large_is_refused_before_anything_is_written(fr
             )
         assert spool.blob_keys() == set()
         assert spool.rows() == []
+
+
+async def test_a_mail_whose_row_is_too_large_for_cassandra_is_refused_by_its_name(
+    spool: Any,
+) -> None:
+    """All but its content is one request, of 16 MiB at most."""
+    large = replace(mail("large"), attributes={"note": b'"%s"' % (b"x" * 17 * 2**20)})
+    async with open_worker(spool.settings, spool.queue) as worker:
+        with pytest.raises(BadInput, match=r"mail 'large': .* takes no row so large: ") as raised:
+            await worker.enqueue(large, b"A: b\n\n")
+    assert type(raised.value) is BadInput
+    assert spool.blob_keys() == set()
+    assert spool.rows() == []
 
 
 async def test_what_is_not_settled_comes_again(spool: Any) -> None:

@@ -194,3 +194,14 @@ def test_names_that_are_too_long_for_a_file_stay_apart(world):
     assert one != other
     assert len(one) == len(other) == 180
     assert Docs(world, "queue_cleanup", "a/b", "r1").run_name == "queue_cleanup-a-b-r1"
+
+
+@pytest.mark.parametrize("damaged", [b'{"duty": "queue_si', b"\xff", b"[]", b"{}"])
+def test_an_entry_that_is_damaged_fails_no_gate_and_is_not_listed(world, publish, damaged):
+    publish("before", NOON)
+    world.write(f"data_docs/entries/{NOON:%Y-%m-%d}/120001.000Z-x-check.json", damaged)
+    publish("after", NOON + timedelta(minutes=1))
+    assert [run for run in ("before", "after", "x") if f">{run}<" in index(world)] == [
+        "before",
+        "after",
+    ]

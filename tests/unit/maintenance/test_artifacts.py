@@ -144,6 +144,64 @@ def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(world):
     assert prune_sometimes(world, "d", "q", now + timedelta(hours=2), retention) == []
 
 
+@pytest.mark.parametrize(
+    "note", [b"", b"2026-11-2", b"\xff", b"2026-11-21T00:00:00", b"2036-01-01T00:00:00+00:00"]
+)
+def test_a_note_that_is_damaged_or_of_a_clock_that_was_ahead_lets_the_next_report_look(world, note):
+    world.write("runs/d/q/pruned.txt", note)
+    world.write("data_docs/pruned.txt", note)
+    now, retention = datetime(2026, 11, 21, 12, tzinfo=UTC), timedelta(days=90)
+    assert prune_sometimes(world, "d", "q", now, retention) == []
+    assert world.read("runs/d/q/pruned.txt") == now.isoformat().encode()
+    assert world.read("data_docs/pruned.txt") == now.isoformat().encode()
+
+
+def test_a_run_that_may_not_be_removed_keeps_no_other_and_fails_no_report(tmp_path, caplog):
+    """Somebody ran the duty as root."""
+
+    class OfRoot(Artifacts):
+        def remove_folder(self, name):
+            if name.endswith("/b"):
+                raise BadSetting("[Errno 13] Permission denied")
+            super().remove_folder(name)
+
+    world = OfRoot(str(tmp_path / "a"), S3Settings())
+    for run in "abc":
+        world.write(f"runs/d/q/{run}/report.json", b"{}")
+        os.utime(world.path(f"runs/d/q/{run}/report.json"), (0, 0))
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    assert prune_sometimes(world, "d", "q", now, timedelta(days=90)) == ["a", "c"]
+    assert world.folders("runs/d/q") == ["b"]
+    assert "b is not pruned: [Errno 13] Permission denied" in caplog.text
+
+
+def test_what_a_killed_write_has_left_goes_when_the_file_is_written_again(world):
+    world.write("metrics/d.prom", b"1")
+    left, coming = (world.path(f"metrics/.d.prom.{one}.coming") for one in ("a1", "b2"))
+    for path in (left, coming, world.path("metrics/.d.prometheus.a1.coming")):
+        Path(path).write_bytes(b"half")
+    os.utime(left, (0, 0))
+    world.write("metrics/d.prom", b"2")
+    assert world.files("metrics") == [
+        "metrics/.d.prom.b2.coming",
+        "metrics/.d.prometheus.a1.coming",
+        "metrics/d.prom",
+    ]
+
+
+def test_a_write_that_fails_leaves_nothing(world, monkeypatch):
+    """A full disk is no fuller by it."""
+    world.write("a/b", b"1")
+
+    def full(_number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BadSetting, match="No space left on device"):
+        world.write("a/b", b"2")
+    assert (world.files("a"), world.read("a/b")) == (["a/b"], b"1")
+
+
 def test_a_file_is_read_as_it_is(world):
     """Whatever its name ends with: what unpacks it knows why."""
     assert not world.exists("a/b.csv.gz")

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -251,3 +252,30 @@ def test_a_refusal_before_apply_is_the_last_word_and_in_the_ledger(take, setting
     assert ledger(runs) == said
     report = take("report")
     assert (report["status"], report["message"]) == said
+
+
+def test_a_run_that_fails_reports_what_was_alarming_before_it(take, duty, settings, runs):
+    """The overview has it by the newest report, whether that failed or not."""
+    at = datetime(2026, 11, 21, 11, 55, tzinfo=UTC)
+    duty.raises = {"plan": StoreUnavailable("Cassandra is away")}
+    with pytest.raises(StoreUnavailable):
+        runner.run_step("plan", replace(REQUEST, run="r0"), settings, clock=lambda: at)
+    take("plan", plan=PlanRefused("it was edited"))
+    report = json.loads(runs.get("r1").report)
+    assert [one["name"] for one in report["alerts"]] == ["gate"]
+    assert [(one["name"], one["until"]) for one in report["pastAlerts"]] == [
+        ("failed", "2026-11-21T11:55:00Z")
+    ]
+
+
+def test_a_run_that_ends_as_the_ledger_is_away_has_its_file_and_its_metrics(take, settings, runs):
+    def away(*_):
+        raise StoreUnavailable("Cassandra is away")
+
+    runs.list = away
+    take("plan", plan=StoreUnavailable("Cassandra is away"))
+    folder = RunFolder(artifacts(settings), "queue_size", QUEUE, "r1")
+    report = folder.read_json("report.json")
+    assert (report["status"], [one["name"] for one in report["alerts"]]) == ("failed", ["failed"])
+    metrics = folder.artifacts.read("metrics/duty-queue_size-spool.prom")
+    assert b'mailslice_duty_succeeded{duty="queue_size",queue="spool"} 0.0' in metrics

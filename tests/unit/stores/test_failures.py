@@ -18,7 +18,7 @@ from cassandra.connection import ConnectionShutdown
 from cassandra.protocol import OverloadedErrorMessage, SyntaxException
 from pydantic import SecretStr
 
-from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting
 from mailslice.stores.cassandra.failures import translated
@@ -69,6 +69,19 @@ def test_what_only_a_person_mends_names_the_setting(error, words):
     assert type(found) is BadSetting
     assert words in str(found)
     assert ADDRESS in str(found)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Request is too big: length 17301805 exceeds maximum allowed length 16777216.",
+        "Mutation of 17.000MiB is too large for the maximum size of 16.000MiB",
+    ],
+)
+def test_a_row_that_is_too_large_is_no_wrong_setting(words):
+    found = translated(InvalidRequest(words), ADDRESS)
+    assert type(found) is BadInput
+    assert str(found) == f"Cassandra at {ADDRESS} takes no row so large: InvalidRequest: {words}"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from mailslice.duties.blob_gc.plan import CandidateRecord, CopyToRestore, GcPlan
 from mailslice.duties.blob_gc.planning import Timings, require_bucket
 from mailslice.duties.blob_gc.scans import read_copies, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
-from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Kept, KeptBlobs, run_of
+from mailslice.duties.blob_gc.trash import PRESENT, RESTORED, Kept, KeptBlobs
 from mailslice.engine.dataset import KEY, Dataset, collected, referenced
 from mailslice.engine.frames import InProcess, Session, run_on_keys, shared, slots_of
 from mailslice.engine.row_files import Location
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 CHANGED = "changed since the listing"
 ALREADY_DELETED = "gone already"
 REFERENCED = "referred to again"
-_NAMED = 20
+NAMED = 20
+"""The most failures, and the most missed blobs, that a report names."""
 _AT_ONCE = 2
 """Groups that one task handles concurrently: HEADs of one overlap with DELETEs of another."""
 
@@ -105,7 +106,7 @@ def _delete(
 ) -> GroupOutcome:
     requested = {blob.key: blob for blob in blobs if blob.key not in rereferenced}
     copies = (
-        {key: Kept(spec.expires, spec.run, key) for key in requested}
+        {key: Kept(spec.expires, spec.run, key, 0, trash.james.bucket) for key in requested}
         if spec.expires is not None
         else {}
     )
@@ -131,7 +132,7 @@ def _delete(
         ALREADY_DELETED: len(absent) - len(deleted_before),
         CHANGED: len(requested) - len(same) - len(absent),
     }
-    failures: dict[str, str] = dict(islice(failed.items(), _NAMED))
+    failures: dict[str, str] = dict(islice(failed.items(), NAMED))
     size = sum(requested[key].size for key in done)
     return GroupOutcome(len(done), size, skipped, len(failed), failures)
 
@@ -147,8 +148,6 @@ GROUPS, EXPIRES = "groups", "copiesExpire"
 _GROUPS_A_SLOT = 4
 """Of the first round. The lock and the time limit are checked between two rounds."""
 _SHORT_ROUND_S, _LONG_ROUND_S = 4.0, 8.0
-NAMED = 20
-"""The most failures, and the most missed blobs, that a report names."""
 _SMALL_PLAN = 2
 """Up to this many groups of candidates are read in this process, not by Spark."""
 
@@ -329,7 +328,7 @@ class _Collection:
             references = self._references(frames)
             folders = [
                 *expired_folders,
-                *(one for one in trash.folders() if run_of(one) == plan.run),
+                *(one.folder for one in trash.runs() if one.run == plan.run),
             ]
             copies = frames.enter_context(read_copies(spark, run.settings, folders))
             missed = collected(referenced(copies, references))

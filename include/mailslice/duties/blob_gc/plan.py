@@ -12,8 +12,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import sha256
-from typing import Any
 
 from pydantic import AwareDatetime, Field
 
@@ -132,20 +130,13 @@ def recorded_candidates(artifacts: Artifacts) -> CandidateRecord | None:
     """
     try:
         value = json.loads(artifacts.read(_RECORD_PATH) or b"")
-        if forgotten := _why_forgotten(value, value.pop("digest", None)):
-            value |= {"groups": (), "spared": ()}
-        return CandidateRecord.model_validate(value).model_copy(update={"forgotten": forgotten})
+        if value.pop("digest", None) == digest_of(value):
+            return CandidateRecord.model_validate(value)
+        known = CandidateRecord.model_validate(value | {"groups": (), "spared": ()})
+        why = (
+            f"the note on the candidates of run {known.run} was changed, or an earlier version of "
+            "mailslice wrote it: they are forgotten and wait anew"
+        )
+        return known.model_copy(update={"forgotten": why})
     except (ValueError, TypeError, AttributeError):
         return None
-
-
-def _why_forgotten(value: Mapping[str, Any], digest: object) -> str:
-    if digest == digest_of(value):
-        return ""
-    run = value.get("run")
-    if digest == sha256(json.dumps(value, sort_keys=True).encode()).hexdigest():
-        return (
-            f"an earlier version of mailslice recorded the candidates of run {run}: "
-            "they are forgotten and wait anew"
-        )
-    return f"the note on the candidates of run {run} was changed: they are forgotten and wait anew"

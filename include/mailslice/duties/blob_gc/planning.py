@@ -176,7 +176,8 @@ def _listed(
             else read_listing(spark, settings, ranges)
         )
         frames.enter_context(blobs)
-        return ranges, blobs, list(trash.folders()) if trash.own.bucket_exists() else []
+        runs = trash.runs() if trash.own.bucket_exists() else ()
+        return ranges, blobs, [one.folder for one in runs]
 
 
 def _known(run: Run, earlier: CandidateRecord | None, spark: Session) -> tuple[Dataset, str]:

@@ -87,7 +87,7 @@ def read_copies(spark: Session, settings: Settings, folders: Sequence[str]) -> D
         with KeptBlobs(settings) as trash:
             for folder in (folder for batch in batches for folder in batch):
                 copies = 0
-                for page in trash.pages(folder):
+                for page in trash.pages([folder]):
                     copies += len(page)
                     if page:
                         yield RowBatch(

@@ -1,6 +1,7 @@
-"""Deleted content that is kept for a while in mailslice's own bucket: `kept/EXPIRES/RUN/KEY`.
+"""Deleted content that is kept for a while in the own bucket: `kept/EXPIRES/RUN@BUCKET/KEY`.
 
-Keys are in the order of EXPIRES.
+Keys are in the order of EXPIRES. BUCKET is James': copies of another one are another deployment's,
+and left alone. Copies of earlier versions have no BUCKET.
 
 Copies are made within S3, so that what James keeps in an object's metadata comes back with it.
 """
@@ -11,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import BlobId
@@ -20,23 +22,33 @@ from mailslice.stores.blobs.opening import open_patient_store
 from mailslice.stores.blobs.store import Turns
 
 TRASH_PREFIX = "kept/"
-_PLACE = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/]+)/(.+)", re.ASCII | re.DOTALL)
+_PLACE = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/@]+)(@[^/]+)?/(.+)", re.ASCII | re.DOTALL)
 _TIME = "%Y%m%dT%H%M%SZ"
 RESTORED, PRESENT, EXPIRED = "restored", "present", "no copy"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One copy: of the blob `key`, deleted by `run`, kept until `expires`; `size` in bytes."""
+    """One copy: of the blob `key` of `bucket`, deleted by `run`, kept until `expires`.
+
+    `size` in bytes; `bucket` is empty in what an earlier version kept.
+    """
 
     expires: datetime
     run: str
     key: BlobId
     size: int = 0
+    bucket: str = ""
 
     @property
     def place(self) -> BlobId:
-        return BlobId(f"{TRASH_PREFIX}{self.expires:{_TIME}}/{self.run}/{self.key}")
+        return BlobId(f"{self.folder}{self.key}")
+
+    @property
+    def folder(self) -> str:
+        """That of all copies of the run."""
+        of = f"{self.run}@{self.bucket}" if self.bucket else self.run
+        return f"{TRASH_PREFIX}{self.expires:{_TIME}}/{of}/"
 
     @classmethod
     def of(cls, place: str, size: int) -> Kept | None:
@@ -47,7 +59,7 @@ class Kept:
             expires = datetime.strptime(match[1], _TIME).replace(tzinfo=UTC)
         except ValueError:  # digits that are no time
             return None
-        return cls(expires, match[2], BlobId(match[3]), size)
+        return cls(expires, match[2], BlobId(match[4]), size, (match[3] or "")[1:])
 
 
 class KeptBlobs:
@@ -76,64 +88,50 @@ class KeptBlobs:
         """Copy blobs into the own bucket; the keys of those that failed, with the reason."""
         return self.own.copies(self.james.bucket, {copy.key: copy.place for copy in copies})
 
-    def pages(self, folder: str = TRASH_PREFIX) -> Iterator[list[Kept]]:
-        """All copies below a folder, soonest to expire first."""
-        for page in self.own.pages(folder, behind(folder)):
-            yield [copy for blob in page if (copy := Kept.of(blob.key, blob.size)) is not None]
-
-    def folders(self) -> Iterator[str]:
-        """`kept/EXPIRES/RUN/` of every run that has copies: one request each."""
+    def runs(self) -> Iterator[Kept]:
+        """Of every run that has copies of James' bucket the first one, soonest to expire first."""
         low = TRASH_PREFIX
         while (key := self.own.first(low, behind(TRASH_PREFIX))) is not None:
             copy = Kept.of(key, 0)
-            if copy:
-                yield (folder := copy.place.removesuffix(copy.key))
-            low = behind(folder) if copy else f"{key}\0"
+            if copy and copy.bucket in {"", self.james.bucket}:
+                yield copy
+            low = behind(copy.folder) if copy else f"{key}\0"
 
-    def of_run(self, run: str) -> Iterator[Kept]:
-        for folder in self.folders():
-            if run_of(folder) == run:
-                for page in self.pages(folder):
-                    yield from page
+    def pages(self, folders: Iterable[str]) -> Iterator[list[Kept]]:
+        """All copies below these folders of runs."""
+        for folder in folders:
+            for page in self.own.pages(folder, behind(folder)):
+                yield [copy for blob in page if (copy := Kept.of(blob.key, blob.size)) is not None]
+
+    def of_run(self, run: str | None) -> Iterator[Kept]:
+        """All copies of one run, or of all."""
+        folders = (one.folder for one in self.runs() if run in {None, one.run})
+        return chain.from_iterable(self.pages(folders))
 
     def of_keys(self, keys: Iterable[BlobId]) -> dict[BlobId, Kept]:
         """The copy of each key that has one; the one that is kept longest."""
         copies: dict[BlobId, Kept] = {}
         requested = list(keys)
-        for folder in self.folders():
-            stored = self.own.heads([BlobId(f"{folder}{key}") for key in requested])
+        for run in self.runs():
+            stored = self.own.heads([BlobId(f"{run.folder}{key}") for key in requested])
             known = (
                 Kept.of(place, blob.size) for place, blob in stored.items() if blob is not None
             )
             copies |= {copy.key: copy for copy in known if copy is not None}
         return copies
 
-    def restore(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
+    def restore(self, copies: Iterable[Kept], *, dry_run: bool = False) -> dict[BlobId, str]:
         """Put copies back where no such blob is now: key -> `restored`, `present`, or why not."""
-        newest, missing = self._missing(copies)
-        failed = self.james.copies(
-            self.own.bucket, {copy.place: key for key, copy in missing.items()}
-        )
-        back = {key: failed.get(copy.place, RESTORED) for key, copy in missing.items()}
-        return {key: back.get(key, PRESENT) for key in newest}
-
-    def would_restore(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
-        newest, missing = self._missing(copies)
-        return {key: RESTORED if key in missing else PRESENT for key in newest}
-
-    def _missing(self, copies: Iterable[Kept]) -> tuple[dict[BlobId, Kept], dict[BlobId, Kept]]:
-        """The longest kept copy of each key; and of those, the ones whose blob is not there."""
         newest = {copy.key: copy for copy in sorted(copies, key=lambda copy: copy.expires)}
         stored = self.james.heads(list(newest))
-        return newest, {key: copy for key, copy in newest.items() if stored[key] is None}
+        missing = {copy.place: key for key, copy in newest.items() if stored[key] is None}
+        failed = {} if dry_run else self.james.copies(self.own.bucket, missing)
+        back = {key: failed.get(place, RESTORED) for place, key in missing.items()}
+        return {key: back.get(key, PRESENT) for key in newest}
 
     def expired(self, now: datetime, but_of: str) -> list[str]:
         """The folders of runs whose copies' time is over, but those of one run."""
-        return [
-            folder
-            for folder in self.folders()
-            if folder.split("/")[1] <= f"{now:{_TIME}}" and run_of(folder) != but_of
-        ]
+        return [one.folder for one in self.runs() if one.expires <= now and one.run != but_of]
 
     def forget(self, folders: Iterable[str], but: Collection[str]) -> tuple[int, int]:
         """Delete the copies below these folders, but for those of the blobs in `but`.
@@ -141,13 +139,8 @@ class KeptBlobs:
         How many, and how many could not be deleted.
         """
         deleted = failed = 0
-        for page in (page for folder in folders for page in self.pages(folder)):
+        for page in self.pages(folders):
             over = [copy.place for copy in page if copy.key not in but]
             problems = self.own.delete_many(over)
             deleted, failed = deleted + len(over) - len(problems), failed + len(problems)
         return deleted, failed
-
-
-def run_of(folder: str) -> str:
-    """The run whose copies are in a folder `kept/EXPIRES/RUN/`."""
-    return folder.split("/")[2]

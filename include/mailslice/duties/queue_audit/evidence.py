@@ -39,7 +39,7 @@ _LONGEST_WAIT = timedelta(minutes=3)
 _RECORDS = 3
 """Of a worker: one of since the hold began, two of after RabbitMQ's figure."""
 SETTLED = timedelta(seconds=20)
-"""An enqueue of this age has ended: row, then message, each within 10 s, or it is marked."""
+"""After its row an enqueue ends within this time: message within 10 s, or it is marked."""
 _PAUSE = 1.0
 _BYTES_A_MESSAGE = 5_000
 
@@ -96,8 +96,9 @@ def _with_census(
     context: Run, youngest: datetime, sleep: Callable[[float], None]
 ) -> tuple[Evidence, dict[str, Any]]:
     stores, queue = context.stores, context.queue
-    if (young := (youngest + SETTLED - context.clock()).total_seconds()) > 0:
-        sleep(min(young, SETTLED.total_seconds()))
+    context.require_clock()
+    if youngest + context.settings.duty.grace > context.clock():  # by the clock of its writer
+        sleep(SETTLED.total_seconds())
     before, undisturbed = stores.own.worker_records.list(queue), counts_of(stores, queue)
     longest = longest_hold(before)
     _announce(stores, queue, undisturbed, longest)

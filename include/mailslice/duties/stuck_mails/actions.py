@@ -82,9 +82,16 @@ class StuckMailActions:
         stuck_mail = StuckMail(item, holder, mail.partition)
         if self.plan.mode is StuckMode.SHADOW:
             return self._note(stuck_mail, Action(planned.action))
-        if self.plan.mode is StuckMode.RECOVER and record.stage_marks:
-            return self._recover(stuck_mail)
-        return self._close(stuck_mail)
+        if not record.stage_marks:
+            return self._close(stuck_mail)
+        decision = stages_of(stores, queue, item, by=self.plan.run, now=self.run.clock())
+        if self.plan.mode is StuckMode.RECOVER or decision.verdict is DeliveryVerdict.COMPLETE:
+            return self._recover(stuck_mail, decision)
+        # A release by a person must not serve anybody twice.
+        unserved = {*decision.left, *decision.failed}
+        return self._close(
+            stuck_mail.to(tuple(one for one in item.mail.recipients if one in unserved))
+        )
 
     def closed_by_earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
         """What an earlier try of this very run has closed: its decisions, finished."""
@@ -161,18 +168,14 @@ class StuckMailActions:
         self.alarms.append(words)
         return quarantined
 
-    def _recover(self, stuck_mail: StuckMail) -> dict[str, Any]:
+    def _recover(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         """By its stage marks. From `_take` on those of the holder are refused."""
-        stores, queue, now = self.run.stores, self.run.queue, self.run.clock()
-        decision = stages_of(stores, queue, stuck_mail.item, by=self.plan.run, now=now)
-        match decision.verdict:
-            case DeliveryVerdict.HANDLE:
-                return self._release(stuck_mail, decision)
-            case DeliveryVerdict.FAIL:
-                return self._fail(stuck_mail, decision)
-            case DeliveryVerdict.COMPLETE:
-                return self._complete(stuck_mail, decision)
-        raise LeftAlone("its stage leaves it to its holder")
+        act = {
+            DeliveryVerdict.HANDLE: self._release,
+            DeliveryVerdict.FAIL: self._fail,
+            DeliveryVerdict.COMPLETE: self._complete,
+        }
+        return act[decision.verdict](stuck_mail, decision)
 
     def _release(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         decided = self._decided(Action.RELEASED, stuck_mail)

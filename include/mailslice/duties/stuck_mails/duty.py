@@ -104,6 +104,7 @@ class StuckMails(Duty[StuckPlan]):
 
     def apply(self, run: Run, plan: StuckPlan, progress: Progress) -> None:
         """A store that is away ends it: the next run finishes what was begun."""
+        run.require_clock()
         StuckMailWork(run, plan, progress, self._sleep).perform_all()
 
     def verify(self, run: Run, plan: StuckPlan, result: Result) -> Iterable[Frame]:

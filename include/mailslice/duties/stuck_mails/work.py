@@ -26,6 +26,7 @@ from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, TryAgain
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import StuckMode
+from mailslice.model.stages import Stage
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 
@@ -89,11 +90,12 @@ def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
 def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
     """Not taken from its holder: the next plan's. Taken: published again, safe by stage marks."""
     stores, queue, failed = run.stores, run.queue, mail.action == Action.FAILED
-    stage = stores.own.mail_stages.get(queue, mail.enqueue_id)
-    if stage is None or stage.attempt <= mail.attempt:
+    item, stage = codec.decode(mail.message), stores.own.mail_stages.get(queue, mail.enqueue_id)
+    # Its holder may have begun the next attempt itself: then none of these has failed.
+    none_failed = stage and set(item.mail.recipients).isdisjoint(stage.those(Stage.FAILED))
+    if stage is None or stage.attempt <= mail.attempt or (failed and none_failed):
         quarantine.withdraw(mail)
         return "not taken from its holder"
-    item = codec.decode(mail.message)
     if failed:
         send_bounce(stores, item, run.clock)
     # A James that took what was published says nothing to the record.

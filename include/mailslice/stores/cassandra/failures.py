@@ -1,7 +1,8 @@
-"""The driver's errors as mailslice's: which mean try again, which mean fix the settings."""
+"""The driver's errors as mailslice's: try again, fix the settings, or a row that is too large."""
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 
@@ -11,15 +12,18 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.protocol import ErrorMessage, RequestValidationException
 
-from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 
 _CREDENTIALS = "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
 _UNAVAILABLE = (DriverException, ConnectionException, ErrorMessage, NoHostAvailable, OSError)
 """Of the driver, and of sockets (TimeoutError is an OSError)."""
+_TOO_LARGE = re.compile(r"Request is too big|is too large for the maximum size")
 
 
 def translated(error: BaseException, address: str) -> BaseException:
-    """For a driver's error StoreUnavailable or BadSetting, with the address; others as they are."""
+    """StoreUnavailable, BadSetting or BadInput (a row that is too large) for a driver's error,
+    with the address; others as they are.
+    """
     for cause in causes(error):
         if "AuthenticationFailed" in type(cause).__name__:
             return BadSetting(
@@ -36,10 +40,12 @@ def translated(error: BaseException, address: str) -> BaseException:
                 f"{_short(cause)}"
             )
     if isinstance(error, cassandra.InvalidRequest):
-        return BadSetting(
-            f"Cassandra at {address} refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right? "
-            f"{_short(error)}"
-        )
+        if _TOO_LARGE.search(str(error)):
+            kind, words = BadInput, "takes no row so large:"
+        else:
+            kind = BadSetting
+            words = "refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right?"
+        return kind(f"Cassandra at {address} {words} {_short(error)}")
     if isinstance(error, _UNAVAILABLE) and not isinstance(error, RequestValidationException):
         # The last cause is the most telling one: of a host, else the error itself.
         return StoreUnavailable(

@@ -106,7 +106,10 @@ class Enqueuer:
         if not self._starts_written:
             await self._write_starts(partition.slice_start)
         row = ViewRow(context.queue, partition, now, item)
-        await context.bridge.rows(context.tables.written.insert_future(row))
+        try:
+            await context.bridge.rows(context.tables.written.insert_future(row))
+        except BadInput as error:
+            raise type(error)(f"mail {item.mail.name!r}: {error}") from error
         crash.point("enqueue:row-inserted")
         copy = Copy(encoded, headers_of(partition), now)
         try:

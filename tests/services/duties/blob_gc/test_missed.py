@@ -2,12 +2,16 @@
 long its time is over.
 """
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from mailslice.duties.blob_gc.trash import KeptBlobs
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed
+from mailslice.model.mail import BlobId
+from mailslice.stores import open_stores
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.cassandra.session import CassandraSession
 
@@ -140,3 +144,54 @@ def test_a_run_whose_blobs_are_all_referred_to_by_now_does_not_wait(heap, monkey
     heap.message(key, key)
     assert heap.steps(request, "apply", at=2 * HOURS)["skippedBy"] == {"referred to again": 1}
     assert slept == []
+
+
+@pytest.fixture
+def neighbour(heap, make_fresh):
+    """Another deployment, another James', that shares the own bucket."""
+    absent = "enqueuedMailsV3,mailRepositoryContentV2,messageV3,attachmentV2"
+    own = {"MAILSLICE_OWN_BUCKET": heap.settings.own.bucket}
+    fresh = make_fresh().but(**own, MAILSLICE_GC_ABSENT_SOURCES=absent)
+    with open_stores(fresh.settings) as stores:
+        stores.tables.create()
+        stores.blobs.ensure_bucket()
+        yield replace(heap, settings=fresh.settings, stores=stores)
+
+
+def test_copies_of_another_deployment_in_the_same_own_bucket_are_left_to_it(deleted, neighbour):
+    """Here nothing refers to them."""
+    heap, missed, orphan = deleted
+    heap.row(missed, missed)
+    report = neighbour.collect(LATER)
+    assert (report["status"], report["expiredCopies"]) == ("nothing to do", 0)
+    assert heap.kept() == {missed, orphan}
+    report = heap.collect(LATER)
+    assert (report["status"], report["restored"], report["expiredCopies"]) == ("done", 1, 2)
+    assert (heap.keys(), heap.kept()) == ({missed}, set())
+
+
+def test_copies_that_an_earlier_version_has_kept_are_put_back_and_forgotten_all_the_same(heap):
+    """Their keys name no bucket."""
+    missed = heap.blob()
+    heap.row(missed, missed)
+    for key in (missed, "3e9a1e3c-4b3b-4a53-8a63-0d8d2f0a6a11"):
+        heap.stores.own_blobs.put(BlobId(f"kept/20261101T000000Z/r1/{key}"), b"content")
+    heap.stores.blobs.delete_many([BlobId(missed)])
+    report = heap.collect()
+    assert (report["status"], report["restored"], report["expiredCopies"]) == ("done", 1, 2)
+    assert (heap.keys(), heap.kept()) == ({missed}, set())
+
+
+def test_copies_are_put_back_by_run_and_by_key_and_a_dry_run_says_the_same(deleted):
+    heap, missed, orphan = deleted
+    with KeptBlobs(heap.settings) as copies:
+        (run,) = {copy.run for copy in copies.of_run(None)}
+        of_run = list(copies.of_run(run))
+        assert {copy.key for copy in of_run} == {missed, orphan}
+        assert list(copies.of_run("another")) == []
+        restored = {missed: "restored", orphan: "restored"}
+        assert (copies.restore(of_run, dry_run=True), heap.keys()) == (restored, set())
+        by_key = copies.of_keys([missed])
+        assert copies.restore(by_key.values()) == {missed: "restored"}
+        assert copies.restore(of_run) == {missed: "present", orphan: "restored"}
+    assert heap.keys() == {missed, orphan}

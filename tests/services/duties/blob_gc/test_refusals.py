@@ -12,11 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mailslice.admin import queues
+from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.duties.blob_gc import gates
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, BadSetting, ClockSkew, GateFailed, PlanRefused, Refused
+from mailslice.stores import open_stores
 from mailslice.stores.blobs.s3_store import S3BlobStore
+from tests.services.duties.world import queued_mail
 
 HOURS = timedelta(hours=1)
 
@@ -171,6 +176,31 @@ def test_what_a_cleanup_took_from_the_view_is_not_lost_and_volatile_sources_may_
         heap.collect(HOURS)
     but(heap, "gc", volatile_sources=("enqueuedmailsv4",))
     assert heap.collect(HOURS)["references"] == 0
+
+
+def test_what_own_tables_alone_refer_to_has_copies_and_outlives_a_wrong_own_keyspace(heap):
+    """A mail in quarantine, whose row a cleanup took: no gate knows that own sources are others."""
+    header, body = heap.blob(content=b"Subject: x\r\n\r\n"), heap.blob(content=b"body")
+    queue, item = queues.create(heap.stores, "quarantined"), queued_mail(blobs=(header, body))
+    quarantine = Quarantine(heap.stores, queue, system_clock)
+    holder = Holder("w", "loaded", system_clock(), HOURS)
+    kept = quarantine.settle(quarantine.keep(item, holder, Decided("closed", "hung", "tester")))
+    assert heap.collect()["orphans"] == 0
+    own, keyspace = heap.settings, f"{heap.settings.own.keyspace}_wrong"
+    but(heap, "own", keyspace=keyspace)
+    try:
+        assert heap.collect(HOURS)["candidates"] == 2
+        report = heap.collect(3 * HOURS)
+        assert (report["gcedBlobCount"], heap.keys(), heap.kept()) == (2, set(), {header, body})
+        with open_stores(heap.settings) as stores:
+            assert Quarantine(stores, queue, system_clock).sweep() == 0
+    finally:
+        heap.stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+    heap.settings = own
+    assert quarantine.content(kept) == b"Subject: x\r\n\r\nbody"
+    heap.used.add("enqueuedmailsv4")
+    assert quarantine.release(kept) != item.enqueue_id
+    assert len(heap.keys()) == 2
 
 
 def test_a_share_of_the_bucket_that_is_too_large_is_not_deleted(heap):

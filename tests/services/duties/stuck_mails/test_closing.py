@@ -18,6 +18,7 @@ from mailslice.maintenance.lock import LockLost
 from mailslice.maintenance.runner import run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import (
+    ClockSkew,
     GateFailed,
     PlanRefused,
     Refused,
@@ -32,6 +33,7 @@ from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.own.quarantine import Content, State
 from tests.services.cassandra.unanswered import Unanswered
 from tests.services.duties.stuck_mails.conftest import BODY, HEADER
+from tests.services.duties.world import ahead
 
 NOTHING = {"closed": 0, "released": 0, "failed": 0, "completed": 0, "discardedRecords": 0}
 
@@ -175,6 +177,18 @@ def meanwhile(world, change):
     world.steps(request, "plan", "check")
     change()
     return world.steps(request, "apply", "verify", "report")
+
+
+def test_a_clock_that_is_off_writes_no_time(world):
+    """Workers, and the verify of another machine, hold them against their own."""
+    item = world.mail()
+    world.worker(world.held(item))
+    request = world.request()
+    world.steps(request, "plan", "check")
+    with pytest.raises(ClockSkew, match=r"2[34]\d\.\d+ s behind this machine's; .* grace 15m"):
+        world.steps(request, "apply", clock=ahead(timedelta(minutes=4)))
+    assert (world.kept(), world.decisions(), world.is_marked(item)) == ([], [], False)
+    assert world.steps(request, "apply", clock=ahead(timedelta(minutes=3)))["closed"] == 1
 
 
 def test_a_mail_that_is_settled_between_plan_and_apply_is_left(world):

@@ -274,6 +274,23 @@ def test_mode_close_keeps_the_others_beside_those_in_doubt(recover):
     assert [each.mail.recipients for each in published(recover)] == [(A, B)]
 
 
+def test_mode_close_keeps_nobody_who_was_served(recover):
+    """Who releases the mail sends it to those alone who may not have it."""
+    item, _, _ = held(recover, A, B, C, sending=(B,), sent=(A,))
+    assert recover.run(mode="close")["closed"] == 1
+    (kept,) = recover.kept()
+    assert (recover.is_marked(item), message.decode(kept.message).mail.recipients) == (True, (B, C))
+    recover.quarantine.release(kept)
+    assert [each.mail.recipients for each in published(recover)] == [(B, C)]
+
+
+def test_mode_close_completes_a_mail_whose_recipients_were_all_served(recover):
+    item, _, _ = held(recover, A, B, sent=(A, B))
+    report = recover.run(mode="close")
+    assert (report["status"], report["closed"], report["completed"]) == ("done", 0, 1)
+    assert (recover.is_marked(item), recover.kept(), published(recover)) == (True, [], [])
+
+
 def test_shadow_and_a_closing_that_comes_too_late_leave_the_row_of_a_holder_as_it_is(
     recover, monkeypatch
 ):
@@ -461,6 +478,21 @@ def test_a_failing_that_was_cut_off_is_finished_by_the_next_run(recover, monkeyp
     assert {each.mail.recipients for each in published(recover)} == ({left} if left else set())
     assert recover.run(mode="recover")["planned"] == 0
     assert published(recover) == []
+
+
+def test_a_failing_that_was_cut_off_before_its_holder_began_anew_fails_nobody(recover, monkeypatch):
+    """The next hop refused the recipient for now, and the holder tries it again."""
+    item, worker, record = held(recover, A, B, sending=(A,), sent=(B,))
+    cut(recover, monkeypatch, "apply:kept")
+    again = replace(
+        record, attempt=2, step=record.step + 1, remaining=(A,), recipients={B: Stage.SENT}
+    )
+    assert recover.stores.own.mail_stages.advance(recover.queue, record, again)
+    worker.say(in_flight=())
+    report = recover.run(mode="recover")
+    assert report["finishedOfEarlierRuns"] == {"not taken from its holder": 1}
+    assert (recover.kept(), published(recover), recover.is_marked(item)) == ([], [], False)
+    assert stage(recover, item).remaining == (A,)
 
 
 @pytest.mark.parametrize("sending", [(A, B), ()])
