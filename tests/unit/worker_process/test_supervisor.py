@@ -13,12 +13,17 @@ from typing import Any
 
 import pytest
 
-from mailslice.model.errors import BadSetting, MailsliceError
+from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.process import supervisor
 from mailslice.worker.process.child import ParentLink
 from mailslice.worker.process.consumer_task import ConsumerTask, drain_for
+
+
+def test_a_number_below_one_is_named_by_its_option() -> None:
+    with pytest.raises(BadInput, match=r"^--prefetch 0: allowed are whole numbers from 1$"):
+        supervisor.run_worker(Settings(), QueueName("spool"), "maildir", prefetch=0)
 
 
 def test_a_health_port_that_is_taken_leaves_nothing_behind(

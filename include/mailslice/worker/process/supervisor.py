@@ -77,7 +77,7 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     given = {"--processes": processes, "--prefetch": prefetch, "--concurrency": concurrency}
     for name, value in given.items():
         if value < 1:
-            raise BadInput(f"--{name} {value}: allowed are whole numbers from 1")
+            raise BadInput(f"{name} {value}: allowed are whole numbers from 1")
     task = ConsumerTask(
         settings,
         queue,
