@@ -299,7 +299,7 @@ def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_ki
     )
     runs = SimpleNamespace(get=lambda _: row)
     stores = SimpleNamespace(existing_runs=lambda: runs)
-    monkeypatch.setattr("mailslice.stores.open_stores", lambda _: nullcontext(stores))
+    monkeypatch.setattr("mailslice.airflow.task_chain.open_stores", lambda _: nullcontext(stores))
     duty = DagDuty(duty="queue_cleanup", load=lambda: settings)
     found = task_chain._recorded(context(), duty, "spool")
     assert (found["message"] if found else None) == wanted

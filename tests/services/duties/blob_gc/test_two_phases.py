@@ -308,10 +308,13 @@ def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeyp
     from mailslice.stores.blobs.s3_store import S3BlobStore
 
     sizes = []
-    delete = S3BlobStore.delete
-    monkeypatch.setattr(
-        S3BlobStore, "delete", lambda self, keys: delete(self, [*(sizes.append(len(keys)) or keys)])
-    )
+    delete = S3BlobStore.delete_many
+
+    def counted(self, keys):
+        sizes.append(len(keys))
+        return delete(self, keys)
+
+    monkeypatch.setattr(S3BlobStore, "delete_many", counted)
     monkeypatch.setitem(orphans.GROUP_ROWS, "delete", 2)
     for _ in range(5):
         heap.blob()

@@ -29,7 +29,7 @@ def lie(monkeypatch, name, answer):
 
 def test_a_blob_that_is_there_although_apply_deleted_it_fails(due, monkeypatch):
     heap, request, keys = due
-    lie(monkeypatch, "delete", lambda *_: {})
+    lie(monkeypatch, "delete_many", lambda *_: {})
     assert heap.steps(request, "apply", at=2 * HOURS)["applied"] == 2
     assert heap.keys() == keys
     with pytest.raises(GateFailed, match="No planned blob is there as it was"):
@@ -41,14 +41,14 @@ def test_a_blob_without_its_copy_fails_whether_apply_says_that_it_went_or_not(
     due, monkeypatch, said
 ):
     heap, request, _ = due
-    delete = S3BlobStore.delete
+    delete = S3BlobStore.delete_many
 
     def deleted(self, keys):
         problems = delete(self, keys)
         return problems if said == "deleted" else dict.fromkeys(keys, "no answer")
 
     lie(monkeypatch, "copies", lambda *_: {})
-    lie(monkeypatch, "delete", deleted)
+    lie(monkeypatch, "delete_many", deleted)
     applied = heap.steps(request, "apply", at=2 * HOURS)
     assert (applied["applied"], applied["failed"]) == ((2, 0) if said == "deleted" else (0, 2))
     assert (heap.keys(), heap.kept()) == (set(), set())

@@ -38,7 +38,7 @@ class Buckets(dict):
     """S3 in memory: bucket -> key -> object."""
 
     def install(self, patch):
-        for name in ("heads", "copies", "delete", "_pages"):
+        for name in ("heads", "copies", "delete_many", "_pages"):
             patch.setattr(S3BlobStore, name, self._of(name))
         patch.setattr(S3BlobStore, "bucket_exists", lambda blobs: blobs.bucket in self)
         patch.setattr(S3BlobStore, "ensure_bucket", lambda blobs: self.setdefault(blobs.bucket, {}))
@@ -56,7 +56,7 @@ class Buckets(dict):
         self[bucket] |= {to: self[source][key] for key, to in there.items()}
         return {key: "the object is not there" for key in wanted if key not in there}
 
-    def delete(self, bucket, keys):
+    def delete_many(self, bucket, keys):
         for key in keys:
             self[bucket].pop(key, None)
         return {}
@@ -261,7 +261,7 @@ def test_a_copy_that_is_missed_goes_back_and_verify_asks_for_it(due, monkeypatch
 
 def test_deletes_that_fail_are_named_and_the_run_has_failed(due, monkeypatch):
     heap, orphans = due
-    monkeypatch.setattr(S3BlobStore, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
+    monkeypatch.setattr(S3BlobStore, "delete_many", lambda _, keys: dict.fromkeys(keys, "denied"))
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
     assert (report["status"], report["failed"], report["errorCount"]) == ("failed", 3, 3)
     assert report["failures"] == [f"{key}: denied" for key in orphans]
@@ -278,7 +278,7 @@ def many_due(heap, count):
 
 def test_failures_that_are_not_named_are_counted(heap, monkeypatch):
     many_due(heap, 25)
-    monkeypatch.setattr(S3BlobStore, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
+    monkeypatch.setattr(S3BlobStore, "delete_many", lambda _, keys: dict.fromkeys(keys, "denied"))
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
     assert (report["failed"], report["left"], len(report["failures"])) == (25, 0, 20)
 
@@ -301,7 +301,7 @@ def test_a_count_is_never_saved_without_its_group(heap, monkeypatch):
 
 def test_a_blob_that_is_there_although_it_was_deleted_fails_verify(due, monkeypatch):
     heap, _ = due
-    monkeypatch.setattr(S3BlobStore, "delete", lambda *_: {})
+    monkeypatch.setattr(S3BlobStore, "delete_many", lambda *_: {})
     assert heap.take("apply", at=2 * HOURS, name="r-2")["applied"] == 3
     with pytest.raises(GateFailed, match="planned_still_there: 3"):
         heap.take("verify", at=2 * HOURS, name="r-2")
