@@ -386,7 +386,7 @@ async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: An
                 with suppress(
                     TimeoutError
                 ):  # one may have been looked at before the mark was there
-                    left = await next_of(deliveries, 1)
+                    left = await next_of(deliveries, 5)
                     with pytest.raises(TakenOver):
                         await left.stage_for_coroutine().sending([B])
                     await left.complete()
