@@ -22,9 +22,9 @@ MISSING = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Debian's, without a window."""
+    """Debian's, without a window. While playwright is open no other test can run a loop."""
     path = shutil.which("chromium")
     if path is None:
         pytest.fail(MISSING)
