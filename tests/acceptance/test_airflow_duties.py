@@ -24,6 +24,18 @@ from tests.services.duties.migrate_v3_to_v4.conftest import OldView
 from tests.services.duties.stuck_mails.conftest import StuckQueue
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
+DAGS = (
+    "blob_gc",
+    "counter_repair",
+    "dead_letters",
+    "migrate_v3_to_v4",
+    "queue_audit",
+    "queue_cleanup",
+    "queue_size",
+    "reclaim",
+    "republish_lost",
+    "stuck_mails",
+)
 SETTINGS = {
     "MAILSLICE_QUEUE_SHARED": "false",
     "MAILSLICE_QUEUE_SLICE_WINDOW": "10m",
@@ -56,7 +68,8 @@ def stores(world):
 
 @pytest.fixture(scope="module")
 def airflow(stores, world, tmp_path_factory):
-    with airflow_standalone(tmp_path_factory.mktemp("airflow") / "home", world.env) as running:
+    home = tmp_path_factory.mktemp("airflow") / "home"
+    with airflow_standalone(home, world.env, dags=DAGS) as running:
         running.connect("local[2]")
         yield running
 
