@@ -20,6 +20,7 @@ from itertools import islice
 from math import ceil
 from typing import TypeVar
 
+from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.codec import message as codec
@@ -139,11 +140,13 @@ class Moves:
         are moved with `accept_duplicates` alone. `outcome` is filled as it goes. `due`: when they
         are delivered, at the latest in 30 days; the queue may be their own then.
 
-        Raises Refused while another moves mails of the queue, StoreUnavailable: move again.
+        Raises Refused while another moves mails of the queue, StoreUnavailable: move again;
+        ClockSkew for a `due` that workers would take for another time.
         """
         outcome = outcome or MoveOutcome()
         if due is not None:
             require_delays(self._stores, into)
+            self._stores.cassandra.require_clock(self._clock, MOST_SKEW, SKEWED)
             due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
         decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
         with self._right.held(), ThreadPoolExecutor(_THREADS) as threads:
