@@ -78,24 +78,15 @@ def hold(
     stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
     table = stores.own.holds
     now = instant(epoch_ms(clock()))  # as it is stored
-    known = {one.domain: one for one in table.list(queue) if one.is_active(now)}
+    known = {one.domain: one.since for one in table.list(queue) if one.is_active(now)}
     if len(known.keys() | names) > MOST_DOMAINS:
         raise Refused(
             f"queue {queue} has {len(known)} holds; at most {MOST_DOMAINS} are allowed: hold the "
             "whole queue, or release some"
         )
-    until = None if lasts is None else now + lasts
+    about = None if lasts is None else now + lasts, who, reason.strip()
     made = [
-        Hold(
-            queue,
-            name,
-            known[name].since if name in known else now,
-            until,
-            who,
-            reason.strip(),
-            uuid4().hex[:12],
-        )
-        for name in sorted(names)
+        Hold(queue, name, known.get(name, now), *about, uuid4().hex[:12]) for name in sorted(names)
     ]
     for one in made:
         table.save(one, lasts)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from math import ceil
 from typing import TypeVar
@@ -29,7 +30,7 @@ from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, elapsed_seconds
 from mailslice.model.errors import QueueMissing, Refused
-from mailslice.model.mail import EnqueueId, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores
@@ -122,6 +123,7 @@ class Moves:
         self._quarantine = Quarantine(
             stores, queue, clock, table=stores.own.moving_mails, folder=FOLDER_OF_MOVES, sleep=sleep
         )
+        self._threads: ThreadPoolExecutor
         self._done: set[EnqueueId] = set()
         """What workers said that they completed, since the first mail of a batch was looked at."""
 
@@ -149,16 +151,16 @@ class Moves:
             self._stores.cassandra.require_clock(self._clock, MOST_SKEW, SKEWED)
             due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
         decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
-        with self._right.held(), ThreadPoolExecutor(_THREADS) as threads:
-            self._finish_earlier(outcome, threads, accept_duplicates=accept_duplicates)
+        with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
+            self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, _AT_ONCE):
                 self._done.clear()
                 taken: list[QuarantinedMail] = []
                 sooner = batch if due is None else self._sooner(batch, due, outcome)
                 for part in batches(sooner, _BETWEEN_RENEWALS):
                     self._right.renew()
-                    taken += self._take_all(part, decided, outcome, threads)
-                self._bring(taken, outcome, threads)
+                    taken += self._take_all(part, decided, outcome)
+                self._bring(taken, outcome)
         return outcome
 
     def _sooner(
@@ -175,40 +177,38 @@ class Moves:
         outcome.later = (outcome.later or 0) + len(others) - len(sooner)
         return sooner
 
-    def _finish_earlier(
-        self, outcome: MoveOutcome, threads: ThreadPoolExecutor, *, accept_duplicates: bool
-    ) -> None:
+    def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
         left = list(self._quarantine.mails(serial=True))
-        undecided = [mail for mail in left if mail.state is State.KEPT]
-        marked = self._marked_anywhere(undecided)
+        # A mark that was not answered may be on one replica alone.
+        is_marked = partial(self._stores.tables.deleted.is_marked_on_any_replica, self._queue)
         self._look()
         marks: list[QuarantinedMail | None] = []
         for mail in left:
             if mail.state in _MARKED:
                 marks.append(mail)
-            elif mail.enqueue_id not in marked or mail.enqueue_id in self._done:
+            elif (
+                mail.state is not State.KEPT
+                or not is_marked(mail.enqueue_id)
+                or mail.enqueue_id in self._done
+            ):
                 self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
             elif accept_duplicates:
                 marks.append(self._quarantine.advance(mail, State.TAKEN))
             else:
                 outcome.doubtful += 1
         for batch in batches((mail for mail in marks if mail is not None), _AT_ONCE):
-            self._bring(batch, outcome, threads)
+            self._bring(batch, outcome)
         self._quarantine.sweep()
 
     def _take_all(
-        self,
-        rows: Sequence[ViewRow],
-        decided: Decided,
-        outcome: MoveOutcome,
-        threads: ThreadPoolExecutor,
+        self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome
     ) -> list[QuarantinedMail]:
         """Those of the mails that are out of their queue now."""
         free = self._free(rows, outcome)
-        kept = _each(threads, lambda row: self._keep(row, decided), free)
+        kept = self._each(lambda row: self._keep(row, decided), free)
         self._right.require()
         self._right.renew()
-        taken = [mail for mail in _each(threads, self._take, kept) if mail is not None]
+        taken = [mail for mail in self._each(self._take, kept) if mail is not None]
         self._look()
         lost = sum(mail.content is not Content.KEPT for mail in kept)
         outcome.lost += lost
@@ -217,30 +217,22 @@ class Moves:
 
     def _take(self, mail: QuarantinedMail) -> QuarantinedMail | None:
         """Out of its queue; None: it has no content, or is done or deleted."""
-        decided = None
+        decided, deleted = None, self._stores.tables.deleted
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)
             crash.point("move:decided")
-        if decided is None or self._marked([mail]):
+        if decided is None or deleted.is_marked(self._queue, mail.enqueue_id):
             self._quarantine.withdraw(decided or mail)
             return None
         self._right.require()  # the next move withdraws what is decided and has no mark
-        self._stores.tables.deleted.mark_many(self._queue, [mail.enqueue_id])
+        deleted.mark_many(self._queue, [mail.enqueue_id])
         crash.point("move:marked")
         taken = self._quarantine.advance(decided, State.TAKEN)
         crash.point("move:taken")
         return taken
 
-    def _marked(self, mails: Sequence[QuarantinedMail]) -> set[EnqueueId]:
-        return self._stores.tables.deleted.marked(self._queue, [one.enqueue_id for one in mails])
-
-    def _marked_anywhere(self, mails: Sequence[QuarantinedMail]) -> set[EnqueueId]:
-        """Of few mails: a mark that was not answered may be on one replica alone."""
-        is_marked = self._stores.tables.deleted.is_marked_on_any_replica
-        return {one.enqueue_id for one in mails if is_marked(self._queue, one.enqueue_id)}
-
     def _free(self, rows: Sequence[ViewRow], outcome: MoveOutcome) -> list[ViewRow]:
-        """The rows of mails that no worker has, with the recipients that no attempt has begun."""
+        """The rows of mails that no worker has."""
         in_flight = self._look()
         stages = self._stages(row.enqueue_id for row in rows)
         free = []
@@ -251,7 +243,7 @@ class Moves:
             elif record and record.closed:
                 outcome.gone += 1
             else:
-                free.append(replace(row, item=_narrowed(row.item, record)))
+                free.append(row)
         return free
 
     def _keep(self, row: ViewRow, decided: Decided) -> QuarantinedMail:
@@ -259,9 +251,7 @@ class Moves:
         holder = Holder("", "waiting", row.enqueued_time, age)
         return self._quarantine.keep(row.item, holder, decided)
 
-    def _bring(
-        self, mails: Sequence[QuarantinedMail], outcome: MoveOutcome, threads: ThreadPoolExecutor
-    ) -> None:
+    def _bring(self, mails: Sequence[QuarantinedMail], outcome: MoveOutcome) -> None:
         """Marked mails into their queue, once it is known that no worker completed them. Recipients
         whom a handler served meanwhile are left out.
         """
@@ -277,8 +267,8 @@ class Moves:
         ready = [one for one in mails if one.enqueue_id not in in_flight | done]
         for part in batches(ready, _BETWEEN_RENEWALS):
             self._right.renew()
-            left = [_with_those_left(mail, stages.get(mail.enqueue_id)) for mail in part]
-            for mail, new_id in zip(part, _each(threads, self._release, left), strict=True):
+            left = [_for_those_left(mail, stages.get(mail.enqueue_id)) for mail in part]
+            for mail, new_id in zip(part, self._each(self._release, left), strict=True):
                 outcome.moved[mail.enqueue_id] = new_id
 
     def _release(self, mail: QuarantinedMail) -> EnqueueId:
@@ -314,6 +304,14 @@ class Moves:
         self._done.update(enqueue_id for record in records for enqueue_id in record.done)
         return frozenset(mail.enqueue_id for record in records for mail in record.held)
 
+    def _each(self, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
+        """The results in order. All of them end before the first error is raised."""
+        futures = [self._threads.submit(work, item) for item in items]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
     def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
 
@@ -331,23 +329,10 @@ def require_delays(stores: Stores, queue: QueueName) -> None:
         )
 
 
-def _narrowed(item: QueuedMail, record: MailStage | None) -> QueuedMail:
+def _for_those_left(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:
     """The mail for the recipients that are left by its stage marks; for all, where none are."""
     if record is None or not record.remaining:
-        return item
-    return replace(item, mail=replace(item.mail, recipients=record.remaining))
-
-
-def _with_those_left(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:
+        return mail
     item = codec.decode(mail.message)
-    left = _narrowed(item, record)
-    return mail if left is item else replace(mail, message=codec.encode(left))
-
-
-def _each(threads: ThreadPoolExecutor, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
-    """The results in order. All of them end before the first error is raised."""
-    futures = [threads.submit(work, item) for item in items]
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    if errors:
-        raise errors[0]
-    return [future.result() for future in futures]
+    left = replace(item, mail=replace(item.mail, recipients=record.remaining))
+    return replace(mail, message=codec.encode(left))

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 MOST_LISTED = 1000
 """Mails of one record, those in handlers first."""
+LEAST_DONE = 500
+"""Completed mails of one record, the newest; more where more were since the last but one."""
 _LONG = 1.0
 """Seconds from which on the message of a mail in hand has a place in the record."""
 _MOST_MESSAGE_BYTES = 1024 * 1024
@@ -111,6 +113,7 @@ class Recorder:
         statistics = self._context.statistics
         summary = (len(in_flight), statistics.count, self._holds())
         finished = statistics.finished
+        newest = max(LEAST_DONE, finished - self._finished[0])
         if self._table is None:
             self._table = await self._context.opened(WorkerRecords.created)
         self._beat += 1
@@ -122,7 +125,7 @@ class Recorder:
             every=timedelta(seconds=self._every),
             beat=self._beat,
             in_flight=in_flight,
-            done=(*statistics.slow, *statistics.latest(finished - self._finished[0])),
+            done=(*statistics.slow, *[*statistics.completed][-newest:]),
             times=statistics.times,
             settled=statistics.count,
             completed=statistics.finished,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter, deque
-from collections.abc import Iterator
-from itertools import islice
 from uuid import uuid4
 
 from mailslice.model.mail import EnqueueId
@@ -15,7 +13,7 @@ from mailslice.model.processing_times import ProcessingTimes
 UNDOING = "enqueues_undoing", "Failed enqueues that are being taken back"
 LEFT_BEHIND = "enqueues_left_behind", "Failed enqueues whose undoing was given up"
 """Figures of every process that enqueues: name and description."""
-_REMEMBERED, _MOST_REMEMBERED = 500, 20_000
+_REMEMBERED, _SLOW_REMEMBERED = 20_000, 500
 _SLOW = 60.0
 """Seconds."""
 
@@ -30,8 +28,8 @@ class WorkerStatistics:
 
     def __init__(self) -> None:
         self.times = ProcessingTimes()
-        self.completed: deque[EnqueueId] = deque(maxlen=_MOST_REMEMBERED)
-        self.slow: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
+        self.completed: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
+        self.slow: deque[EnqueueId] = deque(maxlen=_SLOW_REMEMBERED)
         """Completed after more than a minute: the ones that may have been closed meanwhile."""
         self.count = 0
         """Mails that were handed out and are settled."""
@@ -66,7 +64,3 @@ class WorkerStatistics:
         """A mail is completed: its mark is written."""
         self.finished += 1
         (self.slow if seconds > _SLOW else self.completed).append(enqueue_id)
-
-    def latest(self, count: int) -> Iterator[EnqueueId]:
-        """The last `count` completed mails, or more, the newest last; 500 to 20,000."""
-        return islice(self.completed, max(0, len(self.completed) - max(_REMEMBERED, count)), None)
