@@ -111,7 +111,7 @@ def test_by_a_clock_that_is_off_nothing_is_held_or_delayed(cli, fresh_module):
             return datetime.now(UTC) - timedelta(hours=1)
 
         about = {"who": "me", "reason": "r", "lasts": timedelta(minutes=30)}
-        with pytest.raises(ClockSkew, match=r"36\d+\.\d+ s ahead of this machine's"):
+        with pytest.raises(ClockSkew, match=r"3\d{3}\.\d+ s ahead of this machine's"):
             holds.hold(stores, queue, behind, **about)
         assert holds.active_holds(stores, behind, queue) == {}
         due = behind() + timedelta(minutes=30)
