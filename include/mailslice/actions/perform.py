@@ -150,15 +150,10 @@ class _Act:
         self.counts = {"released": len(ended)}
 
     def retry(self) -> None:
-        from mailslice.worker import open_worker
-        from mailslice.worker.retrying import Retried, deliver_due, retry_now
+        from mailslice.worker import retrying
 
-        async def work() -> tuple[Retried, int]:
-            async with open_worker(self.stores.settings, self.request.queue) as worker:
-                retried = await retry_now(worker, self.selection.mail_filter(self.clock()))
-                return retried, await deliver_due(worker, retried.retried)
-
-        retried, pending = asyncio.run(work())
+        settings, wanted = self.stores.settings, self.selection.mail_filter(self.clock())
+        retried, pending = asyncio.run(retrying.retry(settings, self.request.queue, wanted))
         counts = retried.counts
         self.counts = counts | {"pending": pending} | self._gone(sum(counts.values()))
         self.ids = [str(one) for one in retried.retried[:_MOST_IDS]]

@@ -16,7 +16,7 @@ from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.holds import held_domain
 from mailslice.model.mail import QueueName, parse_enqueue_id
-from mailslice.model.names import queue_name
+from mailslice.model.names import is_broken, queue_name
 
 MAIL_ACTIONS = "mail_actions"
 """The DAG, and its folder of runs."""
@@ -148,7 +148,8 @@ class ActionRequest:
         texts = {field.name: values.get(field.name) or None for field in fields(MailTexts)}
         ids = texts.pop("ids") or ()
         for name, text in texts.items():
-            if text is not None and (not isinstance(text, str) or len(text) > _LONGEST):
+            is_text = text is None or (isinstance(text, str) and len(text) <= _LONGEST)
+            if not is_text or is_broken(text or ""):
                 raise BadInput(f"{name}: allowed is a text of at most {_LONGEST} characters")
         if not isinstance(ids, list | tuple):
             raise BadInput("ids: allowed is a list of enqueue ids")

@@ -19,7 +19,6 @@ from mailslice.model.clock import Clock
 from mailslice.model.delay_levels import level_for
 from mailslice.model.mail import Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import HEADER_DELAY_TOKEN, RabbitNames
-from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
@@ -62,9 +61,7 @@ def add_row(
     stores: Stores, queue: QueueName, item: QueuedMail, view: Shape, now: datetime
 ) -> Partition:
     """A row in the view, as of a mail that is enqueued now; where it is."""
-    partition = Partition(
-        slice_start(now, view.window), bucket_of(item.mail.name, view.bucket_counts[-1])
-    )
+    partition = view.partition(item.mail.name, now)
     stores.tables.content_starts.insert_first(queue, partition.slice_start)
     stores.tables.browse_starts.insert_first(queue, partition.slice_start)
     stores.tables.written.insert_many([ViewRow(queue, partition, now, item)])

@@ -14,7 +14,7 @@ from uuid import uuid4
 from mailslice.admin import queues
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.clock import Clock
-from mailslice.model.errors import BadInput, Refused
+from mailslice.model.errors import BadInput, Refused, StoreUnavailable
 from mailslice.model.holds import APPLIES_TO, WHOLE_QUEUE, ActiveHolds, Hold, held_domain
 from mailslice.model.mail import QueueName
 from mailslice.stores import Stores
@@ -23,6 +23,9 @@ from mailslice.stores.cassandra.own import Holds
 MOST_DOMAINS = 500
 """Of one queue: workers read all of them every few seconds."""
 MOST_REASON = 1000
+MOST_SKEW = timedelta(seconds=30)
+"""Of this machine's clock and Cassandra's: workers go by the times that are written here."""
+SKEWED = "allowed are 30s, as workers go by the time that is given: set the clocks right"
 _HEARD_OF = timedelta(seconds=75)
 """An idle worker writes its record once a minute."""
 
@@ -63,7 +66,8 @@ def hold(
     """Hold the whole queue, or these recipient domains; what is held now of what was asked for.
 
     `lasts` None: until a release. One that is held already gets the new end, who and reason, and
-    began when it did. Raises BadInput, UnknownQueue, Refused for too many domains.
+    began when it did. Raises BadInput, UnknownQueue, Refused for too many domains, ClockSkew;
+    StoreUnavailable where another's change hides this one.
     """
     names = _names(domains)
     if not reason.strip() or len(reason) > MOST_REASON:
@@ -71,29 +75,22 @@ def hold(
     if lasts is not None and lasts < timedelta(seconds=1):
         raise BadInput(f"a hold of {lasts.total_seconds():g} s is not allowed; at least 1s is")
     queues.require(stores, queue)
+    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
     table = stores.own.holds
     now = instant(epoch_ms(clock()))  # as it is stored
-    known = {one.domain: one for one in table.list(queue) if one.is_active(now)}
+    known = {one.domain: one.since for one in table.list(queue) if one.is_active(now)}
     if len(known.keys() | names) > MOST_DOMAINS:
         raise Refused(
             f"queue {queue} has {len(known)} holds; at most {MOST_DOMAINS} are allowed: hold the "
             "whole queue, or release some"
         )
-    until = None if lasts is None else now + lasts
+    about = None if lasts is None else now + lasts, who, reason.strip()
     made = [
-        Hold(
-            queue,
-            name,
-            known[name].since if name in known else now,
-            until,
-            who,
-            reason.strip(),
-            uuid4().hex[:12],
-        )
-        for name in sorted(names)
+        Hold(queue, name, known.get(name, now), *about, uuid4().hex[:12]) for name in sorted(names)
     ]
     for one in made:
         table.save(one, lasts)
+    _require({one.change for one in made} <= _changes(table, queue), queue)
     return made
 
 
@@ -102,7 +99,8 @@ def release(
 ) -> list[Hold]:
     """End the hold of the whole queue, or of these domains; those that were active.
 
-    Each is ended alone: without `domains`, domains stay held. What is not held is left out.
+    Each is ended alone: without `domains`, domains stay held. What is not held is left out. Raises
+    StoreUnavailable as `hold`.
     """
     names = _names(domains)
     queues.require(stores, queue)
@@ -112,6 +110,7 @@ def release(
     ended = [one for one in table.list(queue) if one.domain in names and one.is_active(clock())]
     for name in names:
         table.delete(queue, name)
+    _require(_changes(table, queue).isdisjoint(one.change for one in ended), queue)
     return ended
 
 
@@ -139,6 +138,19 @@ def holds(stores: Stores, clock: Clock, queue: QueueName | None = None) -> list[
             seen_by = sum(one.change in record.holds for record in records)
             found.append(HoldState(one, seen_by, len(records)))
     return found
+
+
+def _changes(table: Holds, queue: QueueName) -> set[str]:
+    return {one.change for one in table.list(queue)}
+
+
+def _require(done: bool, queue: QueueName) -> None:
+    """Of two writes the one of the later clock stays, whichever came last."""
+    if not done:
+        raise StoreUnavailable(
+            f"queue {queue}: somebody else holds or releases it at the same time, or did by a "
+            "clock that is ahead: look at queue holds, and ask again"
+        )
 
 
 def _names(domains: Iterable[str]) -> set[str]:

@@ -16,11 +16,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
+from math import ceil
 from typing import TypeVar
 
+from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.codec import message as codec
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
@@ -95,14 +99,6 @@ class MoveOutcome:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Hands:
-    """What the workers of a queue say: ids that they have now, and that they completed."""
-
-    in_flight: frozenset[EnqueueId]
-    done: frozenset[EnqueueId]
-
-
 class Moves:
     """Moves out of one queue."""
 
@@ -127,6 +123,9 @@ class Moves:
         self._quarantine = Quarantine(
             stores, queue, clock, table=stores.own.moving_mails, folder=FOLDER_OF_MOVES, sleep=sleep
         )
+        self._threads: ThreadPoolExecutor
+        self._done: set[EnqueueId] = set()
+        """What workers said that they completed, since the first mail of a batch was looked at."""
 
     def move(
         self,
@@ -143,22 +142,25 @@ class Moves:
         are moved with `accept_duplicates` alone. `outcome` is filled as it goes. `due`: when they
         are delivered, at the latest in 30 days; the queue may be their own then.
 
-        Raises Refused while another moves mails of the queue, StoreUnavailable: move again.
+        Raises Refused while another moves mails of the queue, StoreUnavailable: move again;
+        ClockSkew for a `due` that workers would take for another time.
         """
         outcome = outcome or MoveOutcome()
         if due is not None:
             require_delays(self._stores, into)
+            self._stores.cassandra.require_clock(self._clock, MOST_SKEW, SKEWED)
             due, outcome.later = instant(epoch_ms(due)), outcome.later or 0  # as it is stored
         decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
-        with self._right.held(), ThreadPoolExecutor(_THREADS) as threads:
-            self._finish_earlier(outcome, threads, accept_duplicates=accept_duplicates)
+        with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
+            self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, _AT_ONCE):
+                self._done.clear()
                 taken: list[QuarantinedMail] = []
                 sooner = batch if due is None else self._sooner(batch, due, outcome)
                 for part in batches(sooner, _BETWEEN_RENEWALS):
                     self._right.renew()
-                    taken += self._take_all(part, decided, outcome, threads)
-                self._bring(taken, outcome, threads)
+                    taken += self._take_all(part, decided, outcome)
+                self._bring(taken, outcome)
         return outcome
 
     def _sooner(
@@ -175,40 +177,39 @@ class Moves:
         outcome.later = (outcome.later or 0) + len(others) - len(sooner)
         return sooner
 
-    def _finish_earlier(
-        self, outcome: MoveOutcome, threads: ThreadPoolExecutor, *, accept_duplicates: bool
-    ) -> None:
+    def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
         left = list(self._quarantine.mails(serial=True))
-        undecided = [mail for mail in left if mail.state is State.KEPT]
-        marked = self._marked(undecided)
-        done = self._hands().done if undecided else frozenset()
+        # A mark that was not answered may be on one replica alone.
+        is_marked = partial(self._stores.tables.deleted.is_marked_on_any_replica, self._queue)
+        self._look()
         marks: list[QuarantinedMail | None] = []
         for mail in left:
             if mail.state in _MARKED:
                 marks.append(mail)
-            elif mail.enqueue_id not in marked or mail.enqueue_id in done:
+            elif (
+                mail.state is not State.KEPT
+                or not is_marked(mail.enqueue_id)
+                or mail.enqueue_id in self._done
+            ):
                 self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
             elif accept_duplicates:
                 marks.append(self._quarantine.advance(mail, State.TAKEN))
             else:
                 outcome.doubtful += 1
         for batch in batches((mail for mail in marks if mail is not None), _AT_ONCE):
-            self._bring(batch, outcome, threads)
+            self._bring(batch, outcome)
         self._quarantine.sweep()
 
     def _take_all(
-        self,
-        rows: Sequence[ViewRow],
-        decided: Decided,
-        outcome: MoveOutcome,
-        threads: ThreadPoolExecutor,
+        self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome
     ) -> list[QuarantinedMail]:
         """Those of the mails that are out of their queue now."""
         free = self._free(rows, outcome)
-        kept = _each(threads, lambda row: self._keep(row, decided), free)
+        kept = self._each(lambda row: self._keep(row, decided), free)
         self._right.require()
         self._right.renew()
-        taken = [mail for mail in _each(threads, self._take, kept) if mail is not None]
+        taken = [mail for mail in self._each(self._take, kept) if mail is not None]
+        self._look()
         lost = sum(mail.content is not Content.KEPT for mail in kept)
         outcome.lost += lost
         outcome.gone += len(kept) - lost - len(taken)
@@ -216,36 +217,31 @@ class Moves:
 
     def _take(self, mail: QuarantinedMail) -> QuarantinedMail | None:
         """Out of its queue; None: it has no content, or is done or deleted."""
-        decided = None
+        decided, deleted = None, self._stores.tables.deleted
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)
             crash.point("move:decided")
-        if decided is None or self._marked([mail]):
+        if decided is None or deleted.is_marked(self._queue, mail.enqueue_id):
             self._quarantine.withdraw(decided or mail)
             return None
-        self._stores.tables.deleted.mark_many(self._queue, [mail.enqueue_id])
+        self._right.require()  # the next move withdraws what is decided and has no mark
+        deleted.mark_many(self._queue, [mail.enqueue_id])
         crash.point("move:marked")
         taken = self._quarantine.advance(decided, State.TAKEN)
         crash.point("move:taken")
         return taken
 
-    def _marked(self, mails: Sequence[QuarantinedMail]) -> set[EnqueueId]:
-        return self._stores.tables.deleted.marked(self._queue, [one.enqueue_id for one in mails])
-
     def _free(self, rows: Sequence[ViewRow], outcome: MoveOutcome) -> list[ViewRow]:
-        """The rows of mails that no worker has, with the recipients that no attempt has begun."""
-        hands = self._hands()
+        """The rows of mails that no worker has."""
+        in_flight = self._look()
         stages = self._stages(row.enqueue_id for row in rows)
         free = []
         for row in rows:
             record = stages.get(row.enqueue_id)
-            if row.enqueue_id in hands.in_flight or (record and record.those(Stage.SENDING)):
+            if row.enqueue_id in in_flight or (record and record.those(Stage.SENDING)):
                 outcome.in_handler += 1
             elif record and record.closed:
                 outcome.gone += 1
-            elif record and record.remaining:
-                mail = replace(row.item.mail, recipients=record.remaining)
-                free.append(replace(row, item=replace(row.item, mail=mail)))
             else:
                 free.append(row)
         return free
@@ -255,51 +251,66 @@ class Moves:
         holder = Holder("", "waiting", row.enqueued_time, age)
         return self._quarantine.keep(row.item, holder, decided)
 
-    def _bring(
-        self, mails: Sequence[QuarantinedMail], outcome: MoveOutcome, threads: ThreadPoolExecutor
-    ) -> None:
-        """Marked mails into their queue, once it is known that no worker completed them."""
-        new = [mail for mail in mails if mail.state is State.TAKEN]
-        in_flight, done = self._settled({mail.enqueue_id for mail in new})
+    def _bring(self, mails: Sequence[QuarantinedMail], outcome: MoveOutcome) -> None:
+        """Marked mails into their queue, once it is known that no worker completed them. Recipients
+        whom a handler served meanwhile are left out.
+        """
+        new = {mail.enqueue_id for mail in mails if mail.state is State.TAKEN}
+        in_flight = self._settled(new)
+        stages = self._stages(mail.enqueue_id for mail in mails)
+        done = new & (self._done | {one for one, record in stages.items() if record.closed})
         outcome.pending += len(in_flight)
-        for mail in new:
+        outcome.gone += len(done)
+        for mail in mails:
             if mail.enqueue_id in done:
                 self._quarantine.withdraw(mail)
-                outcome.gone += 1
         ready = [one for one in mails if one.enqueue_id not in in_flight | done]
         for part in batches(ready, _BETWEEN_RENEWALS):
             self._right.renew()
-            for mail, new_id in zip(part, _each(threads, self._release, part), strict=True):
+            left = [_for_those_left(mail, stages.get(mail.enqueue_id)) for mail in part]
+            for mail, new_id in zip(part, self._each(self._release, left), strict=True):
                 outcome.moved[mail.enqueue_id] = new_id
 
     def _release(self, mail: QuarantinedMail) -> EnqueueId:
         return self._quarantine.release_within(mail, self._right.until)
 
-    def _settled(self, ids: set[EnqueueId]) -> tuple[frozenset[EnqueueId], frozenset[EnqueueId]]:
-        """Of marked mails those that a handler still has, and those that are delivered.
+    def _settled(self, ids: set[EnqueueId]) -> frozenset[EnqueueId]:
+        """Of marked mails those that a handler still has; `_done` has those that are delivered.
 
-        A worker that was given a mail before its mark says so in the record after next.
+        A worker that was given a mail before its mark says so in the record after next. No record
+        is missed that says what was completed: each names what was since the last but one.
         """
-        none: frozenset[EnqueueId] = frozenset()
         work_queue = RabbitNames(self._queue).work_queue
         records = self._stores.own.worker_records.list(self._queue)
         every = self._stores.settings.worker.record_every
-        alive = any(record.is_alive for record in records)
+        alive = [record.every for record in records if record.is_alive]
         if not ids or not (alive or has_consumers(self._stores.settings.rabbitmq, work_queue)):
-            return none, none
-        self._sleep(2 * max([every, *(record.every for record in records)]).total_seconds() + _TICK)
+            return frozenset()
+        whole = 2 * max([every, *(record.every for record in records)]).total_seconds() + _TICK
+        looks = ceil(whole / min(alive, default=every).total_seconds()) if alive else 1
+        for _ in range(looks):
+            self._sleep(whole / looks)
+            in_flight = self._look() & ids
         end = elapsed_seconds() + self._patience.total_seconds()
-        while (in_flight := (hands := self._hands()).in_flight & ids) and elapsed_seconds() < end:
+        while in_flight and elapsed_seconds() < end:
             self._sleep(_TICK)
             self._right.renew()
-        by_stages = {one for one, stage in self._stages(ids).items() if stage.closed}
-        return in_flight, (hands.done & ids) | by_stages
+            in_flight = self._look() & ids
+        return in_flight
 
-    def _hands(self) -> _Hands:
+    def _look(self) -> frozenset[EnqueueId]:
+        """What workers have now; what they completed is added to `_done`."""
         records = self._stores.own.worker_records.list(self._queue)
-        in_flight = (mail.enqueue_id for record in records for mail in record.held)
-        done = (enqueue_id for record in records for enqueue_id in record.done)
-        return _Hands(frozenset(in_flight), frozenset(done))
+        self._done.update(enqueue_id for record in records for enqueue_id in record.done)
+        return frozenset(mail.enqueue_id for record in records for mail in record.held)
+
+    def _each(self, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
+        """The results in order. All of them end before the first error is raised."""
+        futures = [self._threads.submit(work, item) for item in items]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
 
     def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
@@ -318,10 +329,10 @@ def require_delays(stores: Stores, queue: QueueName) -> None:
         )
 
 
-def _each(threads: ThreadPoolExecutor, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
-    """The results in order. All of them end before the first error is raised."""
-    futures = [threads.submit(work, item) for item in items]
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    if errors:
-        raise errors[0]
-    return [future.result() for future in futures]
+def _for_those_left(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:
+    """The mail for the recipients that are left by its stage marks; for all, where none are."""
+    if record is None or not record.remaining:
+        return mail
+    item = codec.decode(mail.message)
+    left = replace(item, mail=replace(item.mail, recipients=record.remaining))
+    return replace(mail, message=codec.encode(left))

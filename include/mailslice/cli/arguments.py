@@ -13,7 +13,7 @@ from mailslice.codec.addresses import NULL_SENDER, checked_address, checked_send
 from mailslice.model.clock import system_clock
 from mailslice.model.durations import format_duration, parse_duration
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import QueueName
+from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import is_broken, queue_name
 
 N = TypeVar("N", int, float)
@@ -88,6 +88,11 @@ def sender(option: str) -> Callable[[Any], str]:
         return checked_sender(str(text), option) or NULL_SENDER
 
     return parse
+
+
+def enqueue_id(option: str) -> Callable[[Any], EnqueueId]:
+    """A parser of enqueue ids."""
+    return partial(parse_enqueue_id, option=option)
 
 
 def moment(option: str, *, ahead: bool = False) -> Callable[[Any], datetime]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option, queue_option
+from mailslice.cli.arguments import enqueue_id as id_parser
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import open_queue, open_stores, record, run
@@ -20,7 +21,7 @@ from mailslice.codec.shown import shown
 from mailslice.maintenance.mail_trace import NO, Trace, Wanted, events_in, events_of, raise_for
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
-from mailslice.model.mail import EnqueueId, QueueName, ViewRow, parse_enqueue_id
+from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.settings import load_settings
 
 if TYPE_CHECKING:
@@ -36,15 +37,7 @@ def show(
     name: Annotated[
         str | None, option("--name NAME", "Name of the mail; several mails may have it.")
     ] = None,
-    enqueue_id: Annotated[
-        EnqueueId | None,
-        typer.Option(
-            "--id",
-            parser=partial(parse_enqueue_id, option="--id"),
-            metavar="ID",
-            help="Enqueue id.",
-        ),
-    ] = None,
+    enqueue_id: Annotated[EnqueueId | None, option("--id ID", "Enqueue id.", id_parser)] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Write the content itself to stdout, byte for byte.")
     ] = False,

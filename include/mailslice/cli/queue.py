@@ -17,6 +17,7 @@ from mailslice.cli.arguments import (
     Reason,
     Yes,
     count,
+    enqueue_id,
     moment,
     option,
 )
@@ -38,7 +39,7 @@ from mailslice.model.batches import batches
 from mailslice.model.clock import system_clock
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
+from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import CONTENT_START, RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores import Stores
@@ -108,11 +109,10 @@ def browse(
     mails: MailOptions,
     after: Annotated[
         EnqueueId | None,
-        typer.Option(
-            "--after",
-            parser=partial(parse_enqueue_id, option="--after"),
-            metavar="ID",
-            help="The mails behind this one: the last of the page before. It may be done by now.",
+        option(
+            "--after ID",
+            "The mails behind this one: the last of the page before. It may be done by now.",
+            enqueue_id,
         ),
     ] = None,
     due_before: Annotated[

@@ -53,19 +53,10 @@ def retry(
     Each is delivered once, also when this is asked again or cut off. Mails that are due within a
     minute are left to their time.
     """
-    from mailslice.worker import open_worker
-    from mailslice.worker.retrying import Retried, deliver_due, retry_now
+    from mailslice.worker import retrying
 
-    mail_filter = mails.parsed()
-    settings = load_settings()
-
-    async def work() -> tuple[Retried, int]:
-        async with open_worker(settings, queue) as worker:
-            outcome = await retry_now(worker, mail_filter, dry_run=dry_run)
-            pending = 0 if dry_run else await deliver_due(worker, outcome.retried)
-            return outcome, pending
-
-    outcome, pending = run(work())
+    mail_filter, settings = mails.parsed(), load_settings()
+    outcome, pending = run(retrying.retry(settings, queue, mail_filter, dry_run=dry_run))
     about = outcome.counts | ({"dryRun": True} if dry_run else {"pending": pending})
     if not dry_run:
         facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:_MOST_IDS]}

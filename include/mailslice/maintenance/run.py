@@ -17,7 +17,7 @@ from mailslice.maintenance.row_file import RowFile, read_rows, read_tables, stre
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.clock import Clock
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import ClockSkew, PlanRefused
+from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
@@ -122,15 +122,9 @@ class Run:
     def require_clock(self, grace: timedelta | None = None) -> None:
         """Raises ClockSkew above a quarter of the grace. Call it before stores' times are used."""
         allowed = self.settings.duty.grace if grace is None else grace
-        skew = self.stores.cassandra.now_skew(self.clock)
-        if abs(skew) > allowed / 4:
-            seconds = skew.total_seconds()
-            direction = "ahead of" if seconds > 0 else "behind"
-            raise ClockSkew(
-                f"Cassandra's clock is {abs(seconds):.3f} s {direction} this machine's; allowed is "
-                f"a quarter of the grace {format_duration(allowed)}: set the clocks right, or give "
-                "a longer grace"
-            )
+        remedy = "set the clocks right, or give a longer grace"
+        words = f"allowed is a quarter of the grace {format_duration(allowed)}: {remedy}"
+        self.stores.cassandra.require_clock(self.clock, allowed / 4, words)
 
     def require_lock(self) -> None:
         """Call before each change. Raises LockLost when the lock may be somebody else's by now."""

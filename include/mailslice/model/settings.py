@@ -21,6 +21,7 @@ from pydantic import SecretStr, ValidationError
 
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
+from mailslice.model.names import is_broken
 from mailslice.model.setting_groups import (
     AdminSettings,
     AirflowSettings,
@@ -178,6 +179,8 @@ def load_settings(
     values: dict[str, Any] = {}
     for name, value in variables_set.items():
         if name in known:
+            if name in secrets() and is_broken(value):  # a store would be asked with it
+                raise BadSetting(f"{name}=*** (in the {source}): allowed: text in UTF-8")
             group, field = known[name]
             values.setdefault(group, {})[field] = value
         elif not name.removeprefix(PREFIX).startswith(("RUN_", "TEST_", "REQUIRE_", "STACK_")):

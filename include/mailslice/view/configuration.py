@@ -8,14 +8,16 @@ and differs is refused, one that was not given follows it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from mailslice.codec import events
 from mailslice.model.configuration import ViewConfiguration, why_refused
 from mailslice.model.errors import ConfigurationDiffers, Refused
+from mailslice.model.mail import Partition
 from mailslice.model.names import CONFIGURATION_AGGREGATE, EVENT_STORE
 from mailslice.model.settings import BlobStrategy, Settings
+from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores.cassandra.tables import QueueTables
 
 if TYPE_CHECKING:
@@ -203,6 +205,10 @@ class Shape:
     def buckets(self) -> int:
         """How many buckets a slice has had at most."""
         return max(self.bucket_counts)
+
+    def partition(self, name: str, at: datetime) -> Partition:
+        """Where the row of a mail of that name belongs that is enqueued then."""
+        return Partition(slice_start(at, self.window), bucket_of(name, self.bucket_counts[-1]))
 
 
 def view_shape(stores: Stores, *, checked: bool = False) -> Shape:

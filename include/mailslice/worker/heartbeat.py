@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 MOST_LISTED = 1000
 """Mails of one record, those in handlers first."""
+LEAST_DONE = 500
+"""Completed mails of one record, the newest; more where more were since the last but one."""
 _LONG = 1.0
 """Seconds from which on the message of a mail in hand has a place in the record."""
 _MOST_MESSAGE_BYTES = 1024 * 1024
@@ -54,6 +57,8 @@ class Recorder:
         self._reported: tuple[int, int, tuple[str, ...]] = (-1, 0, ())
         """Mails in the last record, mails settled, and holds. -1: there is none yet. The first is
         due at once: others see by it that this worker runs, and whether it goes by shared."""
+        self._finished = deque([0, 0], maxlen=2)
+        """Mails completed up to the last two records."""
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -107,6 +112,8 @@ class Recorder:
     async def _write(self, in_flight: tuple[InFlightMail, ...], *, ended: bool = False) -> None:
         statistics = self._context.statistics
         summary = (len(in_flight), statistics.count, self._holds())
+        finished = statistics.finished
+        newest = max(LEAST_DONE, finished - self._finished[0])
         if self._table is None:
             self._table = await self._context.opened(WorkerRecords.created)
         self._beat += 1
@@ -118,7 +125,7 @@ class Recorder:
             every=timedelta(seconds=self._every),
             beat=self._beat,
             in_flight=in_flight,
-            done=(*statistics.slow, *statistics.completed),
+            done=(*statistics.slow, *[*statistics.completed][-newest:]),
             times=statistics.times,
             settled=statistics.count,
             completed=statistics.finished,
@@ -133,6 +140,7 @@ class Recorder:
         await self._context.bridge.rows(self._table.save_future(self._context.queue, record))
         self._written = asyncio.get_running_loop().time()
         self._reported = summary
+        self._finished.append(finished)
 
     def _listed(self) -> tuple[InFlightMail, ...]:
         """Mails in handlers first, the oldest of them first; then those that wait for one."""

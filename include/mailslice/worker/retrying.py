@@ -7,21 +7,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
-from uuid import uuid4
 
 from mailslice.admin.filters import MailFilter
+from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message
-from mailslice.model.errors import Refused, Undecodable
-from mailslice.model.mail import EnqueueId
+from mailslice.model.errors import Undecodable
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.publishing import has_consumers
 from mailslice.worker.dequeue.expired_delay_consumer import ExpiredDelayConsumer
-from mailslice.worker.queue_worker import QueueWorker
+from mailslice.worker.queue_worker import QueueWorker, open_worker
 
 _AT_ONCE = 200
-_LEASE = timedelta(seconds=30)
-_TRIES = 60
-_BETWEEN_TRIES = 1.0
 _PAUSE = 0.25
 _PATIENCE = timedelta(seconds=30)
 
@@ -50,40 +48,44 @@ class Retried:
         }
 
 
+async def retry(
+    settings: Settings, queue: QueueName, mail_filter: MailFilter, *, dry_run: bool = False
+) -> tuple[Retried, int]:
+    """`retry_now`, then `deliver_due`, whose answer is the second value; 0 of a dry run."""
+    async with open_worker(settings, queue) as worker:
+        outcome = await retry_now(worker, mail_filter, dry_run=dry_run)
+        return outcome, 0 if dry_run else await deliver_due(worker, outcome.retried)
+
+
 async def retry_now(
     worker: QueueWorker,
     mail_filter: MailFilter,
     *,
     dry_run: bool = False,
-    lease: timedelta = _LEASE,
-    tries: int = _TRIES,
+    lease: timedelta = LEASE,
 ) -> Retried:
     """Makes the delayed mails that match due now. Filters see the recipients that remain.
 
-    One at a time for a queue: waits a minute (`tries`) for another who is at work, or was killed
-    less than a `lease` ago. Raises Refused then, and StoreUnavailable: ask again.
+    One at a time for a queue: waits a minute (two leases) for another who is at work, or was
+    killed. Raises Refused then, and StoreUnavailable: ask again.
     """
     outcome = Retried()
-    delays, stores = worker.state.delays, worker.context.stores
+    delays, stores, queue = worker.state.delays, worker.context.stores, worker.queue
     if not await delays.rows.exist():
         return outcome
-    rows, me = await delays.rows.scan(), str(uuid4())
-    # The first look at the own tables asks Cassandra.
-    locks = (await asyncio.to_thread(lambda: stores.own)).locks
-    lock = f"retry/{worker.queue}"
+    rows = await delays.rows.scan()
+    right = await asyncio.to_thread(
+        LeasedLock, stores, f"retry/{queue}", f"retries mails of {queue}", lease=lease
+    )
     try:
         while batch := await asyncio.to_thread(lambda: list(islice(rows, _AT_ONCE))):
-            for attempt in range(0 if dry_run else tries):
-                if await asyncio.to_thread(locks.acquire, lock, me, lease) == me:
-                    break
-                if attempt == tries - 1:
-                    raise Refused(f"somebody else retries mails of {worker.queue}: ask again later")
-                await asyncio.sleep(_BETWEEN_TRIES)
+            if not dry_run:
+                await asyncio.to_thread(right.renew)
             wanted = [row for row in batch if _is_wanted(worker, mail_filter, row)]
             await asyncio.gather(*(_retry(worker, row, outcome, dry_run) for row in wanted))
     finally:
         if not dry_run:
-            await asyncio.to_thread(locks.release, lock, me)
+            await asyncio.to_thread(right.give_back)
     return outcome
 
 

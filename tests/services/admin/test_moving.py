@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
@@ -20,9 +21,11 @@ from mailslice.admin.moving import FOLDER_OF_MOVES, MoveOutcome, Moves
 from mailslice.admin.queues import create
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import Refused
+from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, Mail, QueuedMail, QueueName
+from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores, open_stores
+from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.worker import open_queue
 from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli
@@ -357,7 +360,7 @@ def test_a_mail_that_a_worker_gets_at_the_last_moment_is_delivered_once(
             while in_hand:
                 delivery = in_hand.pop()
                 delivery.complete() if completes else delivery.retry(after=timedelta(hours=1))
-            time.sleep(min(seconds, 1.0))
+            time.sleep(min(seconds, 1.0) / 5)
 
         crash.arm(reached)
         outcome = two.move(moves=two.moves(sleep=settle_then_sleep))
@@ -365,6 +368,85 @@ def test_a_mail_that_a_worker_gets_at_the_last_moment_is_delivered_once(
     assert len(two.delivered(two.target)) == (0 if completes else 1)
     assert two.delivered(two.source) == []
     assert two.left() == 0
+
+
+def test_what_a_fast_worker_completes_at_the_last_moment_is_not_delivered_again(
+    two: Two, fresh_module: Any
+) -> None:
+    """It completes hundreds of others before the move looks at its records again."""
+    two.enqueue(mail(), *(mail(f"other-{number}") for number in range(700)))
+    with _sync(two, fresh_module) as queue, closing(queue.deliveries()) as deliveries:
+        in_hand: list[Any] = []
+
+        def work() -> None:
+            in_hand.pop().complete()
+            for _ in range(700):
+                next(deliveries).complete()
+
+        worker = threading.Thread(target=work)
+
+        def reached(point: str) -> None:
+            if point == "move:decided":
+                in_hand.append(next(deliveries))
+            elif point == "move:marked":
+                worker.start()
+
+        crash.arm(reached)
+        outcome = two.move(MailFilter(name="m-1"), two.moves())
+        worker.join(60)
+    assert (outcome.moved, outcome.gone) == ({}, 1)
+    assert two.delivered(two.target) == []
+
+
+def test_a_recipient_served_at_the_last_moment_is_not_served_again(two: Two) -> None:
+    """A worker with stage marks had the mail, served one, and tries the other later."""
+    (item,) = two.enqueue(mail())
+    served, left = item.mail.recipients
+    record = MailStage(item.enqueue_id, "w", 2, 1, (left,), {served: Stage.SENT}, system_clock())
+
+    def reached(point: str) -> None:
+        if point == "move:marked":
+            assert two.stores.own.mail_stages.advance(two.source, None, record)
+
+    crash.arm(reached)
+    assert len(two.move().moved) == 1
+    ((moved, content),) = two.delivered(two.target)
+    assert (moved.mail.recipients, content) == ((left,), CONTENT)
+
+
+def test_a_move_that_stood_still_marks_nothing_that_another_gave_back(two: Two) -> None:
+    two.enqueue(mail())
+
+    def reached(point: str) -> None:
+        if point == "move:decided":
+            crash.arm(None)
+            time.sleep(1.2)
+            assert two.move(MailFilter(name="another")).moved == {}
+
+    crash.arm(reached)
+    with pytest.raises(StoreUnavailable, match="took too long"):
+        two.move(moves=two.moves(sleep=lambda _: None, lease=timedelta(seconds=1)))
+    assert len(two.delivered(two.source)) == 1
+    assert two.left() == 0
+
+
+def test_a_mark_that_one_replica_alone_has_is_not_overlooked(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its write was not answered; a quorum of others knows nothing of it yet."""
+    two.enqueue(mail())
+
+    def reached(point: str) -> None:
+        if point == "move:marked":
+            raise StoreUnavailable("no answer")
+
+    crash.arm(reached)
+    with pytest.raises(StoreUnavailable):
+        two.move()
+    crash.arm(None)
+    monkeypatch.setattr(DeletedMails, "marked", lambda *_: set())
+    assert two.move(MailFilter(name="another")).doubtful == 1
+    assert two.left() == 3
 
 
 @pytest.mark.soak

@@ -1,15 +1,21 @@
 """`mailslice queue hold`, `release`, `holds`, and what `queue list` says of them."""
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from mailslice.admin import holds
+from mailslice.admin.moving import Moves
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.own import WorkerRecord, WorkerRecords
 from tests.acceptance.command import Cli
 from tests.services.cli.test_queue import add
+from tests.services.hop_queue import consumed
 
 pytestmark = pytest.mark.new_keyspaces
 
@@ -94,6 +100,43 @@ def test_what_is_refused(cli):
         assert text in cli("queue", "hold", "spool", *words, code=2).err
     assert "no mail queue 'other'" in cli("queue", "hold", "other", "--reason", "r", code=2).err
     assert cli.json("queue", "holds", "spool") == []
+
+
+def test_by_a_clock_that_is_off_nothing_is_held_or_delayed(cli, fresh_module):
+    """Workers would take the end of the hold for past, and the delayed mail for due."""
+    with open_stores(fresh_module.settings) as stores:
+        queue = QueueName(cli.spool)
+
+        def behind():
+            return datetime.now(UTC) - timedelta(hours=1)
+
+        about = {"who": "me", "reason": "r", "lasts": timedelta(minutes=30)}
+        with pytest.raises(ClockSkew, match=r"3\d{3}\.\d+ s ahead of this machine's"):
+            holds.hold(stores, queue, behind, **about)
+        assert holds.active_holds(stores, behind, queue) == {}
+        due = behind() + timedelta(minutes=30)
+        with consumed(stores, queue), pytest.raises(ClockSkew):
+            Moves(stores, queue, behind).move((), queue, why="", who="me", due=due)
+
+
+def test_a_hold_and_a_release_that_a_later_clock_hides_are_not_said_to_be_done(cli, fresh_module):
+    """Each operator's machine gives its writes its own time."""
+    with open_stores(fresh_module.settings) as stores:
+        queue, table = QueueName(cli.spool), stores.own.holds.TABLE
+        name = f"{stores.settings.own.keyspace}.{table}"
+        soon = int((time.time() + 20) * 1_000_000)
+        stores.cassandra.execute(
+            f"INSERT INTO {name} (queuename, domain, since, held_by, reason, change) VALUES "
+            f"('{queue}', '', 0, 'other', 'r', 'c') USING TIMESTAMP {soon}"
+        )
+        with pytest.raises(StoreUnavailable, match="a clock that is ahead"):
+            holds.release(stores, queue, system_clock)
+        stores.cassandra.execute(
+            f"DELETE FROM {name} USING TIMESTAMP {soon} WHERE queuename = '{queue}'"
+        )
+        with pytest.raises(StoreUnavailable, match="a clock that is ahead"):
+            holds.hold(stores, queue, system_clock, who="me", reason="r")
+        assert holds.active_holds(stores, system_clock, queue) == {}
 
 
 def test_workers_that_know_a_hold_are_counted(cli, fresh_module):

@@ -151,7 +151,7 @@ async def test_two_who_retry_do_not_do_it_at_once(spool: Any) -> None:
         locks, lock = spool.stores.own.locks, f"retry/{spool.queue}"
         locks.acquire(lock, "somebody", timedelta(minutes=1))
         with pytest.raises(Refused, match="somebody else retries"):
-            await retry_now(worker, EVERY, tries=2)
+            await retry_now(worker, EVERY, lease=timedelta(seconds=1))
         locks.release(lock, "somebody")
         assert len((await retry_now(worker, EVERY)).retried) == 1
         assert locks.holder(lock) is None

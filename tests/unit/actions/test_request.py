@@ -64,6 +64,7 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"ids": [str(UUID(int=one)) for one in range(MOST_GIVEN + 1)]}, "at most 10000"),
         ({"sender": "a" * 1001}, "sender: allowed is a text of at most 1000"),
         ({"sender": ["a"]}, "sender: allowed is a text"),
+        ({"name": "\ud800"}, "name: allowed is a text"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_name(changes, says):

@@ -217,6 +217,11 @@ def test_of_a_long_input_the_beginning_is_shown_and_what_is_allowed(words, says,
     [
         ("MAILSLICE_CASSANDRA_PORT", "x", "MAILSLICE_CASSANDRA_PORT='x'"),
         ("MAILSLICE_QUEUE_TABLE", "v5", "v3"),
+        (
+            "MAILSLICE_S3_SECRET_KEY",
+            "se\udcffcret",
+            "MAILSLICE_S3_SECRET_KEY=*** (in the environment): allowed: text in UTF-8",
+        ),
         ("MAILSLICE_CASSANDRA_CONSISTENCY", "ONE", "LOCAL_QUORUM"),
         ("MAILSLICE_QUEUE_SLICE_WINDOW", "fortnight", "'fortnight'"),
         (

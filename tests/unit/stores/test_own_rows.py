@@ -12,6 +12,7 @@ from mailslice.stores.cassandra.own import TABLES
 from mailslice.stores.cassandra.own.table import ttl_seconds
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
 from mailslice.stores.own.codec import RowCodec
+from mailslice.stores.own.locks import Locks
 
 AT = datetime(2026, 11, 22, 12, 30, 1, 234567, tzinfo=UTC)
 
@@ -143,3 +144,21 @@ def test_a_ttl_beyond_2038_is_for_ever_and_never_nothing():
     assert ttl_seconds(timedelta(days=365 * 5 + 1)) == 0
     assert ttl_seconds(timedelta(days=365 * 5)) == 365 * 5 * 86400
     assert ttl_seconds(timedelta(milliseconds=1)) == 1
+
+
+def test_a_lock_that_expires_while_its_owner_renews_it_is_taken_anew():
+    class Expiring:
+        """Has the owner's row when it is asked for, and not any more when that is renewed."""
+
+        added = 0
+
+        def add(self, values, _ttl):
+            self.added += 1
+            return dict(values) if self.added == 1 else None
+
+        def change(self, *_):
+            return False
+
+    records = Expiring()
+    assert Locks(records).acquire("move/spool", "me", timedelta(seconds=30)) == "me"
+    assert records.added == 2

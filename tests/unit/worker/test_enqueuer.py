@@ -12,6 +12,7 @@ import pytest
 from mailslice.model.errors import StoreUnavailable, Unconfirmed
 from mailslice.model.mail import Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
+from mailslice.view.configuration import Shape
 from mailslice.worker.enqueue.enqueuer import Enqueuer
 from mailslice.worker.enqueue.undoing import Undoing
 from mailslice.worker.events import silent
@@ -38,7 +39,7 @@ class Stores:
             queue=queue_name("spool"),
             names=RabbitNames(queue_name("spool")),
             clock=lambda: datetime(2026, 11, 22, tzinfo=UTC),
-            shape=SimpleNamespace(window=timedelta(hours=1), bucket_counts=(1,)),
+            shape=Shape(timedelta(hours=1), timedelta(hours=1), (1,)),
             settings=SimpleNamespace(queue=SimpleNamespace(max_mail_bytes=1000)),
             enqueue_budget=ContentBudget(1000),
             blobs=SimpleNamespace(put=self._nothing, delete_many=self._delete),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TypeVar
 from uuid import uuid4
 
@@ -29,7 +29,6 @@ from mailslice.model.clock import Clock
 from mailslice.model.errors import ContentMissing, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
-from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
 from mailslice.stores.cassandra.own import UndeletedMail, UndeleteStep
@@ -249,7 +248,8 @@ class _Way:
         self, chunk: Sequence[_New], items: Sequence[QueuedMail]
     ) -> tuple[list[UndeletedMail], list[ViewRow]]:
         now = self._clock()
-        rows = [ViewRow(self._queue, self._partition(item, now), now, item) for item in items]
+        where = ((self._shape.partition(item.mail.name, now), item) for item in items)
+        rows = [ViewRow(self._queue, partition, now, item) for partition, item in where]
         self._write_starts(rows[0].partition)
         self._stores.tables.written.insert_many(rows)
         crash.point("undelete:rows")
@@ -271,10 +271,6 @@ class _Way:
 
     def _ttl(self, mail: DeletedMail) -> timedelta:
         return mail.batch.until - self._clock() + _SLACK
-
-    def _partition(self, item: QueuedMail, now: datetime) -> Partition:
-        start = slice_start(now, self._shape.window)
-        return Partition(start, bucket_of(item.mail.name, self._shape.bucket_counts[-1]))
 
     def _write_starts(self, partition: Partition) -> None:
         if not self._has_starts:

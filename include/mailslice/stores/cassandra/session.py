@@ -19,7 +19,7 @@ from cassandra.policies import FallthroughRetryPolicy
 from cassandra.query import PreparedStatement, Statement
 
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import ClockSkew, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting, parallel
 from mailslice.stores.cassandra.coordinator_retry import (
@@ -216,6 +216,16 @@ class CassandraSession:
                 f"Cassandra at {self.address} does not answer: no node is known"
             )
         return max(skews, key=abs)
+
+    def require_clock(self, clock: Clock, allowed: timedelta, remedy: str) -> None:
+        """Raises ClockSkew where `now_skew` is more than `allowed`, which `remedy` names."""
+        skew = self.now_skew(clock)
+        if abs(skew) > allowed:
+            seconds = skew.total_seconds()
+            direction = "ahead of" if seconds > 0 else "behind"
+            raise ClockSkew(
+                f"Cassandra's clock is {abs(seconds):.3f} s {direction} this machine's; {remedy}"
+            )
 
     def skew_of(self, host: object, clock: Clock) -> timedelta:
         """How far this node's clock is ahead; zero within the time of the question."""

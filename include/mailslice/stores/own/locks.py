@@ -22,8 +22,8 @@ class Locks:
         held = self._records.add({"name": name, "owner": owner}, ttl)
         if held is None:
             return owner
-        if held["owner"] == owner:
-            self.renew(name, owner, ttl)
+        if held["owner"] == owner and not self.renew(name, owner, ttl):
+            return self.acquire(name, owner, ttl)  # it expired between the two
         return str(held["owner"])
 
     def renew(self, name: str, owner: str, ttl: timedelta) -> bool:

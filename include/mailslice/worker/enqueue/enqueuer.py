@@ -19,8 +19,7 @@ from mailslice.codec.content import split
 from mailslice.codec.headers import headers_of
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, Unconfirmed
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
-from mailslice.model.slices import bucket_of, slice_start
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, ViewRow
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
 from mailslice.worker.enqueue.undoing import Undoing
 from mailslice.worker.events import message_id_of
@@ -100,9 +99,8 @@ class Enqueuer:
 
     async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
         context = self._context
-        now, shape = context.clock(), context.shape
-        bucket = bucket_of(item.mail.name, shape.bucket_counts[-1])
-        partition = Partition(slice_start(now, shape.window), bucket)
+        now = context.clock()
+        partition = context.shape.partition(item.mail.name, now)
         if not self._starts_written:
             await self._write_starts(partition.slice_start)
         row = ViewRow(context.queue, partition, now, item)

@@ -13,7 +13,7 @@ from mailslice.model.processing_times import ProcessingTimes
 UNDOING = "enqueues_undoing", "Failed enqueues that are being taken back"
 LEFT_BEHIND = "enqueues_left_behind", "Failed enqueues whose undoing was given up"
 """Figures of every process that enqueues: name and description."""
-_REMEMBERED = 500
+_REMEMBERED, _SLOW_REMEMBERED = 20_000, 500
 _SLOW = 60.0
 """Seconds."""
 
@@ -29,7 +29,7 @@ class WorkerStatistics:
     def __init__(self) -> None:
         self.times = ProcessingTimes()
         self.completed: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
-        self.slow: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
+        self.slow: deque[EnqueueId] = deque(maxlen=_SLOW_REMEMBERED)
         """Completed after more than a minute: the ones that may have been closed meanwhile."""
         self.count = 0
         """Mails that were handed out and are settled."""

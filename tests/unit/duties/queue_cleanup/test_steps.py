@@ -63,7 +63,7 @@ class View:
         stores = MemoryStores(self.settings, now_us=lambda: written)
         stores.rabbitmq.declare(QUEUE)
         stores.own = stores.records = SimpleNamespace(locks=Locks(), slice_statistics=Statistics())
-        stores.cassandra = SimpleNamespace(now_skew=lambda _: timedelta(0))
+        stores.cassandra = SimpleNamespace(require_clock=lambda *_: None)
         self.folder, self.stores, self.tables = folder, stores, stores.tables
         self.files = run_of(folder, "queue_cleanup").folder
 
