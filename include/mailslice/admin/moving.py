@@ -3,8 +3,8 @@
 Each mail is set aside first, as in quarantine, in a table and a folder of its own: row and content;
 the decision; the deleted mark in its queue; that it is written; the new entry. What a kill leaves
 before the mark is withdrawn: the mail is its queue's. What it leaves after it is finished. A mail
-that was killed between the decision and the record of its mark, and has a mark, is in doubt: it may
-have been delivered since (ADR 87).
+that was killed between the decision and the record of its mark, and may have one, is in doubt: it
+may have been delivered since (ADR 87).
 James deletes the blobs of a marked mail when it drops its message: the new entry refers to others.
 A delay is a move into the mail's own queue, as a delayed entry.
 """
@@ -19,13 +19,14 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
+from mailslice.admin.evidence import is_over
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, elapsed_seconds
-from mailslice.model.errors import QueueMissing, Refused
+from mailslice.model.errors import QueueMissing, Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
@@ -179,14 +180,12 @@ class Moves:
         self, outcome: MoveOutcome, threads: ThreadPoolExecutor, *, accept_duplicates: bool
     ) -> None:
         left = list(self._quarantine.mails(serial=True))
-        undecided = [mail for mail in left if mail.state is State.KEPT]
-        marked = self._marked(undecided)
-        done = self._hands().done if undecided else frozenset()
+        done = self._hands().done if left else frozenset()
         marks: list[QuarantinedMail | None] = []
         for mail in left:
             if mail.state in _MARKED:
                 marks.append(mail)
-            elif mail.enqueue_id not in marked or mail.enqueue_id in done:
+            elif mail.enqueue_id in done or not self._may_be_marked(mail):
                 self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
             elif accept_duplicates:
                 marks.append(self._quarantine.advance(mail, State.TAKEN))
@@ -195,6 +194,17 @@ class Moves:
         for batch in batches((mail for mail in marks if mail is not None), _AT_ONCE):
             self._bring(batch, outcome, threads)
         self._quarantine.sweep()
+
+    def _may_be_marked(self, mail: QuarantinedMail) -> bool:
+        """Whether the move that was cut off may have marked it. No mark alone says nothing: a
+        cleanup may have dropped row and mark since, or a replica that is away has the mark alone.
+        """
+        if mail.state is not State.KEPT:
+            return False
+        try:
+            return is_over(self._stores.tables, self._queue, mail.enqueue_id, every_replica=True)
+        except StoreUnavailable:
+            return True
 
     def _take_all(
         self,

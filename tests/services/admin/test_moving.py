@@ -317,6 +317,24 @@ def test_killed_right_at_its_mark_a_mail_is_in_doubt_and_moves_on_demand_alone(
     assert two.left() == 0
 
 
+def test_in_doubt_it_is_kept_also_when_a_cleanup_has_dropped_its_row_and_mark(
+    two: Two, fresh_module: Any
+) -> None:
+    (item,) = two.enqueue(mail())
+    killed(two, fresh_module, "move:marked")
+    two.stores.own.locks.release(f"move/{two.source}", _holder(two))
+    assert two.delivered(two.source) == []
+    rows, marks = two.stores.tables.v4, two.stores.tables.deleted
+    for partition in list(rows.partitions(two.source)):
+        rows.delete_partition(two.source, partition, time.time_ns() // 1000)
+    marks.drop_many(two.source, [item.enqueue_id])
+    assert two.move().counts["doubtful"] == 1
+    assert len(two.move(accept_duplicates=True).moved) == 1
+    [(_, content)] = two.delivered(two.target)
+    assert content == CONTENT
+    assert two.left() == 0
+
+
 def test_delivered_after_a_kill_before_the_mark_it_is_not_delivered_again(
     two: Two, fresh_module: Any
 ) -> None:
