@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mailslice.engine.errors import naming
 from mailslice.maintenance.file_stores import BucketFiles, DiskFiles
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
@@ -153,17 +154,11 @@ class Artifacts:
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Turns an error of the location into one that names it."""
         try:
-            yield
+            with naming(self.uri(name)):
+                yield
         except StoreUnavailable as error:
             raise StoreUnavailable(f"artifacts {self.uri(name)}: {error}") from error
-        except OSError as error:
-            text = " ".join(str(error).split())
-            raise BadSetting(
-                f"artifacts {self.uri(name)}: {text} "
-                "(MAILSLICE_ARTIFACTS must be a folder that can be written)"
-            ) from error
 
 
 def _absolute(folder: str) -> str:
