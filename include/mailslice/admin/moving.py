@@ -188,7 +188,7 @@ class Moves:
             elif mail.enqueue_id in done or not self._may_be_marked(mail):
                 self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
             elif accept_duplicates:
-                marks.append(self._quarantine.advance(mail, State.TAKEN))
+                marks.append(self._marked(mail))
             else:
                 outcome.doubtful += 1
         for batch in batches((mail for mail in marks if mail is not None), _AT_ONCE):
@@ -216,6 +216,7 @@ class Moves:
         """Those of the mails that are out of their queue now."""
         free = self._free(rows, outcome)
         kept = _each(threads, lambda row: self._keep(row, decided), free)
+        kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
         self._right.require()
         self._right.renew()
         taken = [mail for mail in _each(threads, self._take, kept) if mail is not None]
@@ -230,17 +231,18 @@ class Moves:
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)
             crash.point("move:decided")
-        if decided is None or self._marked([mail]):
+        if decided is None or self._stores.tables.deleted.is_marked(self._queue, mail.enqueue_id):
             self._quarantine.withdraw(decided or mail)
             return None
-        self._stores.tables.deleted.mark_many(self._queue, [mail.enqueue_id])
+        return self._marked(decided)
+
+    def _marked(self, decided: QuarantinedMail) -> QuarantinedMail | None:
+        """Out of its queue, by its mark; None: another works on it."""
+        self._stores.tables.deleted.mark_many(self._queue, [decided.enqueue_id])
         crash.point("move:marked")
         taken = self._quarantine.advance(decided, State.TAKEN)
         crash.point("move:taken")
         return taken
-
-    def _marked(self, mails: Sequence[QuarantinedMail]) -> set[EnqueueId]:
-        return self._stores.tables.deleted.marked(self._queue, [one.enqueue_id for one in mails])
 
     def _free(self, rows: Sequence[ViewRow], outcome: MoveOutcome) -> list[ViewRow]:
         """The rows of mails that no worker has, with the recipients that no attempt has begun."""

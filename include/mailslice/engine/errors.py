@@ -31,9 +31,11 @@ def translated() -> Iterator[None]:
 
 @contextmanager
 def naming(uri: str) -> Iterator[None]:
-    """Turns an error of the artifacts' file system into one that names the file or folder."""
+    """Turns an error of the artifacts' location into one that names the file or folder."""
     try:
         yield
+    except errors.StoreUnavailable as error:
+        raise errors.StoreUnavailable(f"artifacts {uri}: {error}") from error
     except OSError as error:
         text = " ".join(str(error).split())
         raise meaning(text) or errors.BadSetting(
