@@ -196,14 +196,11 @@ class Moves:
         self._quarantine.sweep()
 
     def _may_be_marked(self, mail: QuarantinedMail) -> bool:
-        """Whether the move that was cut off may have marked it. No mark alone says nothing: a
-        cleanup may have dropped row and mark since, or a replica that is away has the mark alone.
-        """
-        if mail.state is not State.KEPT:
-            return False
+        """Whether the move that was cut off may have marked it: no mark alone says nothing."""
+        where, decided = (self._stores.tables, self._queue), mail.state is State.KEPT
         try:
-            return is_over(self._stores.tables, self._queue, mail.enqueue_id, every_replica=True)
-        except StoreUnavailable:
+            return decided and is_over(*where, mail.enqueue_id, every_replica=True)
+        except StoreUnavailable:  # the replica that is away may have the mark
             return True
 
     def _take_all(
