@@ -3,8 +3,8 @@
 Each mail is set aside first, as in quarantine, in a table and a folder of its own: row and content;
 the decision; the deleted mark in its queue; that it is written; the new entry. What a kill leaves
 before the mark is withdrawn: the mail is its queue's. What it leaves after it is finished. A mail
-that was killed between the decision and the record of its mark, and has a mark, is in doubt: it may
-have been delivered since (ADR 87).
+that was killed between the decision and the record of its mark, and may have one, is in doubt: it
+may have been delivered since (ADR 87).
 James deletes the blobs of a marked mail when it drops its message: the new entry refers to others.
 A delay is a move into the mail's own queue, as a delayed entry.
 """
@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import islice
 from math import ceil
 from typing import TypeVar
 
+from mailslice.admin.evidence import is_over
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
@@ -29,7 +29,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, elapsed_seconds
-from mailslice.model.errors import QueueMissing, Refused
+from mailslice.model.errors import QueueMissing, Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
@@ -179,26 +179,28 @@ class Moves:
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
         left = list(self._quarantine.mails(serial=True))
-        # A mark that was not answered may be on one replica alone.
-        is_marked = partial(self._stores.tables.deleted.is_marked_on_any_replica, self._queue)
         self._look()
         marks: list[QuarantinedMail | None] = []
         for mail in left:
             if mail.state in _MARKED:
                 marks.append(mail)
-            elif (
-                mail.state is not State.KEPT
-                or not is_marked(mail.enqueue_id)
-                or mail.enqueue_id in self._done
-            ):
+            elif mail.enqueue_id in self._done or not self._may_be_marked(mail):
                 self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
             elif accept_duplicates:
-                marks.append(self._quarantine.advance(mail, State.TAKEN))
+                marks.append(self._marked(mail))
             else:
                 outcome.doubtful += 1
         for batch in batches((mail for mail in marks if mail is not None), _AT_ONCE):
             self._bring(batch, outcome)
         self._quarantine.sweep()
+
+    def _may_be_marked(self, mail: QuarantinedMail) -> bool:
+        """Whether the move that was cut off may have marked it: no mark alone says nothing."""
+        where, decided = (self._stores.tables, self._queue), mail.state is State.KEPT
+        try:
+            return decided and is_over(*where, mail.enqueue_id, every_replica=True)
+        except StoreUnavailable:  # the replica that is away may have the mark
+            return True
 
     def _take_all(
         self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome
@@ -206,6 +208,7 @@ class Moves:
         """Those of the mails that are out of their queue now."""
         free = self._free(rows, outcome)
         kept = self._each(lambda row: self._keep(row, decided), free)
+        kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
         self._right.require()
         self._right.renew()
         taken = [mail for mail in self._each(self._take, kept) if mail is not None]
@@ -217,15 +220,19 @@ class Moves:
 
     def _take(self, mail: QuarantinedMail) -> QuarantinedMail | None:
         """Out of its queue; None: it has no content, or is done or deleted."""
-        decided, deleted = None, self._stores.tables.deleted
+        decided = None
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)
             crash.point("move:decided")
-        if decided is None or deleted.is_marked(self._queue, mail.enqueue_id):
+        if decided is None or self._stores.tables.deleted.is_marked(self._queue, mail.enqueue_id):
             self._quarantine.withdraw(decided or mail)
             return None
         self._right.require()  # the next move withdraws what is decided and has no mark
-        deleted.mark_many(self._queue, [mail.enqueue_id])
+        return self._marked(decided)
+
+    def _marked(self, decided: QuarantinedMail) -> QuarantinedMail | None:
+        """Out of its queue, by its mark; None: another works on it."""
+        self._stores.tables.deleted.mark_many(self._queue, [decided.enqueue_id])
         crash.point("move:marked")
         taken = self._quarantine.advance(decided, State.TAKEN)
         crash.point("move:taken")

@@ -29,6 +29,20 @@ def translated() -> Iterator[None]:
         raise product_error from error
 
 
+@contextmanager
+def naming(uri: str) -> Iterator[None]:
+    """Turns an error of the artifacts' location into one that names the file or folder."""
+    try:
+        yield
+    except errors.StoreUnavailable as error:
+        raise errors.StoreUnavailable(f"artifacts {uri}: {error}") from error
+    except OSError as error:
+        text = " ".join(str(error).split())
+        raise meaning(text) or errors.BadSetting(
+            f"artifacts {uri}: {text} (MAILSLICE_ARTIFACTS must be a folder that can be written)"
+        ) from error
+
+
 def meaning(text: str) -> errors.MailsliceError | None:
     """The mailslice error in the text of one of Spark's or Arrow's; None when there is none."""
     matches = _MAILSLICE_ERROR.findall(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from mailslice.engine.errors import meaning
+from mailslice.engine.errors import meaning, naming
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.id_arrays import among, low_halves, of_packed, of_texts, pack
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, Marks
@@ -209,8 +209,7 @@ class _MarkWriter:
         pq.write_table(pa.table({_COLUMN: column}), out, compression="none", use_dictionary=False)
         data = out.getvalue().to_pybytes()
         name, location = f"marks-{uuid4()}.parquet", self.spec.location
-        with location.filesystem.open_output_stream(
-            location.path(f"{self.spec.folder}/{name}")
-        ) as file:
+        path = location.path(f"{self.spec.folder}/{name}")
+        with naming(path), location.filesystem.open_output_stream(path) as file:
             file.write(data)
         self.files.append(MarkFile(name, len(ids), hashlib.sha256(data).hexdigest()))

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from mailslice.engine.errors import meaning
+from mailslice.engine.errors import meaning, naming
 from mailslice.engine.id_arrays import of_texts, texts
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.mail import QueueName
@@ -128,16 +128,19 @@ class GroupWriter:
     def _write(self, group: pa.Table) -> None:
         import pyarrow.parquet as pq
 
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                self._path, group.schema, filesystem=self._location.filesystem, compression="zstd"
-            )
-        self._writer.write_table(group, row_group_size=group.num_rows)
+        with naming(self._path):
+            if self._writer is None:
+                files = self._location.filesystem
+                self._writer = pq.ParquetWriter(
+                    self._path, group.schema, filesystem=files, compression="zstd"
+                )
+            self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> Any:
         """Finish the file."""
         if self._writer is not None:
-            self._writer.close()
+            with naming(self._path):
+                self._writer.close()
 
 
 class PlanWriter(GroupWriter):

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mailslice.engine.errors import naming
 from mailslice.maintenance.file_stores import BucketFiles, DiskFiles
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
+from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.names import file_name
 from mailslice.model.settings import BlobProvider, S3Settings, Settings, artifacts_of
 
@@ -94,12 +94,12 @@ class Artifacts:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file atomically, also if the power fails."""
-        with self._named(name):
+        with naming(self.uri(name)):
             self._files.write(self._key(name), data)
 
     def read(self, name: str) -> bytes | None:
         """The file's bytes; None when there is no such file."""
-        with self._named(name):
+        with naming(self.uri(name)):
             return self._files.read(self._key(name))
 
     def exists(self, name: str) -> bool:
@@ -108,12 +108,12 @@ class Artifacts:
 
     def modified(self, name: str) -> datetime | None:
         """When the file was last written (UTC); None when there is no such file."""
-        with self._named(name):
+        with naming(self.uri(name)):
             return self._files.modified(self._key(name))
 
     def folder(self, name: str) -> None:
         """Make a folder, so that writers need not; on S3 the bucket."""
-        with self._named(name):
+        with naming(self.uri(name)):
             self._files.make_folder(self._key(name))
 
     def files(self, name: str) -> list[str]:
@@ -123,23 +123,23 @@ class Artifacts:
     def times(self, name: str) -> dict[str, datetime]:
         """The paths of `files` with when each was last written (UTC)."""
         start = len(self._key("").rstrip("/"))
-        with self._named(name):
+        with naming(self.uri(name)):
             times = dict(self._files.times(self._key(name)))
         return {path[start:].lstrip("/"): written for path, written in times.items()}
 
     def folders(self, name: str) -> list[str]:
         """The names of the folders right below `name`, sorted."""
-        with self._named(name):
+        with naming(self.uri(name)):
             return sorted(self._files.folders(self._key(name)))
 
     def remove(self, name: str) -> None:
         """Remove a file; a missing one is removed already."""
-        with self._named(name):
+        with naming(self.uri(name)):
             self._files.remove(self._key(name))
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder with all that is in it."""
-        with self._named(name):
+        with naming(self.uri(name)):
             self._files.remove_folder(self._key(name))
 
     @cached_property
@@ -150,20 +150,6 @@ class Artifacts:
         """The path of `name`, or its key in the bucket."""
         path = self.path(name)
         return path if self.bucket is None else path[len(self.bucket) :].strip("/")
-
-    @contextmanager
-    def _named(self, name: str) -> Iterator[None]:
-        """Turns an error of the location into one that names it."""
-        try:
-            yield
-        except StoreUnavailable as error:
-            raise StoreUnavailable(f"artifacts {self.uri(name)}: {error}") from error
-        except OSError as error:
-            text = " ".join(str(error).split())
-            raise BadSetting(
-                f"artifacts {self.uri(name)}: {text} "
-                "(MAILSLICE_ARTIFACTS must be a folder that can be written)"
-            ) from error
 
 
 def _absolute(folder: str) -> str:

@@ -25,6 +25,7 @@ from mailslice.checks.gate import Frame, run_gate
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.report import DONE
 from mailslice.maintenance.run import Run
+from mailslice.maintenance.slice_range import limited_to_slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,8 +75,9 @@ class Reads(NamedTuple):
         }
 
 
-_RUNS, _LEAST_RUNS, _READ = 10, 3, 50
-"""The median is of the last ten runs that changed something; fewer than three say nothing."""
+_RUNS, _LEAST_RUNS, _READ = 10, 3, 10_000
+"""The median is of the last ten runs that changed something; fewer than three say nothing. Many
+runs that were refused, or had nothing to do, may stand before those."""
 
 
 def usual(context: Run) -> float | None:
@@ -85,14 +87,17 @@ def usual(context: Run) -> float | None:
     applied = [
         int(report["applied"])
         for report in reports
-        if report["status"] == DONE and report["run"] != request.run and report.get("applied")
+        if report["status"] == DONE
+        and report["run"] != request.run
+        and report.get("applied")
+        and not limited_to_slices(report)
     ]
     return median(applied[:_RUNS]) if len(applied) >= _LEAST_RUNS else None
 
 
 def usual_frames(context: Run, planned: int, least: int, *, unusual: bool) -> list[Frame]:
-    """What a gate expects of the planned items; `least` are never too many. None if unknown."""
-    known = None if unusual else usual(context)
+    """What a gate expects of a plan of more items than `least`; none where nothing is usual yet."""
+    known = None if unusual or planned <= least else usual(context)
     if known is None:
         return []
     factor = context.settings.duty.usual_factor

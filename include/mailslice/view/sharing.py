@@ -93,6 +93,11 @@ def require_nobody_else(stores: Stores, *, shared: bool) -> None:
         )
 
 
+def is_alone(stores: Stores, queue: QueueName) -> bool:
+    """Whether neither what is stored nor a worker of the last day says that James is there."""
+    return not stored(stores) and not dissenters(stores, shared=False, queue=queue)
+
+
 def dissenters(
     stores: Stores, *, shared: bool, queue: QueueName | None = None
 ) -> list[tuple[QueueName, WorkerRecord]]:

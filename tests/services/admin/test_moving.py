@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import mailslice
+from mailslice.admin import moving
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import FOLDER_OF_MOVES, MoveOutcome, Moves
@@ -316,6 +317,46 @@ def test_killed_right_at_its_mark_a_mail_is_in_doubt_and_moves_on_demand_alone(
     assert (again["moved"], again["doubtful"]) == (0, 1)
     assert two.delivered(two.target) == []
     assert moved_again(two, fresh_module, "--accept-duplicates")["moved"] == 1
+    assert len(two.delivered(two.target)) == 1
+    assert two.left() == 0
+
+
+def test_in_doubt_it_is_kept_also_when_a_cleanup_has_dropped_its_row_and_mark(
+    two: Two, fresh_module: Any
+) -> None:
+    (item,) = two.enqueue(mail())
+    killed(two, fresh_module, "move:marked")
+    two.stores.own.locks.release(f"move/{two.source}", _holder(two))
+    assert two.delivered(two.source) == []
+    rows, marks = two.stores.tables.v4, two.stores.tables.deleted
+    for partition in list(rows.partitions(two.source)):
+        rows.delete_partition(two.source, partition, time.time_ns() // 1000)
+    marks.drop_many(two.source, [item.enqueue_id])
+    assert two.move().counts["doubtful"] == 1
+    assert len(two.move(accept_duplicates=True).moved) == 1
+    [(_, content)] = two.delivered(two.target)
+    assert content == CONTENT
+    assert two.left() == 0
+
+
+def test_while_a_replica_is_away_a_mail_without_a_mark_is_in_doubt_too(
+    two: Two, fresh_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That replica may have the mark alone: what is thrown away now is nowhere then."""
+
+    def away(*_: object, **__: object) -> bool:
+        raise StoreUnavailable("a replica is away")
+
+    two.enqueue(mail())
+    killed(two, fresh_module, "move:decided")
+    two.stores.own.locks.release(f"move/{two.source}", _holder(two))
+    with monkeypatch.context() as patch:
+        patch.setattr(moving, "is_over", away)
+        outcome = two.move()
+        assert (outcome.doubtful, outcome.moved, outcome.gone) == (1, {}, 0)
+        assert two.left() == 3
+        assert len(two.move(accept_duplicates=True).moved) == 1
+    assert two.delivered(two.source) == []
     assert len(two.delivered(two.target)) == 1
     assert two.left() == 0
 

@@ -22,7 +22,7 @@ from mailslice.maintenance.row_file import (
     stream_rows,
     write_rows,
 )
-from mailslice.model.errors import PlanRefused
+from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import S3Settings
 
@@ -181,3 +181,8 @@ def test_rows_that_are_no_rows_of_that_kind_are_refused(location):
     writer.add(pa.table({"name": ["a"]}))
     with pytest.raises(PlanRefused, match="cannot be read"):
         read_rows(location, "run", writer.close(), Row)
+
+
+def test_a_disc_that_is_full_is_named_with_the_file():
+    with pytest.raises(BadSetting, match=r"^artifacts /dev/\./full: .*No space left on device"):
+        write_rows(Artifacts("/dev", S3Settings()), ".", "full", ROWS, Row)

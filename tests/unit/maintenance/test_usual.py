@@ -17,13 +17,13 @@ def context(monkeypatch):
         stores=None,
         reports=[],
     )
-    ledger = SimpleNamespace(list=lambda *_: found.reports)
+    ledger = SimpleNamespace(list=lambda _duty, _queue, limit: found.reports[:limit])
     monkeypatch.setattr(gates, "Ledger", lambda *_: ledger)
     return found
 
 
-def report(applied, status="done", run="r"):
-    return {"applied": applied, "status": status, "run": run}
+def report(applied, status="done", run="r", **params):
+    return {"applied": applied, "status": status, "run": run, "params": params}
 
 
 def most(context, least=0, **more):
@@ -42,6 +42,9 @@ def most(context, least=0, **more):
         ([report(5), report(7), report(0), report(9, "dry run"), report(9, "failed")], None),
         ([report(5), report(7), report(9, run="now")], None),
         ([*[report(1)] * 10, *[report(1000)] * 30], 10),
+        ([*[report(0, "refused")] * 300, *[report(5)] * 3], 50),
+        ([*[report(0, "nothing to do")] * 300, *[report(5)] * 3], 50),
+        ([*[report(9000, slices_from="2026-01-01")] * 10, *[report(5)] * 3], 50),
     ],
 )
 def test_a_plan_is_held_to_ten_times_the_median_of_runs_that_changed_something(
@@ -53,4 +56,5 @@ def test_a_plan_is_held_to_ten_times_the_median_of_runs_that_changed_something(
 
 def test_little_is_never_too_much_and_a_person_may_say_that_it_is_unusual(context):
     context.reports = [report(1)] * 3
-    assert (most(context), most(context, 1000), most(context, unusual=True)) == (10, 1000, None)
+    assert (most(context), most(context, 6), most(context, 7)) == (10, 10, None)
+    assert most(context, unusual=True) is None

@@ -105,12 +105,10 @@ def _delete(
     spec: DeleteSpec, trash: KeptBlobs, blobs: Sequence[PlannedBlob], rereferenced: frozenset[str]
 ) -> GroupOutcome:
     requested = {blob.key: blob for blob in blobs if blob.key not in rereferenced}
-    copies = (
-        {key: Kept(spec.expires, spec.run, key, 0, trash.james.bucket) for key in requested}
-        if spec.expires is not None
-        else {}
-    )
-    problems = trash.copy_blobs(copies.values())
+    places, bucket = dict[BlobId, BlobId](), trash.james.bucket
+    if spec.expires is not None:
+        places = {key: Kept(spec.expires, spec.run, key, 0, bucket).place for key in requested}
+    problems = trash.own.copies(bucket, places)
     crash.point("apply:after-copies")
     # HEAD after the copies: an object that is still as listed was so when it was copied.
     now = trash.james.heads(list(requested))
@@ -121,7 +119,9 @@ def _delete(
         and (stored.size, modified_seconds(stored.modified)) == (blob.size, blob.modified_s)
     }
     absent = [key for key, stored in now.items() if stored is None]
-    deleted_before = _deleted_before(trash, [copies[key] for key in absent if key in copies])
+    # Missing blobs that have a copy of this run: an earlier try deleted them.
+    kept = trash.own.heads([places[key] for key in absent if key in places])
+    deleted_before = {key for key in absent if key in places and kept[places[key]] is not None}
     uncopied = {key: why for key, why in problems.items() if key in same}
     to_delete = [key for key in requested if key in same and key not in uncopied]
     failed = {**uncopied, **trash.james.delete_many(to_delete)}
@@ -135,12 +135,6 @@ def _delete(
     failures: dict[str, str] = dict(islice(failed.items(), NAMED))
     size = sum(requested[key].size for key in done)
     return GroupOutcome(len(done), size, skipped, len(failed), failures)
-
-
-def _deleted_before(trash: KeptBlobs, copies: Sequence[Kept]) -> set[BlobId]:
-    """Missing blobs that have a copy of this run: an earlier try deleted them."""
-    stored = trash.own.heads([copy.place for copy in copies])
-    return {copy.key for copy in copies if stored[copy.place] is not None}
 
 
 GROUPS, EXPIRES = "groups", "copiesExpire"

@@ -84,10 +84,6 @@ class KeptBlobs:
         self.own.close()
         self.james.close()
 
-    def copy_blobs(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
-        """Copy blobs into the own bucket; the keys of those that failed, with the reason."""
-        return self.own.copies(self.james.bucket, {copy.key: copy.place for copy in copies})
-
     def runs(self) -> Iterator[Kept]:
         """Of every run that has copies of James' bucket the first one, soonest to expire first."""
         low = TRASH_PREFIX

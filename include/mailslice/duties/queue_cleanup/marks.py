@@ -25,7 +25,7 @@ from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.names import QueueTable
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
-from mailslice.view.sharing import dissenters
+from mailslice.view.sharing import is_alone
 
 if TYPE_CHECKING:
     from mailslice.engine.mark_deletion import Halves
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _V3 = "enqueuedMailsV3 still holds rows of the queue"
 _UNCOUNTED = "the dead letters could not be counted"
 _NOT_AGREED = (
-    "a worker of the last day goes by another MAILSLICE_QUEUE_SHARED, or is of an earlier version"
+    "MAILSLICE_QUEUE_SHARED was changed since this run began, or a worker of the last day goes by "
+    "another, or is of an earlier version"
 )
 _DEAD_LETTER = "the mail is among the dead letters"
 _ALWAYS = datetime.max.replace(tzinfo=UTC)
@@ -155,7 +156,7 @@ def _why_none(run: Run, plan: CleanupPlan) -> str | None:
     v3 = run.stores.tables.v3
     if QueueTable.V3 in plan.tables and next(v3.partitions(run.queue), None) is not None:
         return _V3  # marks may still speak for rows there that nobody planned
-    if not run.settings.queue.shared and dissenters(run.stores, shared=False, queue=run.queue):
+    if not run.settings.queue.shared and not is_alone(run.stores, run.queue):
         return _NOT_AGREED
     return None
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, takewhile
 from uuid import UUID, uuid4
 
 from mailslice.admin.evidence import (
@@ -198,7 +198,8 @@ class Publication:
         publisher = Publisher(self.run.settings.rabbitmq)
         with asyncio.Runner() as runner:
             try:
-                for proved in self.prover.prove(self._in_time(mails)):
+                in_time = takewhile(lambda _: not self.run.out_of_time(), mails)
+                for proved in self.prover.prove(in_time):
                     for at in range(0, len(proved), self.concurrency):
                         if self.run.out_of_time():
                             return
@@ -208,12 +209,6 @@ class Publication:
                         runner.run(self._publish_batch(publisher, batch))
             finally:
                 runner.run(publisher.close())
-
-    def _in_time(self, mails: Iterable[MailVerdict]) -> Iterator[MailVerdict]:
-        for mail in mails:
-            if self.run.out_of_time():
-                return
-            yield mail
 
     def _skip(self, enqueue_id: str, why: SkipReason) -> None:
         if why is SkipReason.BY_THIS_RUN:

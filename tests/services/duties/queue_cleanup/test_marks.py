@@ -7,11 +7,13 @@ import pika
 
 from mailslice.codec import message
 from mailslice.duties.queue_cleanup import marks
+from mailslice.model import crash
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own import QueueSample
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.view import sharing
 
 
 def seen_empty(view, at: datetime) -> None:
@@ -180,3 +182,23 @@ def test_a_mark_of_another_queue_with_the_same_id_is_not_touched(view):
     other.mark(shared_id)
     view.clean()
     assert (view.is_marked(shared_id), other.is_marked(shared_id)) == (False, True)
+
+
+def test_marks_stay_where_james_was_let_in_while_the_run_was_at_work(own_view):
+    sharing.change(own_view.stores, shared=False)
+    own_view.start_at(0)
+    dead = own_view.insert(0, dead=True)
+
+    def let_james_in(point):
+        if point == "apply:after-deletes":
+            sharing.change(own_view.stores, shared=True)
+
+    crash.arm(let_james_in)
+    try:
+        report = own_view.clean()
+    finally:
+        crash.arm(None)
+    assert (report["applied"], own_view.rows(0)) == (1, set())
+    assert report["marks"]["dropped"] == 0
+    assert "was changed since this run began" in report["message"]
+    assert own_view.stores.tables.deleted.is_marked(own_view.queue, dead)

@@ -121,7 +121,7 @@ def view(tmp_path, monkeypatch):
         self.drop_many(queue, [one for packed in lists for one in unpack(packed)])
 
     monkeypatch.setattr(MemoryDeletedMails, "drop_packed", drop_packed, raising=False)
-    monkeypatch.setattr(marks, "dissenters", lambda *_, **__: [])
+    monkeypatch.setattr(marks, "is_alone", lambda *_: True)
     monkeypatch.setattr(planning, "table_repairs", lambda *_: ())
     monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
     monkeypatch.setattr(Run, "spark", lambda _: InProcess())
