@@ -413,6 +413,8 @@ class Delivery:
 
     def _release(self) -> None:
         self._reservation.release()
+        if self._marks is not None:
+            self._marks.taken = True  # a handler that goes on begins nothing more
         self._marks = None  # they know us, too: the content would stay for the garbage collector
         if self._state.in_hand.get(self.item.enqueue_id) is self:
             del self._state.in_hand[self.item.enqueue_id]
