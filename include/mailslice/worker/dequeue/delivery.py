@@ -256,7 +256,7 @@ class Delivery:
             self._context,
             message,
             reason,
-            str(self.item.enqueue_id),
+            narrowed(self.item, remaining),
             settle=lambda: self._settle(self.lease.ack, Disposition.REJECTED),
             attempt=self.attempt,
             messageId=self._message_id,
