@@ -30,7 +30,7 @@ class _Page(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(self.body)
 
-    do_GET = do_HEAD = do_PUT = _answer
+    do_GET = do_HEAD = do_PUT = _answer  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""

@@ -87,8 +87,8 @@ class Publisher:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
         Raises StoreUnavailable: it was not sent, was routed to no queue (QueueMissing), or nobody
-        knows (Unconfirmed). `kept_in`: a queue that is to be there after the confirm, else
-        QueueMissing: RabbitMQ confirms what it drops with a queue that is deleted at that moment.
+        knows (Unconfirmed). `kept_in`: a queue to be there after the confirm (else QueueMissing):
+        RabbitMQ confirms what it drops with a queue that is deleted at that moment.
         """
         properties = james_properties(headers, timestamp)
         confirms, before = self._confirms, self._link

@@ -176,8 +176,7 @@ class Preparer:
             await self._dead_letter(slot, f"cannot be prepared: {rounds}")
         except MailsliceError:
             text = "it could not be dead-lettered either"
-            extra = about("prepare_fault", slot.item and slot.item.enqueue_id)
-            log.exception(text, extra=extra)
+            log.exception(text, extra=about("prepare_fault", slot.item and slot.item.enqueue_id))
         return slot not in self._slots
 
     async def _dead_letter(self, slot: Slot, reason: str) -> None:

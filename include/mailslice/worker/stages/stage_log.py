@@ -139,9 +139,7 @@ class StageMarks:
         return self._known.moved(recipients, stage, by=by, now=now)
 
     async def _write(self, after: MailStage) -> None:
-        """Writes the record; after a lost answer the table may be a step ahead under our name. A
-        later attempt under our name is that of another delivery.
-        """
+        """Writes it. After a lost answer the table may be ahead, under our name and attempt."""
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
             existing = await self._stages.fetch(after.enqueue_id)
