@@ -73,6 +73,7 @@ def open_streams() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
+            os.set_inheritable(number, True)  # a worker's processes need it, too
             mode = "r" if number == 0 else "w"
             stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)

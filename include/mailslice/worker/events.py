@@ -6,6 +6,7 @@ thread writes it (ADR 80). Without an `EventLog` nothing is written: a library h
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -14,13 +15,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import MutableMapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 import orjson
-import structlog
 
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.mail import QueuedMail, QueueName
@@ -31,6 +29,7 @@ _BATCH_SECONDS = 0.05
 """Seconds for which lines are collected; a killed process loses so much of its log."""
 _ATOMIC = 4096
 """PIPE_BUF: bytes that a pipe takes whole, however many processes write to it."""
+_FULL = {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}  # there may be room again: lines wait
 _LONGEST_TEXT = 500
 _MOST_ADDRESSES = 50
 _RUN = r"[^\s<>()\[\]\",;:]"
@@ -61,8 +60,8 @@ class EventLog:
         self._thread = threading.Thread(target=self._run, name="event-log", daemon=True)
         self._thread.start()
 
-    def info(self, line: bytes) -> None:
-        """Queues a line; structlog calls the method of the event's level."""
+    def put(self, line: bytes) -> None:
+        """Queues a line."""
         if len(self._lines) >= self._most:
             self.dropped += 1
             return
@@ -101,7 +100,12 @@ class EventLog:
 
     def _write(self, piece: bytes) -> None:
         while piece:
-            piece = piece[os.write(self._descriptor, piece) :]
+            try:
+                piece = piece[os.write(self._descriptor, piece) :]
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                time.sleep(_BATCH_SECONDS)
 
 
 class MailEvents:
@@ -119,10 +123,8 @@ class MailEvents:
         """`addresses`: sender and recipients are written, too (MAILSLICE_LOG_ADDRESSES)."""
         self._addresses = addresses
         self._clock = clock
-        self._log: Any = None
-        if event_log is not None:
-            lines = structlog.wrap_logger(event_log, [_json], wrapper_class=_EventLogger)
-            self._log = lines.bind(queue=queue, worker=worker)
+        self._log = event_log
+        self._origin = {"queue": queue, "worker": worker}
 
     @property
     def enabled(self) -> bool:
@@ -136,8 +138,8 @@ class MailEvents:
         if self._log is None:
             return
         try:
-            first = {"time": self._clock(), "event": event}
-            self._log.write(first, self._of(item) | _shown(fields))
+            first = {"time": self._clock(), "event": event, **self._origin}
+            self._log.put(_json({**first, **self._of(item), **_shown(fields)}))
         except Exception:
             log.exception("an event was not written", extra={"action": "event_fault"})
 
@@ -151,16 +153,6 @@ class MailEvents:
             fields["from"] = mail.sender or ""
             fields["to"] = mail.recipients[:_MOST_ADDRESSES]
         return fields
-
-
-class _EventLogger(structlog.BoundLoggerBase):
-    """structlog's bound logger, without a copy for each keyword: it is on the hot path."""
-
-    def write(self, first: dict[str, object], fields: dict[str, object]) -> None:
-        event: Any = {**first, **self._context, **fields}
-        for processor in self._processors:
-            event = processor(self._logger, "info", event)
-        self._logger.info(event)
 
 
 def silent(queue: QueueName) -> MailEvents:
@@ -207,7 +199,7 @@ def _shown(fields: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _json(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> bytes:
+def _json(fields: dict[str, object]) -> bytes:
     try:
         return orjson.dumps(fields, option=orjson.OPT_UTC_Z)
     except TypeError:  # half of a surrogate pair in a name: orjson refuses what is no UTF-8

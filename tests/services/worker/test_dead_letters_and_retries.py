@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from mailslice.codec import message
+from mailslice.model import crash
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueuedMail
 from mailslice.model.slices import slice_start
@@ -217,6 +218,34 @@ async def test_what_is_rejected_while_somebody_deletes_the_dead_letters_is_kept(
     assert letters.keys() >= set(rejected)
     reasons = [letters[enqueue_id].headers["x-mailslice-reason"] for enqueue_id in rejected]
     assert reasons == ["after", "after"]
+
+
+async def test_a_letter_that_is_dropped_with_its_queue_although_confirmed_is_sent_anew(
+    spool: Any,
+) -> None:
+    """RabbitMQ confirms what it drops when the queue is deleted as the message comes."""
+    names = spool.names
+    deletions = 0
+
+    def delete(point: str) -> None:
+        nonlocal deletions
+        if point == "publish:confirmed" and not deletions:
+            deletions += 1
+            with blocking_connection(spool.settings.rabbitmq) as connection:
+                connection.channel().queue_delete(names.dead_letter_queue)
+
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        await worker.enqueue(mail(), CONTENT)
+        delivery = await next_of(deliveries)
+        crash.arm(delete)
+        try:
+            await delivery.reject("no")
+        finally:
+            crash.arm(None)
+    assert (deletions, spool.ready(names.dead_letter_queue)) == (1, 1)
 
 
 async def test_a_dead_letter_is_the_message_that_james_would_find_there(spool: Any) -> None:

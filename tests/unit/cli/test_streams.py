@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import mailslice
 from mailslice.cli.streams import StoppedError, stoppable
 
 MAILSLICE = Path(sys.executable).with_name("mailslice")
@@ -66,6 +67,22 @@ def test_a_stream_that_is_closed_or_full_is_no_bug_and_sends_nothing_to_another(
     assert (answer.returncode, answer.stdout) == (code, out)
     assert answer.stderr.startswith(err)
     assert len(answer.stderr.splitlines()) == bool(err)
+
+
+def test_the_processes_of_a_command_without_streams_have_some(tmp_path):
+    """A worker's process without stdout could not start."""
+    child = tmp_path / "child.py"
+    child.write_text("import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))")
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import subprocess, sys\n"
+        "from mailslice.cli.streams import open_streams\n"
+        "open_streams()\n"
+        f"sys.exit(subprocess.call([sys.executable, {str(child)!r}]))\n"
+    )
+    line = f"{sys.executable} {script} <&- >&- 2>&-"
+    env = {"PYTHONPATH": str(Path(mailslice.__file__).parents[1])}
+    assert subprocess.run(["/bin/bash", "-c", line], check=False, env=env).returncode == 0
 
 
 def test_a_terminal_whose_width_nobody_knows_shows_tables():

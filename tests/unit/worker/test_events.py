@@ -105,8 +105,13 @@ def test_a_field_that_cannot_be_shown_raises_nothing(
     assert "an event was not written" in caplog.text
 
 
-def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_is_missing() -> None:
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_is_missing(
+    *, blocking: bool
+) -> None:
+    """A full disc answers as a full pipe does that does not block: with an error."""
     pipe = Pipe(most=2000)
+    os.set_blocking(pipe._write_end, blocking)
     emitting = events(pipe)
     began = time.monotonic()
     for _ in range(10_000):  # a pipe takes 64 KiB, which are about 300 of them

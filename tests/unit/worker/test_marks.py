@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import product
 from uuid import UUID
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.model.stages import MailStage, Stage, decide
+from mailslice.model.stages import MailStage, Stage, decide, next_attempt
 from mailslice.testing.memory import MemoryMailStages
 from mailslice.worker.stages.stage_log import StageMarks
 
@@ -170,12 +172,14 @@ async def test_a_record_that_another_one_moved_while_the_answer_was_lost_is_not_
         await mine.sending([A])
 
 
-async def test_what_was_failed_and_sent_after_all_is_told() -> None:
+@pytest.mark.parametrize("by", ["duty", "me"])
+async def test_what_was_failed_and_sent_after_all_is_told(by: str) -> None:
+    """By a duty, or by this worker: a handler may outlive its delivery, which was given back."""
     told: list[tuple[str, ...]] = []
     table = Table()
     mine = marks(table, told=told)
     await mine.sending([A])
-    decision = decide(table.record, ID, (A, B, C), by="duty", now=now())
+    decision = decide(table.record, ID, (A, B, C), by=by, now=now())
     assert table.table.advance(QUEUE, decision.record, decision.after)
     await mine.sent()
     assert (told, mine.taken) == ([(A,)], True)
@@ -228,6 +232,39 @@ async def test_of_two_holders_at_most_one_sends_to_a_recipient(
             continue
     assert all(len(numbers) == 1 for numbers in allowed.values())
     assert len(set().union(*allowed.values())) <= 1
+
+
+async def test_a_lone_holder_is_never_refused_and_what_it_takes_for_written_is_there() -> None:
+    """With any lost answers: a record that it takes for its own write says what it would write."""
+    for operations in product(("sending", "sent", "not sent"), repeat=3):
+        for faults in product(("none", "lost", "down"), repeat=4):
+            table = Table(faults=[*faults])
+            holder = marks(table, A, B)
+            for operation in (*operations, "again", "again", "again"):
+                with suppress(StoreUnavailable):
+                    expected = await _moved(holder, operation)
+                    record = table.record
+                    if expected is not None and record is not None:
+                        assert record == replace(expected, step=record.step, updated=record.updated)
+
+
+async def _moved(holder: StageMarks, operation: str) -> MailStage | None:
+    """What the table has to have now; None when nothing may have been written."""
+    known = holder.known
+    if operation == "again":
+        if holder.next_record is not None:
+            return None
+        expected = next_attempt(known, known.remaining, holder.doubtful, by="me", now=now())
+        await holder.begin_next_attempt(known.remaining)
+        return expected
+    if operation == "sending" and known.remaining:
+        await holder.sending(known.remaining[:1])
+        return holder.known
+    if operation == "sent":
+        await holder.sent()
+    elif operation == "not sent":
+        holder.not_sent()
+    return None
 
 
 async def test_very_many_recipients_are_not_sent_to_at_once() -> None:

@@ -100,9 +100,9 @@ class Made:
         return self.takes_copies
 
     async def _dead_letter(
-        self, _context: Any, _message: Any, reason: str, what: str, *, settle: Any
+        self, _context: Any, _message: Any, reason: str, _item: None, *, settle: Any
     ) -> None:
-        self.dead.append(f"{what}: {reason}")
+        self.dead.append(reason)
         settle()
 
     async def round(self, *, faults: int = 0, others: bool) -> None:
@@ -133,7 +133,7 @@ async def test_a_fault_while_others_get_through_counts_a_round_and_the_last_one_
     assert made.parked == [("bad", faults) for faults in range(1, FAULT_ROUNDS)]
     await made.round(faults=FAULT_ROUNDS - 1, others=True)
     (said,) = made.dead
-    assert said.startswith(f"a message: cannot be prepared: TypeError, {FAULT_ROUNDS} rounds, ")
+    assert said.startswith(f"cannot be prepared: TypeError, {FAULT_ROUNDS} rounds, ")
     assert "@" not in said
     assert made.held == 0
 

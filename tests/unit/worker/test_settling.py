@@ -14,9 +14,11 @@ import pytest
 
 from mailslice.codec.reports import Failure
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
+from mailslice.model.stages import MailStage, decide
+from mailslice.testing.memory import MemoryMailStages
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.events import EventLog, MailEvents, silent
 from mailslice.worker.io.statistics import WorkerStatistics
@@ -76,7 +78,12 @@ class Stores:
             give_back=self._ack,
         )
         reservation: Any = SimpleNamespace(release=lambda: None)
-        return Delivery(self.state, message, item, content=b"", reservation=reservation)
+        record = None
+        if self.state.in_doubt is not None:
+            recipients, now = item.mail.recipients, system_clock()
+            record = decide(None, item.enqueue_id, recipients, by="me", now=now).record
+        how: Any = {"content": b"", "reservation": reservation, "record": record}
+        return Delivery(self.state, message, item, **how)
 
 
 @pytest.mark.parametrize("second", ["complete", "reject"])
@@ -130,3 +137,26 @@ async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() ->
     began = time.thread_time()
     assert await delivery.retry() is Disposition.RETRIED
     assert time.thread_time() - began < 0.5
+
+
+async def test_a_handler_that_outlives_its_delivery_sends_nothing_any_more() -> None:
+    """What was given back is handed out again, maybe to this worker: its name proves nothing."""
+    stores = Stores()
+    table = MemoryMailStages()
+    stages: Any = SimpleNamespace(worker="me", clock=system_clock)
+
+    async def advance(before: MailStage, after: MailStage) -> bool:
+        return table.advance(stores.state.context.queue, before, after)
+
+    async def fetch(enqueue_id: EnqueueId) -> MailStage | None:
+        return table.get(stores.state.context.queue, enqueue_id)
+
+    stages.advance, stages.fetch = advance, fetch
+    stores.state.in_doubt = SimpleNamespace(stages=stages)  # type: ignore[assignment]
+    first = stores.delivery()
+    stage = first.stage_for_coroutine()
+    assert await first.give_back() is Disposition.GIVEN_BACK
+    second = stores.delivery()
+    await second.stage_for_coroutine().sending()
+    with pytest.raises(TakenOver):
+        await stage.sending()

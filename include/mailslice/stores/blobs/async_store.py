@@ -25,6 +25,7 @@ from mailslice.stores.blobs.keys import (
     is_impossible,
     missing_content,
     needs_boto3,
+    no_answer,
     service,
 )
 from mailslice.stores.blobs.object_store import CRATE_ERRORS, OpenBucket, meaning, open_obstore
@@ -154,7 +155,10 @@ class AsyncBlobStore:
         except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
             raise
         except BaseError:  # an empty object has no part, and some server may give none
-            content = await (await obstore.get_async(self._store, path)).bytes_async()
+            answer = await obstore.get_async(self._store, path)
+            content = await answer.bytes_async()
+            if not answer.meta["e_tag"]:
+                raise no_answer(self._settings, self._bucket) from None
             return OpenBlob(self, blob_id, path, content, memoryview(content).nbytes)
         size = len(first)
         if size == SMALL:

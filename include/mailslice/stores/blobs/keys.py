@@ -10,7 +10,7 @@ import re
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
-from mailslice.model.errors import BadSetting, ContentMissing
+from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobProvider, S3Settings
 
@@ -80,3 +80,8 @@ def missing_content(settings: S3Settings, bucket: str, blob_id: BlobId) -> Conte
     name, _, address = service(settings).partition(" at ")
     at = f" at {address}" if address else ""
     return ContentMissing(f"{name} bucket {bucket!r}{at} has no object {blob_id!r}")
+
+
+def no_answer(settings: S3Settings, bucket: str) -> StoreUnavailable:
+    """The error for an answer of 200 without ETag: another one gave it, such as a proxy's page."""
+    return StoreUnavailable(f"{service(settings)}, bucket {bucket!r}: an answer has no ETag")

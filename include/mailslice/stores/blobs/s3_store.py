@@ -30,6 +30,7 @@ from mailslice.stores.blobs.keys import (
     is_impossible,
     missing_content,
     needs_boto3,
+    no_answer,
     refused_credentials,
     service,
 )
@@ -129,15 +130,21 @@ class S3BlobStore(BlobStore):
     def put(self, blob_id: BlobId, content: bytes) -> None:
         """Writes the object, over an older one of the same key."""
         with self._translated():
-            self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content)
+            self._own(self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content))
 
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
         """The object's bytes, a mebibyte at a time; asked for at the first one. Raises as `get`."""
         if is_impossible(blob_id) and not self.exists(blob_id):
             raise missing_content(self.settings, self.bucket, blob_id)
         with self._translated(blob_id):
-            body = self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"]
-            yield from body.iter_chunks(PIECE)
+            answer = self._own(self.client.get_object(Bucket=self.bucket, Key=blob_id))
+            yield from answer["Body"].iter_chunks(PIECE)
+
+    def _own(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer, if it is S3's own."""
+        if not answer.get("ETag"):
+            raise no_answer(self.settings, self.bucket)
+        return answer
 
     def exists(self, blob_id: BlobId) -> bool:
         """Whether the object exists. A miss is asked again by a listing: a bucket may be gone."""

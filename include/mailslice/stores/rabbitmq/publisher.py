@@ -72,6 +72,7 @@ class Publisher:
         self._confirms = 0
         self._fruitless = 0
         self._trouble: MailsliceError | None = None
+        self._asking = asyncio.Lock()
 
     async def publish(
         self,
@@ -80,11 +81,14 @@ class Publisher:
         headers: Mapping[str, Any],
         timestamp: datetime | None,
         routing_key: str = ROUTING_KEY,
+        *,
+        kept_in: str | None = None,
     ) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
         Raises StoreUnavailable: it was not sent, was routed to no queue (QueueMissing), or nobody
-        knows (Unconfirmed).
+        knows (Unconfirmed). `kept_in`: a queue to be there after the confirm (else QueueMissing):
+        RabbitMQ confirms what it drops with a queue that is deleted at that moment.
         """
         properties = james_properties(headers, timestamp)
         confirms, before = self._confirms, self._link
@@ -108,6 +112,9 @@ class Publisher:
             where = unbound if exchange else f"there is no queue {routing_key!r}"
             raise QueueMissing(f"{self._broker}: {where} ({pending.returned})")
         crash.point("publish:confirmed")
+        if kept_in is not None:
+            async with self._asking:
+                await link.call(link.channel.queue_declare, kept_in, passive=True)
 
     def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
         """Why it was not confirmed in time; the confirms and the link when it began."""

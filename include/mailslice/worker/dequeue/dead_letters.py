@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
-from mailslice.codec import message as codec
 from mailslice.codec.headers import deaths
 from mailslice.model import crash
-from mailslice.model.errors import Undecodable
 from mailslice.model.mail import QueuedMail
 from mailslice.model.names import HEADER_DIED, HEADER_REASON
 from mailslice.stores.rabbitmq.consumer import Message
@@ -24,7 +21,7 @@ async def dead_letter(
     context: QueueContext,
     message: Message,
     reason: str,
-    subject: str = "a message that is no mail",
+    item: QueuedMail | None = None,
     *,
     settle: Callable[[], object] | None = None,
     **facts: object,
@@ -32,9 +29,10 @@ async def dead_letter(
     """Publishes a confirmed copy to the dead letter exchange, then acknowledges the message.
 
     A reject gets no answer, and the broker silently drops what it cannot route. `settle` replaces
-    the ack, as soon as the copy is confirmed. `facts` are fields of the event. Raises
-    StoreUnavailable: the message is not acknowledged then.
+    the ack, as soon as the copy is confirmed. `facts` are fields of the event. `item`: its mail, if
+    it is one. Raises StoreUnavailable: the message is not acknowledged then.
     """
+    subject = "a message that is no mail" if item is None else str(item.enqueue_id)
     text = "dead letter: %s: %s"
     log.warning(text, subject, reason, extra=about("dead_letter", subject, queue=context.queue))
     # A header that cannot be written would keep the mail here for ever.
@@ -44,13 +42,6 @@ async def dead_letter(
     await context.publish_dead_letter(Copy.of(message).but({**deaths(context.names, now), **death}))
     crash.point("dead-letter:copied")
     (settle or message.ack)()
-    if context.events.enabled:
-        context.events.emit("dead_letter", _item(message), why=reason, **facts)
+    context.events.emit("dead_letter", item, why=reason, **facts)
     await message.link.flushed()
     crash.point("dead-letter:sent")
-
-
-def _item(message: Message) -> QueuedMail | None:
-    with suppress(Undecodable):
-        return codec.decode(message.body)
-    return None

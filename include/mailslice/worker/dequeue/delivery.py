@@ -256,7 +256,7 @@ class Delivery:
             self._context,
             message,
             reason,
-            str(self.item.enqueue_id),
+            narrowed(self.item, remaining),
             settle=lambda: self._settle(self.lease.ack, Disposition.REJECTED),
             attempt=self.attempt,
             messageId=self._message_id,
@@ -413,6 +413,8 @@ class Delivery:
 
     def _release(self) -> None:
         self._reservation.release()
+        if self._marks is not None:
+            self._marks.taken = True  # a handler that goes on begins nothing more
         self._marks = None  # they know us, too: the content would stay for the garbage collector
         if self._state.in_hand.get(self.item.enqueue_id) is self:
             del self._state.in_hand[self.item.enqueue_id]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 
+from mailslice.codec import message as codec
 from mailslice.model.errors import (
     MailsliceError,
     QueueMissing,
@@ -133,8 +134,11 @@ class ExpiredDelayConsumer:
         return await self._park.put(message, why, faults=faults, headers=headers, level=level)
 
     async def _give_up(self, message: Message, reason: str) -> bool:
+        item = None
+        with suppress(Exception):  # that may be what it cannot be looked at for
+            item = codec.decode(message.body)
         try:
-            await dead_letter(self._context, message, reason)
+            await dead_letter(self._context, message, reason, item)
         except MailsliceError as error:
             text, extra = "a delayed mail cannot be dead-lettered: %s", {"action": "hop_held"}
             log.warning(text, error, extra=extra)

@@ -171,24 +171,23 @@ class Preparer:
 
     async def _give_up(self, slot: Slot, faults: int) -> bool:
         """Whether it is a dead letter. Names only the fault's type: its text may name addresses."""
-        subject = "a message" if slot.item is None else str(slot.item.enqueue_id)
         rounds = f"{slot.trial.fault}, {faults} rounds, while other mails could be"
         try:
-            await self._dead_letter(slot, f"cannot be prepared: {rounds}", subject)
+            await self._dead_letter(slot, f"cannot be prepared: {rounds}")
         except MailsliceError:
             text = "it could not be dead-lettered either"
-            log.exception(text, extra=about("prepare_fault", subject))
+            log.exception(text, extra=about("prepare_fault", slot.item and slot.item.enqueue_id))
         return slot not in self._slots
 
-    async def _dead_letter(self, slot: Slot, reason: str, subject: str) -> None:
+    async def _dead_letter(self, slot: Slot, reason: str) -> None:
         settle = partial(self._slots.ack, slot)
-        await dead_letter(self._context, slot.message, reason, subject, settle=settle)
+        await dead_letter(self._context, slot.message, reason, slot.item, settle=settle)
 
     async def _prepare_once(self, slot: Slot) -> None:
         try:
             item = codec.decode(slot.message.body)
         except Undecodable as error:
-            await self._dead_letter(slot, f"not a mail: {error}", "a message that is no mail")
+            await self._dead_letter(slot, f"not a mail: {error}")
             return
         slot.item = item
         if slot.doubt is None:
@@ -224,7 +223,7 @@ class Preparer:
             case DeliveryStatus.DONE:
                 await self._drop(slot, item)
             case DeliveryStatus.CLEANED:
-                await self._dead_letter(slot, REASON, str(item.enqueue_id))
+                await self._dead_letter(slot, REASON)
             case DeliveryStatus.LIVE:
                 return await self._live(slot, item, decision)
         return True
@@ -233,7 +232,7 @@ class Preparer:
         """As `_decide`, for a mail without a deleted mark."""
         message = slot.message
         if self._state.is_condemned(item.enqueue_id):
-            await self._dead_letter(slot, strikes.REASON, str(item.enqueue_id))
+            await self._dead_letter(slot, strikes.REASON)
             self._state.on_buried(item.enqueue_id)
             return True
         if message.redelivered and await self._state.delays.is_overtaken(item.enqueue_id, message):
@@ -313,7 +312,7 @@ class Preparer:
         except ContentMissing as error:
             if await self._context.is_marked(item.enqueue_id):
                 return False  # done meanwhile, by whoever had another copy: its blobs went with it
-            await self._dead_letter(slot, f"content missing: {error}", str(item.enqueue_id))
+            await self._dead_letter(slot, f"content missing: {error}")
             return True
         if item.enqueue_id in self._state.in_hand or self._hold_of(recipients) is not None:
             reservation.release()

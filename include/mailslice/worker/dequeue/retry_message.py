@@ -8,7 +8,7 @@ from datetime import timedelta
 from mailslice.codec import message as codec
 from mailslice.codec.headers import headers_of, partition_in
 from mailslice.model import crash
-from mailslice.model.mail import Partition, QueuedMail, ViewRow
+from mailslice.model.mail import QueuedMail, ViewRow
 from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.enqueue.delayed_mails import Delays
@@ -48,7 +48,7 @@ async def publish_retry(
     that the message names no partition: a shared queue delivers the mail, one that is mailslice's
     alone finds it cleaned. `has_message`, `held`, `answer`: as of `Delays.schedule`.
     """
-    now = context.clock()
+    now, alone = context.clock(), not context.settings.queue.shared
     # A mail of James has no time of its own: its age counts from its first retry.
     timestamp = message.timestamp or now
     partition = partition_in(message.headers)
@@ -61,7 +61,7 @@ async def publish_retry(
                 await _rewrite_row(context, row, item.mail.recipients)
         elif after is None:
             pass
-        elif partition is not None and not _may_be_cleaned(context, partition):
+        elif alone and partition is not None and is_open(context, partition):
             restored = ViewRow(context.queue, partition, timestamp, item)
             await context.bridge.rows(context.tables.written.insert_future(restored))
         else:
@@ -75,10 +75,6 @@ async def publish_retry(
         await delays.schedule(
             item.enqueue_id, copy, due, has_message=has_message, held=held, answer=answer
         )
-
-
-def _may_be_cleaned(context: QueueContext, partition: Partition) -> bool:
-    return context.settings.queue.shared or not is_open(context, partition)
 
 
 async def _rewrite_row(context: QueueContext, row: ViewRow, recipients: tuple[str, ...]) -> None:

@@ -110,13 +110,14 @@ class QueueContext:
         await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
 
     async def publish_dead_letter(self, copy: Copy) -> None:
-        """Returns when confirmed. Declares, once, a deleted exchange. Raises StoreUnavailable."""
+        """Returns when it is kept. Declares, once, what was deleted. Raises StoreUnavailable."""
         letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)
+        queue = self.names.dead_letter_queue
         try:
-            await self.side_publisher.publish(*letter)
+            await self.side_publisher.publish(*letter, kept_in=queue)
         except StoreUnavailable:
             await asyncio.to_thread(self.stores.rabbitmq.declare_dead_letter, self.queue)
-            await self.side_publisher.publish(*letter)
+            await self.side_publisher.publish(*letter, kept_in=queue)
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
         """Whether the mail is deleted or done, at the settings' consistency."""

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class StageMarks:
-    """One delivery's. `taken`: a write was refused. `on_stage` hears of stages, `on_late` of
-    recipients sent to after they had failed.
+    """One delivery's. `taken`: a write was refused, or the delivery is over. `on_stage` hears of
+    stages, `on_late` of recipients sent to after they had failed.
     """
 
     def __init__(
@@ -139,17 +139,19 @@ class StageMarks:
         return self._known.moved(recipients, stage, by=by, now=now)
 
     async def _write(self, after: MailStage) -> None:
-        """Writes the record; after a lost answer the table may be a step ahead under our name."""
+        """Writes it. After a lost answer the table may be ahead, under our name and attempt."""
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
             existing = await self._stages.fetch(after.enqueue_id)
-            is_ours = existing is not None and existing.owner == self._stages.worker
-            if existing is None or not is_ours or existing.step <= self._written.step:
+            if (
+                existing is None
+                or existing.owner != self._stages.worker
+                or existing.attempt > after.attempt
+                or existing.step <= self._written.step
+            ):
                 self.taken = True
                 raise _taken(after.enqueue_id)
             self._written = existing
-            if existing == replace(after, step=existing.step, updated=existing.updated):
-                return
             after = replace(after, step=existing.step + 1)
         self._written = after
 

@@ -1,0 +1,70 @@
+"""What stands before S3 answers in its place: a page of a proxy is no mail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.blobs.opening import open_blob_store
+
+
+class _Page(BaseHTTPRequestHandler):
+    """Whatever is asked for, 200 and a page."""
+
+    body = b""
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(self.body)
+
+    do_GET = do_HEAD = do_PUT = _answer  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture(params=[b"", b"<html>Back soon</html>"], ids=["empty", "page"])
+def proxy(request: pytest.FixtureRequest) -> Iterator[S3Settings]:
+    handler = type("Page", (_Page,), {"body": request.param})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield S3Settings(endpoint=endpoint, access_key="k", secret_key="s", timeout="5s")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("key", ["usual", "a//b"])
+async def test_a_page_of_a_proxy_is_no_content_and_takes_none(proxy: S3Settings, key: str) -> None:
+    """By obstore, and by boto3 for a key that only that can ask for."""
+    store = AsyncBlobStore(proxy, "bucket")
+    try:
+        with pytest.raises(StoreUnavailable, match="an answer has no ETag"):
+            await store.get(BlobId(key))
+        with pytest.raises(StoreUnavailable):
+            await store.put(BlobId(key), b"content")
+    finally:
+        store.close()
+
+
+def test_a_page_of_a_proxy_is_nothing_to_administration_either(proxy: S3Settings) -> None:
+    with open_blob_store(proxy, "bucket") as store:
+        with pytest.raises(StoreUnavailable, match="an answer has no ETag"):
+            store.get(BlobId("key"))
+        with pytest.raises(StoreUnavailable, match="an answer has no ETag"):
+            store.put(BlobId("key"), b"content")
