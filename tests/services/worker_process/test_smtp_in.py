@@ -600,6 +600,25 @@ async def test_a_wrong_password_is_answered_late_and_a_right_one_is_not() -> Non
         assert server.figures()["wrong_passwords_total"] == 1
 
 
+async def test_a_client_that_hangs_up_keeps_its_place_until_the_pause_is_over() -> None:
+    pause = 1.5
+    limits = {"connections_per_client": 2, "times": ServerTimes(wrong_password=pause)}
+    async with serving(**limits, **STRANGER) as server:
+        began = time.monotonic()
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"EHLO c\r\nAUTH PLAIN AHUAeA==\r\n")
+            await asyncio.wait_for(reader.readuntil(b"250 HELP\r\n"), 5)
+            with pytest.raises(TimeoutError):  # a right password would be answered by now
+                await asyncio.wait_for(reader.read(1), 0.1)
+            writer.transport.abort()
+        words = b"421 "
+        while words.startswith(b"421 "):
+            await asyncio.sleep(0.05)
+            words, _ = await greeting(server)
+        assert time.monotonic() - began >= pause
+
+
 async def test_a_stranger_that_does_not_log_in_is_sent_away_however_busy_it_is() -> None:
     times = ServerTimes(login=0.5)
 
