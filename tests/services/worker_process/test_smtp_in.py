@@ -293,15 +293,20 @@ async def test_how_long_a_command_may_be_is_a_matter_of_its_own_connection() -> 
         assert [await second(long), await third(too_long)] == [b"250", b"500"]
 
 
-async def test_a_client_that_hangs_up_during_the_enqueue_does_not_cut_it_in_two() -> None:
+@pytest.mark.parametrize(("error", "code"), [(None, 250), (StoreUnavailable("no answer"), 451)])
+async def test_a_client_that_hangs_up_during_the_enqueue_does_not_cut_it_in_two(
+    error: Exception | None, code: int
+) -> None:
     async with serving(finish=False) as server:
+        server.keeper.error = error
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"EHLO c\r\nMAIL FROM:<s@y>\r\nRCPT TO:<a@x>\r\nDATA\r\nx\r\n.\r\n")
         await asyncio.wait_for(server.keeper.begun.wait(), 5)
         writer.transport.abort()
         await asyncio.sleep(0.1)
         server.keeper.may_finish.set()
-    assert server.only[1] == b"x\r\n"
+    assert [content[-3:] for _, content in server.keeper.kept] == [b"x\r\n"] * (code == 250)
+    assert server.figures()[f'mails_total{{code="{code}"}}'] == 1
 
 
 async def test_a_stop_lets_a_mail_that_is_being_received_end_and_sends_idle_clients_away() -> None:

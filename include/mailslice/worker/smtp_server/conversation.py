@@ -166,9 +166,9 @@ class Conversation(SMTP):  # type: ignore[misc]
         try:
             # It outlives a client that hangs up, as the enqueue does.
             reservation, self.reservation = self.reservation, self._intake.reservation()
-            intake = self._intake
-            answer = await intake.take(self.session, self.envelope, reservation, self._receive)
-            self._intake.metrics.answered(answer)
+            answer = await self._intake.take(
+                self.session, self.envelope, reservation, self._receive
+            )
             self._reset_timeout()
             self._set_post_data_state()
             await self.push(answer)
