@@ -78,7 +78,7 @@ class Timeouts:
         return time.monotonic() - self.began > self.begin_within
 
     def check(self) -> None:
-        """Before each piece of a mail. Raises Stopping, or TimeoutError after 15 minutes."""
+        """Before each reply and piece of a mail. Raises Stopping, or TimeoutError after 15 min."""
         if self.stopping.is_set():
             raise Stopping
         if time.monotonic() - self.began > self.send_within:
@@ -153,6 +153,7 @@ class _Envelope:
             flight = [commands.popleft() for _ in range(min(at_once, len(commands)))]
             self._connection.send_commands([command for command, _, _ in flight])
             for _, about, heard in flight:
+                timeouts.check()
                 heard(about)
             if self._mail_refused or (len(commands) == 1 and not self.accepted):
                 return
