@@ -33,7 +33,7 @@ _FULL = {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}  # there may be room again: l
 _LONGEST_TEXT = 500
 _MOST_ADDRESSES = 50
 _RUN = r"[^\s<>()\[\]\",;:]"
-_ADDRESS = re.compile(rf"(?<!{_RUN}){_RUN}+@[^\s<>()\",;:]+")
+_ADDRESS = re.compile(rf'(?:(?<!{_RUN}){_RUN}+|"(?:[^"\\]|\\.){{,128}}")@[^\s<>()",;:]+')
 """Sought where a run of such characters begins: else a long one takes the square of its length."""
 _MESSAGE_ID = re.compile(rb"\n?[Mm][^:]{9}:\s*(<[^<>\s]{1,250}>)")
 _ANY_MESSAGE_ID = re.compile(rb"(?:\A|\n)(message-id:)", re.IGNORECASE)

@@ -57,6 +57,8 @@ class Sink:
     pipelining: bool = False
     """Whether it says that it takes commands before it has answered the last one."""
     connections: int = 0
+    greeted: list[str] = field(default_factory=list)
+    """Names in EHLO."""
 
     async def handle_EHLO(
         self,
@@ -67,6 +69,7 @@ class Sink:
         responses: list[str],
     ) -> list[str]:
         session.host_name = hostname
+        self.greeted.append(hostname)
         return [*responses[:-1], *(["250-PIPELINING"] * self.pipelining), responses[-1]]
 
     async def handle_MAIL(

@@ -16,7 +16,7 @@ import pytest
 from mailslice.model.errors import BadSetting, TakenOver
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import Settings
-from mailslice.worker.handlers.next_hop import NextHop
+from mailslice.worker.handlers.next_hop import Connection, NextHop
 from mailslice.worker.handlers.relay import Relay
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
 from mailslice.worker.stages.handler_stage import BlockingStage
@@ -288,14 +288,19 @@ def test_only_a_mail_that_was_sent_whole_and_not_answered_is_in_doubt(sink: Sink
     assert (outcome, len(sink.got)) == (Retry(recipients=(A, B), back_off=True), 1)
 
 
-def test_a_refused_mark_sends_nothing_and_is_the_workers_business(sink: Sink) -> None:
+def test_a_refused_mark_sends_nothing_and_is_the_workers_business(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Refused(Marked):
         def sending(self, recipients: Iterable[str] | None = None) -> None:
             raise TakenOver("another one has it")
 
+    send, close, closed = relay(sink.port), Connection.close, []
+    monkeypatch.setattr(Connection, "close", lambda one: closed.append(close(one)))
     with pytest.raises(TakenOver):
-        relay(sink.port)(Mail("m", None, (A,)), CONTENT, stage=Refused(sink))
-    assert sink.got == []
+        send(Mail("m", None, (A,)), CONTENT, stage=Refused(sink))
+    assert (sink.got, len(closed)) == ([], 1), "the server waits for the mail"
+    assert send(Mail("m", None, (A,)), CONTENT) == Complete()
 
 
 OLD = timedelta(days=5, seconds=1)

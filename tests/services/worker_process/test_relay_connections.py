@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import threading
 import time
@@ -84,6 +85,19 @@ def test_many_mails_go_on_one_connection_and_a_refused_one_does_not_end_it(
         outcomes = [send(MAIL, CONTENT), send(Mail("m", None, (B,)), CONTENT), send(MAIL, CONTENT)]
     assert [type(outcome) for outcome in outcomes] == [Complete, Reject, Complete]
     assert (sink.connections, len(sink.got)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("machine", "greets_as"), [("mx.home.example", "mx.home.example"), ("c0ffee", "[127.0.0.9]")]
+)
+def test_a_machine_without_a_domain_greets_with_its_address(
+    machine: str, greets_as: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: machine)
+    monkeypatch.setattr(socket, "gethostbyname", lambda _: "127.0.0.9")
+    with running(Sink()) as sink:
+        assert relay(sink.port)(MAIL, CONTENT) == Complete()
+    assert sink.greeted == [greets_as]
 
 
 def test_a_connection_ends_after_its_mails() -> None:

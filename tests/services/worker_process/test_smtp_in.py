@@ -293,15 +293,20 @@ async def test_how_long_a_command_may_be_is_a_matter_of_its_own_connection() -> 
         assert [await second(long), await third(too_long)] == [b"250", b"500"]
 
 
-async def test_a_client_that_hangs_up_during_the_enqueue_does_not_cut_it_in_two() -> None:
+@pytest.mark.parametrize(("error", "code"), [(None, 250), (StoreUnavailable("no answer"), 451)])
+async def test_a_client_that_hangs_up_during_the_enqueue_does_not_cut_it_in_two(
+    error: Exception | None, code: int
+) -> None:
     async with serving(finish=False) as server:
+        server.keeper.error = error
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"EHLO c\r\nMAIL FROM:<s@y>\r\nRCPT TO:<a@x>\r\nDATA\r\nx\r\n.\r\n")
         await asyncio.wait_for(server.keeper.begun.wait(), 5)
         writer.transport.abort()
         await asyncio.sleep(0.1)
         server.keeper.may_finish.set()
-    assert server.only[1] == b"x\r\n"
+    assert [content[-3:] for _, content in server.keeper.kept] == [b"x\r\n"] * (code == 250)
+    assert server.figures()[f'mails_total{{code="{code}"}}'] == 1
 
 
 async def test_a_stop_lets_a_mail_that_is_being_received_end_and_sends_idle_clients_away() -> None:
@@ -598,6 +603,25 @@ async def test_a_wrong_password_is_answered_late_and_a_right_one_is_not() -> Non
         wrong = time.monotonic() - began - right
         assert (right < 0.5, wrong >= 1.0) == (True, True)
         assert server.figures()["wrong_passwords_total"] == 1
+
+
+async def test_a_client_that_hangs_up_keeps_its_place_until_the_pause_is_over() -> None:
+    pause = 1.5
+    limits = {"connections_per_client": 2, "times": ServerTimes(wrong_password=pause)}
+    async with serving(**limits, **STRANGER) as server:
+        began = time.monotonic()
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"EHLO c\r\nAUTH PLAIN AHUAeA==\r\n")
+            await asyncio.wait_for(reader.readuntil(b"250 HELP\r\n"), 5)
+            with pytest.raises(TimeoutError):  # a right password would be answered by now
+                await asyncio.wait_for(reader.read(1), 0.1)
+            writer.transport.abort()
+        words = b"421 "
+        while words.startswith(b"421 "):
+            await asyncio.sleep(0.05)
+            words, _ = await greeting(server)
+        assert time.monotonic() - began >= pause
 
 
 async def test_a_stranger_that_does_not_log_in_is_sent_away_however_busy_it_is() -> None:

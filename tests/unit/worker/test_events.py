@@ -145,6 +145,7 @@ def test_without_a_log_nothing_is_done() -> None:
         ("550 5.1.1 <joe.doe+x@b.example>: unknown", "550 5.1.1 <***>: unknown"),
         ("to:a@b,c@d.e;", "to:***,***;"),
         ("用户@例子.example is full", "*** is full"),
+        (r'550 <"joe \"d\" doe"@b.example> is "full" a@b', '550 <***> is "full" ***'),
         ("no address\r\n here", "no address here"),
         ("x" * 600, "x" * 500),
     ],
@@ -158,6 +159,7 @@ def test_a_long_text_without_blanks_is_redacted_at_once() -> None:
     began = time.thread_time()
     assert redacted("x" * 40_000 + " a@b.example") == "x" * 500
     assert redacted("x" * 400 + "@b.example") == "***"
+    assert redacted('"\\' * 20_000 + "@b.example") == '"\\' * 250
     assert time.thread_time() - began < 0.5
 
 

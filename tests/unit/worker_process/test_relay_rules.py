@@ -196,6 +196,11 @@ def test_header_lines_cannot_be_broken_out_of() -> None:
         ("a@b> SIZE=1", False),
         ("a@b\r\nDATA", False),
         ("dé@exämple", True),
+        ('"a>b <c"@d', True),
+        (r'"a\">b"@c', True),
+        ('"a" >b@c', False),
+        ('"a>b"@c> SIZE=1', False),
+        ('"a>b', False),
         ("a\x00@b", False),
     ],
 )

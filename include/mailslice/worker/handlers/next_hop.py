@@ -131,7 +131,8 @@ class NextHop:
         self._tls = tls_of(settings)
         self._files = self._file_times()
         self._login = login_of(settings)
-        self._name = socket.getfqdn()
+        # The machine's address, as a literal, where its name has no domain (RFC 5321 4.1.1.1).
+        self._name = smtplib.SMTP().local_hostname
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._sweeper: threading.Timer | None = None

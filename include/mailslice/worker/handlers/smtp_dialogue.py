@@ -78,7 +78,7 @@ class Timeouts:
         return time.monotonic() - self.began > self.begin_within
 
     def check(self) -> None:
-        """Before each piece of a mail. Raises Stopping, or TimeoutError after 15 minutes."""
+        """Before each reply and piece of a mail. Raises Stopping, or TimeoutError after 15 min."""
         if self.stopping.is_set():
             raise Stopping
         if time.monotonic() - self.began > self.send_within:
@@ -97,9 +97,9 @@ def send(
 ) -> None:
     """One transaction; adds the recipients that were not served to `refused`.
 
-    Raises when the connection is unusable: no recipient was served then, or, after the last byte,
-    it is unknown. Raises StaleConnection when nothing of the mail was begun, Stopping when it was
-    abandoned because the worker ends.
+    Raises when the connection is to be closed: no recipient was served then, or, after the last
+    byte, it is unknown. Raises StaleConnection when nothing of the mail was begun, Stopping when it
+    was abandoned because the worker ends.
     """
     recipients = _addressable(connection, sender, transaction.recipients, refused)
     if not recipients:
@@ -115,7 +115,7 @@ def send(
         _answer(connection, (), refused)
         connection.ended()
     elif code == _GO_ON:
-        _begin(connection, accepted, stage)
+        stage.sending(accepted)
         _pour(connection, data(head, body.content), accepted, stage, timeouts)
         code, words = _result(connection, timeouts)
         connection.ended()
@@ -153,6 +153,7 @@ class _Envelope:
             flight = [commands.popleft() for _ in range(min(at_once, len(commands)))]
             self._connection.send_commands([command for command, _, _ in flight])
             for _, about, heard in flight:
+                timeouts.check()
                 heard(about)
             if self._mail_refused or (len(commands) == 1 and not self.accepted):
                 return
@@ -186,14 +187,6 @@ class _Envelope:
         self.code, self.words = _answer(self._connection, self.accepted, self._refused, _GO_ON)
 
 
-def _begin(connection: Connection, recipients: list[str], stage: BlockingStage) -> None:
-    try:
-        stage.sending(recipients)
-    except BaseException:
-        connection.close()  # the server waits for the mail
-        raise
-
-
 def _pour(
     connection: Connection,
     pieces: Iterable[bytes],
@@ -207,7 +200,6 @@ def _pour(
             timeouts.check()
             connection.send(piece)
     except BaseException:
-        connection.close()
         stage.not_sent(recipients)
         raise
 

@@ -17,6 +17,7 @@ PIECE = 64 * 1024
 _STEP = 1 << 20
 """Bytes that one call counts in."""
 _HEADER_NAME = pattern(r"[!-9;-~]+")
+_QUOTED_LOCAL_PART = pattern(r'^"(?:[^"\\]|\\.)*"@')
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +91,6 @@ def header_block(headers: Iterable[RecipientHeader]) -> bytes:
 
 
 def is_sendable(address: str) -> bool:
-    """Whether an address can stand in a command: no control character, no angle bracket."""
-    return not any(ord(c) < 32 or ord(c) == 127 or c in "<>" for c in address)
+    """Whether an address can stand in a command: no control character, no bare angle bracket."""
+    bare = _QUOTED_LOCAL_PART.sub("@", address)
+    return not (any(ord(c) < 32 or ord(c) == 127 for c in address) or "<" in bare or ">" in bare)

@@ -88,6 +88,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         self._limits = limits
         self._times = times
         self._dismissed: float | None = None
+        self._pause_ends = 0.0
         self.client = ""
         """Of a stranger: what counts as one client."""
         self.receiving = False
@@ -124,7 +125,8 @@ class Conversation(SMTP):  # type: ignore[misc]
         try:
             await super()._handle_client()
         finally:
-            self._open_now.discard(self)
+            # A client that hangs up and comes again would have no pause.
+            self.loop.call_at(self._pause_ends, self._open_now.discard, self)
             if aged is not None:
                 aged.cancel()
 
@@ -143,6 +145,7 @@ class Conversation(SMTP):  # type: ignore[misc]
 
     async def push(self, status: str | bytes) -> None:
         if status[:3] in {"535", b"535"}:
+            self._pause_ends = self.loop.time() + self._times.wrong_password
             await asyncio.sleep(self._times.wrong_password)
         await super().push(status)
 
@@ -163,9 +166,9 @@ class Conversation(SMTP):  # type: ignore[misc]
         try:
             # It outlives a client that hangs up, as the enqueue does.
             reservation, self.reservation = self.reservation, self._intake.reservation()
-            intake = self._intake
-            answer = await intake.take(self.session, self.envelope, reservation, self._receive)
-            self._intake.metrics.answered(answer)
+            answer = await self._intake.take(
+                self.session, self.envelope, reservation, self._receive
+            )
             self._reset_timeout()
             self._set_post_data_state()
             await self.push(answer)

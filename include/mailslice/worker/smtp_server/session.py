@@ -158,13 +158,10 @@ class Intake:
         except BaseException:
             reservation.release()
             raise
-        if isinstance(content, str):
-            reservation.release()
-            return content
         crash.point("smtp:received")
         # A client that hangs up must not interrupt an enqueue: the task goes on, and `drain` waits
         # for it.
-        task = asyncio.create_task(self._accept(mail, content, reservation))
+        task = asyncio.create_task(self._answer(mail, content, reservation))
         self._enqueuing.add(task)
         task.add_done_callback(self._enqueuing.discard)
         return await asyncio.shield(task)
@@ -188,7 +185,14 @@ class Intake:
         if self._enqueuing:
             await asyncio.wait(set(self._enqueuing))
 
-    async def _accept(self, mail: Mail, content: bytes, reservation: Reservation) -> str:
+    async def _answer(self, mail: Mail, content: bytes | str, reservation: Reservation) -> str:
+        """Counts the answer, too: a client that hung up does not wait for it."""
+        answer = content if isinstance(content, str) else await self._enqueue(mail, content)
+        reservation.release()
+        self.metrics.answered(answer)
+        return answer
+
+    async def _enqueue(self, mail: Mail, content: bytes) -> str:
         try:
             queued = await self._worker.enqueue(mail, content)
         except MailsliceError as error:
@@ -199,8 +203,6 @@ class Intake:
             return "554 5.6.0 The mail cannot be accepted" if its_fault else _NO_STORE
         except Exception as error:  # noqa: BLE001 - whatever it is, the client keeps the mail
             return await self.handle_exception(error)
-        finally:
-            reservation.release()
         self.metrics.bytes.inc(len(content))
         text = "accepted %d bytes as %s"
         extra = about("smtp_accepted", queued.enqueue_id)
