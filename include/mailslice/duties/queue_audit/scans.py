@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from mailslice.admin.evidence import done_by_stages, missing_content, still_live
@@ -27,9 +26,7 @@ from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict, Verdict
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 _IDS_A_BATCH = 1000
 _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.admin.enqueue import publish
 from mailslice.admin.evidence import is_over
@@ -27,11 +27,9 @@ from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, Tr
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Stage
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 _NEWEST = 20
 
