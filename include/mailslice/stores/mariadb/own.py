@@ -141,8 +141,8 @@ class OwnDatabase:
             f"WHERE {own} AND %s LIKE table_schema",
             (self.url.database,),
         )
-        held = {str(privilege) for (privilege,) in rows}
-        missing = [right for right in _NEEDED_RIGHTS if right not in held]
+        granted = {str(privilege) for (privilege,) in rows}
+        missing = [right for right in _NEEDED_RIGHTS if right not in granted]
         if missing and self.rows("SELECT CURRENT_ROLE()") != [(None,)]:
             return None
         return missing
