@@ -85,7 +85,6 @@ class ActionTasks:
         return _task("select", self._duty, select)()
 
     def act(self) -> Any:
-        """The task that acts."""
         return _task("act", self._duty, act)()
 
 

@@ -158,7 +158,6 @@ class Output:
         self._write((json_line(item) if self.as_json else sentence) + "\n")
 
     def raw(self, content: bytes) -> None:
-        """Bytes as they are."""
         with _stdout_errors():
             sys.stdout.flush()
             sys.stdout.buffer.write(content)

@@ -308,7 +308,6 @@ class Pages:
         return JSONResponse({duty: self._dag_of(duty) for duty in names()})
 
     def static(self, name: str) -> Response:
-        """Styles and scripts."""
         kind = KINDS.get(Path(name).suffix)
         if kind is None or name not in {file.name for file in STATIC.iterdir()}:
             raise HTTPException(404, f"{name} is no file of this page")

@@ -73,7 +73,6 @@ class MailsFilter(BaseModel):
 
     @property
     def any(self) -> bool:
-        """Whether anything is asked for."""
         return self not in {MailsFilter(), MailsFilter(slice=ALL)}
 
     @property

@@ -107,12 +107,10 @@ class PartitionKey:
 
     @property
     def slice_start(self) -> datetime:
-        """The slice."""
         return instant(self.slice_ms)
 
     @property
     def partition(self) -> Partition:
-        """Slice and bucket."""
         return Partition(self.slice_start, self.bucket)
 
 

@@ -135,7 +135,6 @@ class GroupWriter:
         self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> Any:
-        """Finish the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -205,7 +204,6 @@ class PlanReader:
             yield table
 
     def group(self, file: str, number: int) -> pa.Table:
-        """One row group of a file."""
         try:
             table = self._file(file).read_row_group(number)
             table.validate(full=True)

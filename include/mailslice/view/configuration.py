@@ -41,7 +41,6 @@ class ConfigurationCheck:
 
     @property
     def same_configuration(self) -> bool:
-        """Whether there is nothing to apply."""
         return self.stored == self.requested
 
     @property

@@ -169,7 +169,6 @@ def require_flush(delayed: str | None, body: bytes) -> None:
 
 
 def task_id(text: str) -> UUID:
-    """The id of a task."""
     if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text, re.ASCII):
         raise invalid("Invalid task id", "a UUID is expected")
     return UUID(text)

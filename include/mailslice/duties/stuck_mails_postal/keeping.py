@@ -99,7 +99,6 @@ class PostalQuarantine:
         self.copies = PostalCopies(artifacts)
 
     def list(self) -> Iterator[PostalEntry]:
-        """All entries."""
         return self._table.list()
 
     def closing_of(self, row: QueuedMessage) -> PostalEntry | None:
