@@ -45,17 +45,9 @@ class SparkStep(SparkSubmitOperator):
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "mail_queue")
 
-    def __init__(
-        self,
-        *,
-        duty: str,
-        step: str,
-        mail_queue: Any,
-        dag_duty: DagDuty | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.duty = duty
-        self.dag_duty = dag_duty or DagDuty(duty=duty)
+    def __init__(self, *, dag_duty: DagDuty, step: str, mail_queue: Any, **kwargs: Any) -> None:
+        self.duty = duty = dag_duty.duty
+        self.dag_duty = dag_duty
         self.step = step
         self.mail_queue = mail_queue
         super().__init__(
