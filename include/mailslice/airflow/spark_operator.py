@@ -17,6 +17,7 @@ from airflow.sdk import Connection
 
 from mailslice.airflow.approval import require_approval
 from mailslice.airflow.dag_duty import DagDuty, final_errors
+from mailslice.airflow.deployments import restore
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_target import Target, target_of
 from mailslice.airflow.versions import (
@@ -183,8 +184,4 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        restore(before)
