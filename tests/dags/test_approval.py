@@ -71,9 +71,7 @@ def test_where_airflow_cannot_ask_the_run_is_refused(monkeypatch, duty):
     with pytest.raises(BadInput, match=r"approvals need Airflow 3\.1"):
         duty.asks(context(**ASKED))
     assert duty.asks(context(dry_run=False)) is False
-    step = SparkStep(
-        task_id="p", duty="queue_cleanup", step="plan", mail_queue="spool", dag_duty=duty
-    )
+    step = SparkStep(task_id="p", step="plan", mail_queue="spool", dag_duty=duty)
     with pytest.raises(AirflowFailException, match=r"approvals need Airflow 3\.1"):
         step.execute(context(**ASKED))
 
@@ -197,14 +195,10 @@ def test_nobody_is_asked_about_a_plan_that_changes_nothing(step, monkeypatch):
 def test_a_small_plan_runs_as_far_as_check_where_somebody_is_asked(duty, folder, monkeypatch):
     done = []
     monkeypatch.setattr(runner, "run_small", lambda *given: done.append(given[2]))
-    plan = SparkStep(
-        task_id="p", duty="queue_cleanup", step="plan", mail_queue="spool", dag_duty=duty
-    )
+    plan = SparkStep(task_id="p", step="plan", mail_queue="spool", dag_duty=duty)
     plan.execute(context(**ASKED))
     plan.execute(context(dry_run=False))
     assert done == ["check", "report"]
-    apply = SparkStep(
-        task_id="a", duty="queue_cleanup", step="apply", mail_queue="spool", dag_duty=duty
-    )
+    apply = SparkStep(task_id="a", step="apply", mail_queue="spool", dag_duty=duty)
     with pytest.raises(AirflowFailException, match="nobody approved the plan"):
         apply.execute(context(**ASKED))

@@ -59,9 +59,7 @@ def test_each_first_task_refuses(celery, monkeypatch):
     asked = context(queues=["spool"], dry_run=False)
     with pytest.raises(AirflowFailException, match="set MAILSLICE_ARTIFACTS=s3a://"):
         task_chain.queues_of(celery, asked)
-    step = SparkStep(
-        task_id="p", duty="queue_cleanup", step="plan", mail_queue="spool", dag_duty=celery
-    )
+    step = SparkStep(task_id="p", step="plan", mail_queue="spool", dag_duty=celery)
     with pytest.raises(AirflowFailException, match="set MAILSLICE_ARTIFACTS=s3a://"):
         step.execute(asked)
     monkeypatch.setattr(task_chain, "get_current_context", lambda: asked)

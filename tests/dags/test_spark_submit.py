@@ -20,6 +20,7 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit as hook_module
 from airflow.sdk.exceptions import AirflowFailException
 
+from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.maintenance import spark_job
@@ -29,6 +30,7 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.package_files import job_file
 from mailslice.model.settings import clone_root, load_settings, variables
 
+CLEANUP = DagDuty(duty="queue_cleanup")
 SUBMIT = """#!{python}
 import json, os, pathlib, shutil, sys
 told = pathlib.Path({told!r})
@@ -81,7 +83,7 @@ class Submit:
 
     def run(self, asked=None, *, queue="spool", name="apply", **more):
         self.write()
-        step = SparkStep(task_id=name, duty="queue_cleanup", step=name, mail_queue=queue, **more)
+        step = SparkStep(task_id=name, dag_duty=CLEANUP, step=name, mail_queue=queue, **more)
         step.execute(asked or context())
 
     @property

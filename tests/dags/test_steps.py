@@ -74,7 +74,7 @@ def test_a_duty_without_a_time_of_its_own_refuses_a_backfill(duty):
         BadInput, match=f"{duty} works on what is there now: there is nothing to backfill"
     ):
         request_of(context("backfill"), duty, "spool")
-    step = SparkStep(task_id="plan", duty=duty, step="plan", mail_queue="spool")
+    step = SparkStep(task_id="plan", dag_duty=DagDuty(duty=duty), step="plan", mail_queue="spool")
     with pytest.raises(AirflowFailException, match="nothing to backfill"):
         step.execute(context("backfill"))
 
@@ -145,9 +145,7 @@ def step(monkeypatch):
     """The step; Spark's connection names a local master."""
     monkeypatch.setenv("MAILSLICE_DUTY_SMALL_ROWS", "0")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
-    return SparkStep(
-        task_id="apply_cleanup", duty="queue_cleanup", step="apply", mail_queue="spool"
-    )
+    return SparkStep(task_id="apply_cleanup", dag_duty=CLEANUP, step="apply", mail_queue="spool")
 
 
 @pytest.fixture
@@ -220,9 +218,9 @@ def test_a_dry_run_skips_apply_and_nothing_else(monkeypatch, step):
     monkeypatch.setattr(spark_operator.SparkSubmitOperator, "execute", lambda _self, _context: None)
     with pytest.raises(AirflowSkipException, match="dry run"):
         step.execute(context(dry_run=True))
-    SparkStep(
-        task_id="plan_cleanup", duty="queue_cleanup", step="plan", mail_queue="spool"
-    ).execute(context(dry_run=True))
+    SparkStep(task_id="plan_cleanup", dag_duty=CLEANUP, step="plan", mail_queue="spool").execute(
+        context(dry_run=True)
+    )
 
 
 @pytest.mark.parametrize("given", [[""], ["", " "]])

@@ -5,8 +5,9 @@ import uuid
 import numpy as np
 import pytest
 
+from mailslice.codec.row import instant
 from mailslice.engine.id_arrays import of_packed
-from mailslice.engine.partition_scan import Marks, Scan, _Count, instant
+from mailslice.engine.partition_scan import Marks, Scan, _Count
 from mailslice.model.mail import Partition
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import pack

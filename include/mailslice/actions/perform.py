@@ -183,28 +183,16 @@ class _Act:
         """One mail after the other, of those still in quarantine. One that fails is left."""
         discards = self.request.action is MailAction.DISCARD_STUCK
         quarantine = Quarantine(self.stores, self.request.queue, self.clock)
+        decision = StuckMailDecision(quarantine, discards, self.why, self.deed.who)
         ids, done, failures = self.request.texts.parsed().ids or frozenset(), {}, []
         mails = [mail for mail in quarantine.waiting() if mail.enqueue_id in ids]
         try:
             for mail in mails:
-                try:
-                    new = decide(
-                        self.stores,
-                        self.request.queue,
-                        quarantine,
-                        mail,
-                        self.clock,
-                        discards=discards,
-                        why=self.why,
-                        who=self.deed.who,
-                    )
-                except TryAgain:
-                    raise
-                except MailsliceError as error:
-                    failures.append(f"{mail.enqueue_id}: {error}")
-                else:
-                    if new is not False:  # else somebody else was faster
-                        done[str(mail.enqueue_id)] = None if discards else str(new)
+                new = decision.apply(mail, self.stores, self.request.queue, self.clock)
+                if isinstance(new, MailsliceError):
+                    failures.append(f"{mail.enqueue_id}: {new}")
+                elif new is not False:  # else somebody else was faster
+                    done[str(mail.enqueue_id)] = None if discards else str(new)
         finally:
             self.ids = done
             name = "discarded" if discards else "released"
@@ -261,36 +249,41 @@ _ACTIONS: Mapping[MailAction, Callable[[_Act], None]] = {
 }
 
 
-def decide(
-    stores: Stores,
-    queue: QueueName,
-    quarantine: Quarantine,
-    mail: QuarantinedMail,
-    clock: Clock,
-    *,
-    discards: bool,
-    why: str,
-    who: str,
-) -> EnqueueId | bool:
-    """Release or discard the mail, and keep that. Its new id; of a discard, whether it was there.
+@dataclass(frozen=True, slots=True)
+class StuckMailDecision:
+    """What a person decides about mails in quarantine: to release them, or to discard them."""
 
-    Raises as `Quarantine.release` and `Quarantine.discard`.
-    """
-    released_as = None if discards else quarantine.release(mail)
-    if discards and not quarantine.discard(mail):
-        return False
-    row = DecisionRow(
-        mail.enqueue_id,
-        mail.name,
-        mail.stage,
-        mail.worker,
-        mail.age,
-        verdict=BY_A_PERSON,
-        action="released" if released_as else "discarded",
-        why=why + (f"; it is {released_as} now" if released_as else ""),
-        decided=clock(),
-        who=who,
-        attempt=mail.attempt,
-    )
-    stores.own.decisions.save(queue, row, stores.settings.duty.retention)
-    return released_as or True
+    quarantine: Quarantine
+    discards: bool
+    why: str
+    who: str
+
+    def apply(
+        self, mail: QuarantinedMail, stores: Stores, queue: QueueName, clock: Clock
+    ) -> EnqueueId | bool | MailsliceError:
+        """Do it, and keep that: the mail's new id; of a discard, whether it was there. An error of
+        this mail is given back, that of an unavailable store raised.
+        """
+        try:
+            released_as = None if self.discards else self.quarantine.release(mail)
+            if self.discards and not self.quarantine.discard(mail):
+                return False
+            row = DecisionRow(
+                mail.enqueue_id,
+                mail.name,
+                mail.stage,
+                mail.worker,
+                mail.age,
+                verdict=BY_A_PERSON,
+                action="released" if released_as else "discarded",
+                why=self.why + (f"; it is {released_as} now" if released_as else ""),
+                decided=clock(),
+                who=self.who,
+                attempt=mail.attempt,
+            )
+            stores.own.decisions.save(queue, row, stores.settings.duty.retention)
+        except TryAgain:
+            raise
+        except MailsliceError as error:
+            return error
+        return released_as or True

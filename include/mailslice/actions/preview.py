@@ -102,7 +102,6 @@ class Preview:
 
     @property
     def count(self) -> int:
-        """How many mails."""
         return len(self.selection.ids or ())
 
 

@@ -15,7 +15,7 @@ from mailslice.airflow.dag_doc import with_params
 from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.dag_settings import DagSettings
 from mailslice.airflow.deployments import Deployment
-from mailslice.airflow.duty_dag import Declaration, dag_arguments, in_each_deployment
+from mailslice.airflow.duty_dag import Declaration, dag_arguments, per_deployment
 from mailslice.airflow.notifier import DutyNotifier
 from mailslice.airflow.run_request import who
 from mailslice.airflow.versions import AirflowFailException, AirflowSkipException
@@ -85,7 +85,6 @@ class ActionTasks:
         return _task("select", self._duty, select)()
 
     def act(self) -> Any:
-        """The task that acts."""
         return _task("act", self._duty, act)()
 
 
@@ -97,7 +96,7 @@ def action_dag(*, doc: str | None, **more: Any) -> Callable[[Wire], Wire]:
 
     `more` are the fields of Declaration. Raises BadSetting, which Airflow shows as import error.
     """
-    return in_each_deployment(_build, Declaration(duty=MAIL_ACTIONS, doc=doc, **more))
+    return per_deployment(_build, Declaration(duty=MAIL_ACTIONS, doc=doc, **more))
 
 
 def action_doc(text: str) -> str:

@@ -35,7 +35,6 @@ def duty_asset(duty: str, prefix: str = "") -> Asset:
 
 
 def queue_asset(duty: str, queue: str, prefix: str = "") -> Asset:
-    """The asset of a duty on one queue."""
     whole, name = duty_asset(duty, prefix), quote(queue, safe="")
     return Asset(f"{whole.name}/queue/{name}", uri=f"{whole.uri}/queue/{name}")
 

@@ -101,12 +101,17 @@ def _own_environment() -> dict[str, str]:
 
 def leave() -> None:
     """Give this process the environment back that it had before `enter`."""
-    for name, value in _REPLACED.items():
+    restore(_REPLACED)
+    _REPLACED.clear()
+
+
+def restore(before: Mapping[str, str | None]) -> None:
+    """Set variables of this process, all of which are set, to what they were; None: unset."""
+    for name, value in before.items():
         if value is None:
             del os.environ[name]
         else:
             os.environ[name] = value
-    _REPLACED.clear()
 
 
 def deployments(environ: Mapping[str, str] | None = None) -> tuple[Deployment, ...]:

@@ -77,10 +77,10 @@ def duty_dag(duty: str, *, doc: str | None, **more: Any) -> Callable[..., Callab
 
     `more` are the fields of Declaration. Raises BadSetting, which Airflow shows as import error.
     """
-    return in_each_deployment(build, Declaration(duty=duty, doc=doc, **more))
+    return per_deployment(build, Declaration(duty=duty, doc=doc, **more))
 
 
-def in_each_deployment(
+def per_deployment(
     build: Callable[[Declaration, W, DagSettings, Deployment], DAG], declaration: Declaration
 ) -> Callable[[W], W]:
     """Builds the DAG in each deployment; the decorated function wires its tasks."""

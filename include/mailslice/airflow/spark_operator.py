@@ -17,6 +17,7 @@ from airflow.sdk import Connection
 
 from mailslice.airflow.approval import require_approval
 from mailslice.airflow.dag_duty import DagDuty, final_errors
+from mailslice.airflow.deployments import restore
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_target import Target, target_of
 from mailslice.airflow.versions import (
@@ -45,17 +46,9 @@ class SparkStep(SparkSubmitOperator):
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "mail_queue")
 
-    def __init__(
-        self,
-        *,
-        duty: str,
-        step: str,
-        mail_queue: Any,
-        dag_duty: DagDuty | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.duty = duty
-        self.dag_duty = dag_duty or DagDuty(duty=duty)
+    def __init__(self, *, dag_duty: DagDuty, step: str, mail_queue: Any, **kwargs: Any) -> None:
+        self.duty = duty = dag_duty.duty
+        self.dag_duty = dag_duty
         self.step = step
         self.mail_queue = mail_queue
         super().__init__(
@@ -191,8 +184,4 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        restore(before)

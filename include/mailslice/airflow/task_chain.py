@@ -78,9 +78,7 @@ class Chain:
         def step(task_id: str, name: str, in_spark: bool = False) -> Any:
             if not in_spark:
                 return _step(task_id, duty, name)(queue)
-            return SparkStep(
-                task_id=task_id, duty=duty.duty, step=name, mail_queue=queue, dag_duty=duty
-            )
+            return SparkStep(task_id=task_id, dag_duty=duty, step=name, mail_queue=queue)
 
         ids = [f"plan_{noun}", "check_plan", f"apply_{noun}", "verify"]
         tasks = [step(ids[0], "plan", plan_in_spark), step(ids[1], "check")]

@@ -36,6 +36,7 @@ from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail, complete_own, 
 from mailslice.bench.store_cpu import STORES, StoreCpu, cpu_between
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
+from mailslice.stores.blobs.window import Window
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 
@@ -203,10 +204,29 @@ async def opened(work: Work) -> AsyncIterator[Bench]:
 _FIRST_ENTRY: ContextVar[list[float]] = ContextVar("_FIRST_ENTRY")
 
 
-def _entered() -> None:
-    """A request of the operation under way entered the window: its first one counts."""
-    if (first := _FIRST_ENTRY.get(None)) is not None and not first:
-        first.append(time.perf_counter())
+class MeasuredWindow(Window):
+    """Notes when the first request of the operation under way enters. `fixed`: the limit stays."""
+
+    def __init__(
+        self, fixed: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(clock)
+        self._is_fixed = fixed is not None
+        if fixed is not None:
+            self.limit, self._probing = fixed, False
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        async with super().entered():
+            if (first := _FIRST_ENTRY.get(None)) is not None and not first:
+                first.append(time.perf_counter())
+            yield
+
+    def _update(self, now: float) -> None:
+        if self._is_fixed:
+            self._samples.clear()
+        else:
+            super()._update(now)
 
 
 async def many(
@@ -242,12 +262,11 @@ async def measure_hotpath(
     """
     async with opened(work) as bench:
         blobs = bench.worker.context.blobs
-        blobs.puts.on_enter = _entered
+        blobs.puts = MeasuredWindow(window)
         if by_obstore:
-            blobs.use_obstore_alone()
+            blobs.small = None
         if window is not None:
-            blobs.puts.hold(window)
-            blobs.gets.hold(window)
+            blobs.gets = MeasuredWindow(window)
         await bench.round_trip(work.warm)
         both = dict(zip(("enqueue", "dequeue"), await bench.round_trip(work.count), strict=True))
     all_cpu = sum(measured.cpu_seconds for measured in both.values())

@@ -70,7 +70,7 @@ async def measure_blobs(work: Work, *, by_obstore: bool = False) -> dict[str, Me
     """PUTs and GETs of a mail's two objects in turn, its small header and its body; deletes."""
     blobs = AsyncBlobStore(work.settings.s3, work.settings.s3.bucket)
     if by_obstore:
-        blobs.use_obstore_alone()
+        blobs.small = None
     count = max(50, min(work.count, _BYTES // work.size))
     ids = [BlobId(str(uuid4())) for _ in range(count)]
     header, body = min(HEADER_BYTES, work.size), max(1, work.size - HEADER_BYTES)

@@ -137,7 +137,6 @@ def option(
 
 
 def queue_option(help_text: str) -> Any:
-    """The option --queue."""
     return option("--queue QUEUE", help_text, lambda _: queue_name)
 
 

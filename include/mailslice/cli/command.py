@@ -26,7 +26,6 @@ _JSON = "mailslice.json"
 
 
 def group(help_text: str) -> typer.Typer:
-    """A group of commands."""
     app = typer.Typer(
         help=help_text, no_args_is_help=True, add_completion=False, rich_markup_mode=None
     )

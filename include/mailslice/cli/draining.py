@@ -100,7 +100,7 @@ class Draining:
 
     async def _take(self, deliveries: Deliveries) -> None:
         loop = asyncio.get_running_loop()
-        coming = asyncio.ensure_future(_next(deliveries))
+        coming = asyncio.ensure_future(anext(deliveries, None))
         last_new = loop.time()
         try:
             while self._options.most is None or self._started < self._options.most:
@@ -117,7 +117,7 @@ class Draining:
                     delivery = coming.result()
                     if delivery is None:
                         return
-                    coming = asyncio.ensure_future(_next(deliveries))
+                    coming = asyncio.ensure_future(anext(deliveries, None))
                     if self._accept(delivery):
                         last_new = loop.time()
         finally:
@@ -189,7 +189,3 @@ class Draining:
             f"{self._options.outcome}  {delivery.item.enqueue_id}  {shown(mail.name)}  "
             f"{shapes.from_to(mail)}",
         )
-
-
-async def _next(deliveries: Deliveries) -> Delivery | None:
-    return await anext(deliveries, None)

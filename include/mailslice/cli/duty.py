@@ -29,14 +29,10 @@ from mailslice.stores import has_cassandra
 app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify -> report.")
 
 
-def _duties() -> list[str]:
-    return list(registry.names())
-
-
 DutyName = Annotated[
     str,
     typer.Argument(
-        metavar="DUTY", help="Name of a duty; duty list shows them.", autocompletion=_duties
+        metavar="DUTY", help="Name of a duty; duty list shows them.", autocompletion=registry.names
     ),
 ]
 QueueOption = Annotated[

@@ -245,7 +245,6 @@ def _of_workers(stores: Stores, queue: QueueName) -> Iterator[Figure]:
 
 
 def bucket_figures(stores: Stores) -> Iterator[Figure]:
-    """Whether the bucket is there."""
     exists = stores.blobs.bucket_exists()
     text = "1 when the bucket of the mails' content exists"
     yield Figure("mailslice_bucket_exists", text, {}, int(exists))

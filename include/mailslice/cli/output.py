@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from mailslice.codec.shown import shown, tame
+from mailslice.model.batches import batches
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import MailsliceError
 
@@ -145,8 +145,8 @@ class Output:
         """A stream of objects: JSON lines, or tables of `columns` (default all keys); the count."""
         if self.as_json:
             return sum(self._write(json_line(item) + "\n") for item in items)
-        stream, count = iter(items), 0
-        while batch := list(islice(stream, _BATCH)):
+        count = 0
+        for batch in batches(items, _BATCH):
             self._table(columns or list(batch[0]), batch)
             count += len(batch)
         if not count:
@@ -158,7 +158,6 @@ class Output:
         self._write((json_line(item) if self.as_json else sentence) + "\n")
 
     def raw(self, content: bytes) -> None:
-        """Bytes as they are."""
         with _stdout_errors():
             sys.stdout.flush()
             sys.stdout.buffer.write(content)

@@ -181,7 +181,7 @@ def _act(
             out.note("no message of Postal is in quarantine")
             return
         if ask is not None and sys.stdin.isatty():
-            confirm(ask.format(len(entries)), yes=False)
+            confirm(ask.format(len(entries)))
         request = ReleaseRequest(who(), reason or "", accept)
         with open_releases(stores, system_clock, request) as releases:
             for entry in entries:

@@ -303,7 +303,7 @@ def _delete(
             if options.dry_run:
                 out.one({"queue": queue, "deleted": matching, "dryRun": True})
                 return
-            confirm(f"Delete {'all ' if every else ''}{matching} mails of {queue}?", yes=False)
+            confirm(f"Delete {'all ' if every else ''}{matching} mails of {queue}?")
         given = {"filter": mail_filter.as_json()} if mail_filter else {}
         try:
             if mail_filter:

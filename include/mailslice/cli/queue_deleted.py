@@ -104,7 +104,7 @@ def undelete(
             if dry_run:
                 out.one({"queue": queue, "undeleted": count, "dryRun": True})
                 return
-            confirm(f"Bring {count} mails back into {queue}?", yes)
+            confirm(f"Bring {count} mails back into {queue}?")
         try:
             deletions.undelete(
                 stores,

@@ -139,7 +139,7 @@ def _move(
                 return
             every = "all " if mail_filter.matches_all else ""
             until = f"until {due:%Y-%m-%d %H:%M} UTC" if due else f"to {into}"
-            confirm(f"{doing.capitalize()} {every}{count} mails of {queue} {until}?", yes=False)
+            confirm(f"{doing.capitalize()} {every}{count} mails of {queue} {until}?")
         try:
             Moves(opened.stores, queue, system_clock).move(
                 opened.queue.matching(mail_filter, options.limit),

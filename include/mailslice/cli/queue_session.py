@@ -36,11 +36,9 @@ class OpenQueue:
     configuration: ViewConfiguration
 
 
-@contextmanager
-def open_stores() -> Iterator[Stores]:
-    """The stores of the settings; closed at the end."""
-    with Stores(load_settings()) as stores:
-        yield stores
+def open_stores() -> Stores:
+    """The stores of the settings, as a context manager."""
+    return Stores(load_settings())
 
 
 @contextmanager
@@ -79,11 +77,8 @@ def who() -> str:
     return f"{user}@{socket.gethostname()}".encode("utf-8", "replace").decode()
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask on stderr, unless `yes`. Refused unless the reply is y or yes."""
-    if yes:
-        return
-
+def confirm(question: str) -> None:
+    """Ask on stderr. Refused unless the reply is y or yes."""
     print(f"{shown(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise Refused("not confirmed: nothing was changed")

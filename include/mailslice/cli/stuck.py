@@ -12,7 +12,7 @@ from mailslice.cli.output import Output
 from mailslice.cli.queue_session import OpenQueue, confirm, open_queue, record, who
 from mailslice.codec.shown import shown
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, MailsliceError, SomeFailed, TryAgain
+from mailslice.model.errors import BadInput, MailsliceError, SomeFailed
 
 if TYPE_CHECKING:
     from mailslice.stores.cassandra.own import QuarantinedMail
@@ -77,21 +77,22 @@ def _decide(
     asks: bool = False,
 ) -> None:
     """One mail after the other; SomeFailed at the end. An unavailable store ends it at once."""
-    from mailslice.actions.perform import decide
+    from mailslice.actions.perform import StuckMailDecision
     from mailslice.admin.quarantine import Quarantine
 
     if (name is None) == (not every):
         raise BadInput(f"stuck {doing}: give either --name NAME or --all")
     with open_queue(queue) as opened:
-        stores, discards, words = opened.stores, doing == "discard", reason or "by hand"
         mails = _requested(opened, name, doing)
         if not mails:
             out.note(f"no mail of {queue} is in quarantine")
             return
-        size = sum(mail.size for mail in mails)
-        question = f"Remove {len(mails)} quarantined mails of {queue} for good, {size} bytes?"
-        confirm(question, not asks)
-        quarantine = Quarantine(stores, opened.queue.name, system_clock)
+        if asks:
+            size = sum(mail.size for mail in mails)
+            confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {size} bytes?")
+        stores, of, discards = opened.stores, opened.queue.name, doing == "discard"
+        quarantine = Quarantine(stores, of, system_clock)
+        decision = StuckMailDecision(quarantine, discards, reason or "by hand", who())
         done, failures = 0, []
         for mail in mails:
             outcome: dict[str, Any]
@@ -101,22 +102,10 @@ def _decide(
                 why += "doubt that its why names); release it by --name"
                 outcome = {"newEnqueueId": None, "skipped": why}
             else:
-                try:
-                    decided = decide(
-                        stores,
-                        opened.queue.name,
-                        quarantine,
-                        mail,
-                        system_clock,
-                        discards=discards,
-                        why=words,
-                        who=who(),
-                    )
-                except TryAgain:
-                    raise
-                except MailsliceError as error:
-                    outcome = {"error": str(error)}
-                    failures.append(str(error))
+                decided = decision.apply(mail, stores, of, system_clock)
+                if isinstance(decided, MailsliceError):
+                    outcome = {"error": str(decided)}
+                    failures.append(str(decided))
                 else:
                     done += bool(decided)  # else somebody else was faster
                     outcome = {"discarded" if discards else "newEnqueueId": decided}

@@ -78,12 +78,12 @@ Text = Annotated[str, Query(max_length=320)]
 Asked = Annotated[dict[str, Any], Body()]
 
 
-def wanted_mails(asked: Annotated[MailsFilter, Query()]) -> MailsFilter:
+def filters_of(asked: Annotated[MailsFilter, Query()]) -> MailsFilter:
     """What the form above the mails says: FastAPI reads a model's fields where it stands alone."""
     return asked
 
 
-Wanted = Annotated[MailsFilter, Depends(wanted_mails)]
+MailsQuery = Annotated[MailsFilter, Depends(filters_of)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Pages:
     def queue(  # noqa: PLR0917 - the parameters of the address
         self,
         request: Request,
-        wanted: Wanted,
+        filters: MailsQuery,
         name: Text,
         tab: Text = "mails",
         after: Text = "",
@@ -184,8 +184,8 @@ class Pages:
         one = self._require(name)
         if tab not in TABS:
             raise HTTPException(404, f"tab {tab!r}; allowed: {', '.join(TABS)}")
-        of_tab = _tab(self._facts, one, tab, wanted, after)
-        about, whom = wanted.of_actions, "All that match" if wanted.any else "All mails"
+        of_tab = _tab(self._facts, one, tab, filters, after)
+        about, whom = filters.of_actions, "All that match" if filters.any else "All mails"
         if about is None:
             rows = of_tab["page"].rows if of_tab.get("page") else ()
             about, whom = {"ids": [str(row["id"]) for row in rows]}, "The mails of this page"
@@ -198,7 +198,7 @@ class Pages:
             tabs=TABS,
             problem=self._facts.snapshot().problem,
             refresh=0 if tab in {"mails", "stuck"} else 10,
-            fields=wanted.model_dump(),
+            fields=filters.model_dump(),
             verdicts=list(Verdict),
             about={"queue": one.queue, **about},
             whom=whom,
@@ -240,9 +240,9 @@ class Pages:
         one = self._require(queue)
         return self.render("trace.html", entries=views.trace(self._facts, one.queue, id))
 
-    def export(self, name: Text, wanted: Wanted) -> Response:
+    def export(self, name: Text, filters: MailsQuery) -> Response:
         """The envelopes that match, as a file."""
-        found = export(self._facts, self._require(name), wanted)
+        found = export(self._facts, self._require(name), filters)
         headers = {"Content-Disposition": f'attachment; filename="{found.name}"'}
         return Response(found.text, media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -308,7 +308,6 @@ class Pages:
         return JSONResponse({duty: self._dag_of(duty) for duty in names()})
 
     def static(self, name: str) -> Response:
-        """Styles and scripts."""
         kind = KINDS.get(Path(name).suffix)
         if kind is None or name not in {file.name for file in STATIC.iterdir()}:
             raise HTTPException(404, f"{name} is no file of this page")
@@ -368,15 +367,15 @@ def _require_duty(name: str) -> None:
 
 
 def _tab(
-    facts: Facts, one: QueueOverview, tab: str, wanted: MailsFilter, after: str
+    facts: Facts, one: QueueOverview, tab: str, filters: MailsFilter, after: str
 ) -> dict[str, Any]:
     if tab == "mails":
         page, problem = None, None
         try:
-            page = mails(facts, one, wanted, after or None)
+            page = mails(facts, one, filters, after or None)
         except (BadInput, TryAgain) as error:
             problem = str(error)
-        return {"page": page, "filters": wanted, "error": problem, "after": after}
+        return {"page": page, "filters": filters, "error": problem, "after": after}
     if tab == "domains":
         return views.domains(one)
     if tab == "slices":

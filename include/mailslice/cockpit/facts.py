@@ -184,7 +184,6 @@ class Facts:
 
     @property
     def settings(self) -> Settings:
-        """The deployment's settings."""
         return self._load()
 
     def close(self) -> None:

@@ -73,7 +73,6 @@ class MailsFilter(BaseModel):
 
     @property
     def any(self) -> bool:
-        """Whether anything is asked for."""
         return self not in {MailsFilter(), MailsFilter(slice=ALL)}
 
     @property
@@ -119,18 +118,18 @@ class MailsPage:
 
 
 def mails(
-    facts: Facts, one: QueueOverview, wanted: MailsFilter, after: str | None = None
+    facts: Facts, one: QueueOverview, filters: MailsFilter, after: str | None = None
 ) -> MailsPage:
     """The oldest that match, behind the mail or position `after`. Stops after a page, and where it
     would read too much or for too long.
     """
     now, position = facts.now, _position(after) if after else None
-    passing, of_slice = _Passing.of(facts, one.queue, wanted), wanted.slice_start
+    passing, of_slice = _Passing.of(facts, one.queue, filters), filters.slice_start
     reading, end = PageReading(), time.monotonic() + _SECONDS
     with facts.stores() as stores:
         queue = MailQueue(stores, one.queue, lambda: now)
         measured, is_skipped = _without_mails(one, queue.shape.largest_window, now)
-        if wanted.slice:
+        if filters.slice:
             measured, is_skipped = None, lambda start: of_slice not in {None, start}
         found: list[ViewRow] = []
         cut, latest = None, passing.filter.latest(now)
@@ -164,10 +163,10 @@ class MailsFile:
     text: str
 
 
-def export(facts: Facts, one: QueueOverview, wanted: MailsFilter) -> MailsFile:
+def export(facts: Facts, one: QueueOverview, filters: MailsFilter) -> MailsFile:
     """The oldest that match. Every slice is read, for ten seconds at most."""
-    passing, end = _Passing.of(facts, one.queue, wanted), time.monotonic() + _EXPORT_SECONDS
-    of_slice, first = wanted.slice_start, ""
+    passing, end = _Passing.of(facts, one.queue, filters), time.monotonic() + _EXPORT_SECONDS
+    of_slice, first = filters.slice_start, ""
     lines: list[dict[str, Any]] = []
     with facts.stores() as stores:
         rows = MailQueue(stores, one.queue, lambda: facts.now).browse()
@@ -207,16 +206,16 @@ class _Passing:
     audited: datetime | None
 
     @classmethod
-    def of(cls, facts: Facts, queue: QueueName, wanted: MailsFilter) -> _Passing:
+    def of(cls, facts: Facts, queue: QueueName, filters: MailsFilter) -> _Passing:
         """Raises BadInput for what cannot be asked, also for verdicts of a queue without audits."""
-        audited, ids = _audited(facts, queue, wanted.verdict) if wanted.verdict else (None, None)
-        within = parse_duration(wanted.due, "due") if wanted.due else None
+        audited, ids = _audited(facts, queue, filters.verdict) if filters.verdict else (None, None)
+        within = parse_duration(filters.due, "due") if filters.due else None
         if within is not None and within > LONGEST_DELAY:
-            raise BadInput(f"due: {wanted.due!r} is not allowed; at most 30d is")
+            raise BadInput(f"due: {filters.due!r} is not allowed; at most 30d is")
         return cls(
             facts.now,
-            wanted.parsed(),
-            Wildcard(wanted.state, ignore_case=True) if wanted.state else None,
+            filters.parsed(),
+            Wildcard(filters.state, ignore_case=True) if filters.state else None,
             None if within is None else facts.now + within,
             ids,
             audited,

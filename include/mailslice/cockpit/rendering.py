@@ -62,7 +62,6 @@ class Renderer:
         self._environment.globals |= values
 
     def __call__(self, template: str, **values: Any) -> HTMLResponse:
-        """The page."""
         values = {"now": self._now(), "view": "", **values}
         return HTMLResponse(self._environment.get_template(template).render(values))
 

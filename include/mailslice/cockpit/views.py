@@ -13,7 +13,7 @@ from mailslice.admin.quarantine import in_quarantine
 from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
-from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
+from mailslice.cockpit.waiting import MailWorker, WaitingMail, why_it_waits
 from mailslice.maintenance.artifacts import plain
 from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.health import Health
@@ -84,7 +84,7 @@ def _waiting(
 ) -> WaitingMail:
     holder = next(
         (
-            HoldingWorker(
+            MailWorker(
                 record.worker,
                 record.age(mail),
                 mail.stage,

@@ -10,11 +10,11 @@ from mailslice.maintenance.health import span
 
 
 @dataclass(frozen=True, slots=True)
-class HoldingWorker:
+class MailWorker:
     """The worker whose record has the mail. `silent`: how long ago it should have spoken."""
 
     worker: str
-    held: timedelta
+    age: timedelta
     stage: str
     attempt: int
     silent: timedelta | None = None
@@ -31,7 +31,7 @@ class WaitingMail:
     due: datetime | None = None
     attempts: int = 0
     answer: str = ""
-    holder: HoldingWorker | None = None
+    holder: MailWorker | None = None
     consumers: int | None = None
     dead_letters: int | None = None
     is_lost: bool = False
@@ -47,7 +47,7 @@ def _where(mail: WaitingMail) -> Iterator[str]:
     if holder is not None:
         stage = f", stage {holder.stage}" if holder.stage else ""
         yield (
-            f"The worker {holder.worker} holds it for {span(holder.held)} "
+            f"The worker {holder.worker} holds it for {span(holder.age)} "
             f"(attempt {holder.attempt}{stage})."
         )
         if holder.silent is not None:

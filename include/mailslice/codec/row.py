@@ -39,6 +39,11 @@ def epoch_ms(instant: datetime) -> int:
     return (instant - _EPOCH) // _MILLISECOND
 
 
+def epoch_us(instant: datetime) -> int:
+    """Microseconds since the epoch: a write time of Cassandra."""
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
 def instant(value: datetime | int) -> datetime:
     """A timestamp as the driver gives it (naive UTC) or milliseconds, as an aware datetime."""
     if isinstance(value, int):

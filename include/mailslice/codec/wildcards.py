@@ -23,10 +23,6 @@ def is_pattern(text: str) -> bool:
     return "*" in text or "?" in text
 
 
-def _itself(text: str) -> str:
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class Wildcard:
     """A pattern for whole texts; `ignore_case` as of addresses. BadInput: it is too long."""
@@ -47,7 +43,7 @@ class Wildcard:
             raise BadInput(
                 f"a pattern of {len(self.text)} characters is not allowed; at most {LONGEST} are"
             )
-        tokens, loops = _parsed(self.text, folded if self.ignore_case else _itself)
+        tokens, loops = _parsed(self.text, folded if self.ignore_case else str)
         others = sum(1 << at for at, token in enumerate(tokens) if token is _ANY)
         masks: dict[str, int] = {}
         for at, token in enumerate(tokens):

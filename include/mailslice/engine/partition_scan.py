@@ -11,12 +11,13 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from uuid import UUID
 
+from mailslice.codec.row import epoch_ms, instant
 from mailslice.engine import id_arrays as ids_
 from mailslice.engine import page_decoder
 from mailslice.engine.frames import Session, run_on_keys
@@ -84,7 +85,6 @@ class Spool:
 
 P = TypeVar("P")
 PartitionName: TypeAlias = tuple[str, int, int]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 READS_IN_FLIGHT = 8
 SURVIVORS_A_PARTITION = 1000
 """Ids of unmarked rows that a summary carries; their count is always whole."""
@@ -107,12 +107,10 @@ class PartitionKey:
 
     @property
     def slice_start(self) -> datetime:
-        """The slice."""
         return instant(self.slice_ms)
 
     @property
     def partition(self) -> Partition:
-        """Slice and bucket."""
         return Partition(self.slice_start, self.bucket)
 
 
@@ -134,20 +132,6 @@ class PartitionScan(PartitionKey):
     part: PlanPart
     digest: Digest
     survivors: tuple[str, ...]
-
-
-def millis(when: datetime) -> int:
-    """Milliseconds since the epoch, as Cassandra keeps a slice start."""
-    return (when - _EPOCH) // timedelta(milliseconds=1)
-
-
-def micros(when: datetime) -> int:
-    """Microseconds since the epoch: a write time of Cassandra."""
-    return (when - _EPOCH) // timedelta(microseconds=1)
-
-
-def instant(slice_ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=slice_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +271,7 @@ class _Count:
 
     def __init__(self, spec: Scan, table: QueueTable, partition: Partition, *, spool: bool) -> None:
         self._spec = spec
-        self._name = (table.value, millis(partition.slice_start), partition.bucket)
+        self._name = (table.value, epoch_ms(partition.slice_start), partition.bucket)
         self._rows = self.unmarked = self.undated = 0
         self._survivors = Survivors()
         self._spool = Spool() if spool else None

@@ -137,7 +137,6 @@ class GroupWriter:
             self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> Any:
-        """Finish the file."""
         if self._writer is not None:
             with naming(self._path):
                 self._writer.close()
@@ -208,7 +207,6 @@ class PlanReader:
             yield table
 
     def group(self, file: str, number: int) -> pa.Table:
-        """One row group of a file."""
         try:
             table = self._file(file).read_row_group(number)
             table.validate(full=True)
@@ -244,17 +242,10 @@ def digest_of_table(table: pa.Table) -> Digest:
     """The digest of a row group as it is in the file: every column counts."""
     import pyarrow.compute as pc
 
-    named = ("table", "slice_start", "bucket", "why")
-    if all(pc.count_distinct(table.column(name)).as_py() == 1 for name in named):
-        return _digest_of_partition(table)
-    # Not as it was written: rows of several places in one group. The digest is another one, too.
-    return sum(
-        (_digest_of_partition(table.slice(row, 1)) for row in range(table.num_rows)), Digest()
-    )
-
-
-def _digest_of_partition(table: pa.Table) -> Digest:
-    name, bucket, why = (table.column(column)[0].as_py() for column in ("table", "bucket", "why"))
-    start = table.column("slice_start").cast("int64")[0].as_py()
+    columns = [table.column(name) for name in ("table", "slice_start", "bucket", "why")]
+    if any(pc.count_distinct(column).as_py() != 1 for column in columns):
+        return Digest(table.num_rows)  # rows of several places, as no group is written
+    columns[1] = columns[1].cast("int64")
+    name, start, bucket, why = (column[0].as_py() for column in columns)
     ids, written = of_texts(table.column("enqueue_id")), table.column("written_us").to_numpy()
     return digest_of(name, start, bucket, ids, written, why=why)

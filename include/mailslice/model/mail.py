@@ -95,5 +95,4 @@ class ViewRow:
 
     @property
     def enqueue_id(self) -> EnqueueId:
-        """The enqueue id of its mail."""
         return self.item.enqueue_id

@@ -56,7 +56,6 @@ class Stores:
 
     @cached_property
     def tables(self) -> QueueTables:
-        """James' tables."""
         from mailslice.stores.cassandra.tables import QueueTables
 
         return QueueTables(self.cassandra, self.settings)
@@ -169,7 +168,6 @@ class Stores:
 
     @cached_property
     def blobs(self) -> BlobStore:
-        """James' bucket."""
         self._require_james()
         from mailslice.stores.blobs.opening import open_blob_store
 

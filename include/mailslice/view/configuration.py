@@ -43,7 +43,6 @@ class ConfigurationCheck:
 
     @property
     def same_configuration(self) -> bool:
-        """Whether there is nothing to apply."""
         return self.stored == self.requested
 
     @property

@@ -24,7 +24,6 @@ class Halt(Exception):
     details: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The body of the answer."""
         return {
             "statusCode": self.status,
             "type": self.type,

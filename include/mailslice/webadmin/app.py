@@ -374,7 +374,7 @@ def _status(text: str | None) -> Status | None:
         return None
     spelled = {one.value.lower(): one for one in Status} | {"cancelled": Status.CANCELED}
     if text.lower() not in spelled:
-        raise parsing.no_status(text)
+        raise parsing.no_filter(f"Unknown status value '{text[:60]}'")
     return spelled[text.lower()]
 
 

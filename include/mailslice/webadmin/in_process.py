@@ -86,7 +86,7 @@ class InProcessTasks:
             entry.change(canceled_from=self._host)
         except Exception as error:
             status = Status.FAILED
-            entry.tell(failed(request, entry.task.information, error))
+            entry.change(information=failed(request, entry.task.information, error))
             if isinstance(error, MailsliceError):
                 log.warning("task %s failed: %s", request.id, error)
             else:

@@ -169,7 +169,6 @@ def require_flush(delayed: str | None, body: bytes) -> None:
 
 
 def task_id(text: str) -> UUID:
-    """The id of a task."""
     if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text, re.ASCII):
         raise invalid("Invalid task id", "a UUID is expected")
     return UUID(text)
@@ -178,31 +177,25 @@ def task_id(text: str) -> UUID:
 def moment(text: str) -> datetime:
     """A date with a zone: 2023-04-15T07:23:27.541254+07:00[Asia/Ho_Chi_Minh], 2023-04-15T00:00Z."""
     try:
-        value = datetime.fromisoformat(_to_micros(text[:80].partition("[")[0]))
+        with_nanos = text[:80].partition("[")[0]
+        in_micros = re.sub(r"(\.\d{6})\d+", r"\1", with_nanos, flags=re.ASCII)
+        value = datetime.fromisoformat(in_micros)
         value.timestamp()  # a year out of reach
     except (ValueError, OverflowError) as error:
-        raise _no_filter(str(error)) from None
+        raise no_filter(str(error)) from None
     if value.tzinfo is None:
-        raise _no_filter("a date without a zone")
+        raise no_filter("a date without a zone")
     return value
 
 
 def whole_filter(text: str, name: str) -> int:
     """`offset` or `limit` of the list of tasks."""
-    value = _whole(text, _no_filter(_unparsed(text)))
+    value = _whole(text, no_filter(_unparsed(text)))
     if value < 0:
-        raise _no_filter(f"'{name}' should be positive")
+        raise no_filter(f"'{name}' should be positive")
     return value
 
 
-def no_status(text: str) -> Halt:
+def no_filter(details: str) -> Halt:
     """James has one message for whatever is wrong with the filters of the list of tasks."""
-    return _no_filter(f"Unknown status value '{text[:60]}'")
-
-
-def _no_filter(details: str | None) -> Halt:
     return invalid("Invalid status query parameter", details)
-
-
-def _to_micros(text: str) -> str:
-    return re.sub(r"(\.\d{6})\d+", r"\1", text, flags=re.ASCII)

@@ -39,10 +39,6 @@ class Watch:
     lock: threading.Lock = field(default_factory=threading.Lock)
     canceled: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, information: Mapping[str, Any]) -> None:
-        """How far it is."""
-        self.change(information=information)
-
     def check(self) -> None:
         """Raises Canceled when it is to end. Called where nothing is half done."""
         if self.canceled.is_set():
@@ -59,12 +55,13 @@ def perform(
 ) -> None:
     """Do the work of a task to its end. Raises MailsliceError, and Canceled."""
     watch.check()
+    work = _Work(request, settings, watch, clock)
     if request.type in {TaskType.DELETE, TaskType.CLEAR}:
-        _delete(request, settings, watch, clock)
+        work.delete()
     elif request.type is TaskType.REPUBLISH:
-        _republish(request, settings, watch, clock)
+        work.republish()
     else:
-        _one_duty(request, settings, watch, clock)
+        work.one_duty()
 
 
 def failed(request: TaskRequest, so_far: Mapping[str, Any] | None, error: Exception) -> Information:
@@ -74,110 +71,101 @@ def failed(request: TaskRequest, so_far: Mapping[str, Any] | None, error: Except
     return {"type": request.type.value, **(so_far or {}), "error": text}
 
 
-def _delete(request: TaskRequest, settings: Settings, watch: Watch, clock: Clock) -> None:
-    given = dict(request.params)
-    with open_stores(settings) as stores:
-        queue = MailQueue(stores, queues.require(stores, request.queue or ""), clock)
-        ConfigurationGuard(stores.tables, stores.settings).agreed()
-        initial = queue.size()
+@dataclass(frozen=True, slots=True)
+class _Work:
+    request: TaskRequest
+    settings: Settings
+    watch: Watch
+    clock: Clock
 
-        def tell() -> None:
-            # James' code writes `mailQueueName`, its documents `queue`.
-            names = {"mailQueueName": queue.name, "queue": queue.name}
-            counts = {"initialCount": initial, "remainingCount": queue.size()}
-            watch.tell(_about(request, clock) | names | given | counts)
-
-        tell()
-        watch.check()
-        deletion = Deletion(who=request.who, reason=request.reason or "")
-        about: Information = {}
-        try:
-            if request.type is TaskType.CLEAR:
-                queue.clear(deletion)
-            else:
-                mail_filter = MailFilter(
-                    sender=given["sender"], name=given["name"], recipient=given["recipient"]
-                )
-                about = {"filter": mail_filter.as_json()}
-                queue.delete(mail_filter, deletion=deletion)
-        finally:
-            write_decision(
-                settings,
-                clock(),
-                who=request.who,
-                action=f"queue {'clear' if request.type is TaskType.CLEAR else 'delete'}",
-                queue=request.queue,
-                reason=request.reason,
-                facts={"task": str(request.id), **deletion.as_json(), **about},
-            )
-        tell()
-
-
-def _republish(request: TaskRequest, settings: Settings, watch: Watch, clock: Clock) -> None:
-    """An audit that takes a census, and then the mails that it proves lost."""
-    older_than = request.params["olderThan"]
-    about = {"mailQueue": request.queue, "olderThan": request.params["before"]}
-    watch.tell(_about(request, clock) | about | {"nbRequeuedMails": 0})
-    audit = {"older_than": older_than, "census": True}
-    audited = _run(request, "queue_audit", audit, settings, watch, clock=clock, suffix="-audit")
-    watch.check()
-    params = {
-        "audit": audited["run"],
-        "older_than": older_than,
-        "accept_duplicates": request.params["acceptDuplicates"],
-    }
-    report = _run(request, "republish_lost", params, settings, watch, clock=clock)
-    counts = {"nbRequeuedMails": report["nbRequeuedMails"], "run": report["run"]}
-    watch.tell(_about(request, clock) | about | counts)
-
-
-def _one_duty(request: TaskRequest, settings: Settings, watch: Watch, clock: Clock) -> None:
-    about: Information = {} if request.queue is None else {"mailQueue": request.queue}
-    params = {}
-    if request.type is TaskType.BLOB_GC:
-        about = dict(request.params)
-    elif request.type is TaskType.COUNTERS:
-        params = {"trust_projection": request.params["trustMessageProjection"]}
-    watch.tell(_about(request, clock) | about | figures(request.type, {}))
-    report = _run(request, DUTIES[request.type], params, settings, watch, clock=clock)
-    watch.tell(_about(request, clock) | about | figures(request.type, report))
-
-
-def _run(
-    request: TaskRequest,
-    duty: str,
-    params: Mapping[str, Any],
-    settings: Settings,
-    watch: Watch,
-    *,
-    clock: Clock,
-    suffix: str = "",
-) -> dict[str, Any]:
-    """All steps of a duty, with its gates, lock and ledger row; its report."""
-    subject = NO_QUEUE
-    if request.queue is not None:
-        with open_stores(settings) as stores:
-            subject = queues.require(stores, request.queue)
+    def delete(self) -> None:
+        request = self.request
+        with open_stores(self.settings) as stores:
+            queue = MailQueue(stores, queues.require(stores, request.queue or ""), self.clock)
             ConfigurationGuard(stores.tables, stores.settings).agreed()
-            settings = stores.settings
-    run = RunRequest(
-        duty,
-        subject,
-        request.run + suffix,
-        who=request.who,
-        params={**params, "reason": request.reason or "webadmin"},
-    )
+            initial = queue.size()
+            # James' code writes `mailQueueName`, its documents `queue`.
+            about = {"mailQueueName": queue.name, "queue": queue.name, **request.params}
+            about["initialCount"] = initial
+            self._report(about, remainingCount=initial)
+            self.watch.check()
+            deletion = Deletion(who=request.who, reason=request.reason or "")
+            facts: Information = {}
+            try:
+                if request.type is TaskType.CLEAR:
+                    queue.clear(deletion)
+                else:
+                    mail_filter = MailFilter(**request.params)
+                    facts = {"filter": mail_filter.as_json()}
+                    queue.delete(mail_filter, deletion=deletion)
+            finally:
+                write_decision(
+                    self.settings,
+                    self.clock(),
+                    who=request.who,
+                    action=f"queue {'clear' if request.type is TaskType.CLEAR else 'delete'}",
+                    queue=request.queue,
+                    reason=request.reason,
+                    facts={"task": str(request.id), **deletion.as_json(), **facts},
+                )
+            self._report(about, remainingCount=queue.size())
 
-    def step_ended(step: str, _summary: Mapping[str, Any]) -> None:
-        try:
-            if step in BEFORE_APPLY:
-                watch.check()
-        except Canceled:
-            record_refusal("apply", Refused("canceled: nothing was changed"), run, settings)
-            raise
+    def republish(self) -> None:
+        """An audit that takes a census, and then the mails that it proves lost."""
+        request = self.request
+        older_than = request.params["olderThan"]
+        about = {"mailQueue": request.queue, "olderThan": request.params["before"]}
+        self._report(about, nbRequeuedMails=0)
+        audit = {"older_than": older_than, "census": True}
+        audited = self._run("queue_audit", audit, suffix="-audit")
+        self.watch.check()
+        params = {
+            "audit": audited["run"],
+            "older_than": older_than,
+            "accept_duplicates": request.params["acceptDuplicates"],
+        }
+        report = self._run("republish_lost", params)
+        self._report(about, nbRequeuedMails=report["nbRequeuedMails"], run=report["run"])
 
-    return run_all(run, settings, step_ended, clock=clock)
+    def one_duty(self) -> None:
+        request = self.request
+        about: Information = {} if request.queue is None else {"mailQueue": request.queue}
+        params = {}
+        if request.type is TaskType.BLOB_GC:
+            about = dict(request.params)
+        elif request.type is TaskType.COUNTERS:
+            params = {"trust_projection": request.params["trustMessageProjection"]}
+        self._report(about, **figures(request.type, {}))
+        report = self._run(DUTIES[request.type], params)
+        self._report(about, **figures(request.type, report))
 
+    def _report(self, about: Information, **more: Any) -> None:
+        """How far it is."""
+        head = {"type": self.request.type.value, "timestamp": instant(self.clock())}
+        self.watch.change(information={**head, **about, **more})
 
-def _about(request: TaskRequest, clock: Clock) -> Information:
-    return {"type": request.type.value, "timestamp": instant(clock())}
+    def _run(self, duty: str, params: Mapping[str, Any], suffix: str = "") -> dict[str, Any]:
+        """All steps of a duty, with its gates, lock and ledger row; its report."""
+        request, settings, subject = self.request, self.settings, NO_QUEUE
+        if request.queue is not None:
+            with open_stores(settings) as stores:
+                subject = queues.require(stores, request.queue)
+                ConfigurationGuard(stores.tables, stores.settings).agreed()
+                settings = stores.settings
+        run = RunRequest(
+            duty,
+            subject,
+            request.run + suffix,
+            who=request.who,
+            params={**params, "reason": request.reason or "webadmin"},
+        )
+
+        def step_ended(step: str, _summary: Mapping[str, Any]) -> None:
+            try:
+                if step in BEFORE_APPLY:
+                    self.watch.check()
+            except Canceled:
+                record_refusal("apply", Refused("canceled: nothing was changed"), run, settings)
+                raise
+
+        return run_all(run, settings, step_ended, clock=self.clock)

@@ -24,7 +24,7 @@ class TestS3(BlobStoreContract, MissingBucketContract):
         def open_async(bucket: str) -> AsyncBlobStore:
             blobs = AsyncBlobStore(s3, bucket)
             if request.param == "obstore":
-                blobs.use_obstore_alone()
+                blobs.small = None
             return blobs
 
         return Buckets(partial(S3BlobStore, s3), open_async, s3.bucket, own.bucket)

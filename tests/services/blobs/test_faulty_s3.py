@@ -58,7 +58,7 @@ def client(request: pytest.FixtureRequest) -> str:
 def opened(client: str, settings: S3Settings, bucket: str = "b") -> AsyncBlobStore:
     blobs = AsyncBlobStore(settings, bucket)
     if client == "obstore":
-        blobs.use_obstore_alone()
+        blobs.small = None
     return blobs
 
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from mailslice.actions.perform import decide
+from mailslice.actions.perform import StuckMailDecision
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NEW_ID = uuid4()
@@ -44,17 +44,8 @@ def test_a_decision_is_kept_of_a_mail_that_was_still_there(discards, is_there, a
         ),
         settings=SimpleNamespace(duty=SimpleNamespace(retention=timedelta(days=90))),
     )
-    decided = decide(
-        stores,
-        "spool",
-        Quarantined(is_there),
-        mail,
-        lambda: NOW,
-        discards=discards,
-        why="by hand",
-        who="ada",
-    )
-    assert decided == answer
+    decision = StuckMailDecision(Quarantined(is_there), discards, "by hand", "ada")
+    assert decision.apply(mail, stores, "spool", lambda: NOW) == answer
     assert [(row.action, row.who, row.decided) for row in kept] == [
         (action, "ada", NOW) for action in actions
     ]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.cockpit.facts import STALE, Facts
-from mailslice.cockpit.waiting import HoldingWorker, WaitingMail, why_it_waits
+from mailslice.cockpit.waiting import MailWorker, WaitingMail, why_it_waits
 from mailslice.maintenance.health import Health, HealthVerdict
 from mailslice.maintenance.overview import QueueOverview
 from mailslice.model.errors import StoreUnavailable
@@ -148,11 +148,11 @@ def test_what_was_known_comes_with_its_time_and_the_reason(world, facts):
             ],
         ),
         (
-            {"holder": HoldingWorker("w1", timedelta(minutes=40), "DATA", 1), "consumers": 0},
+            {"holder": MailWorker("w1", timedelta(minutes=40), "DATA", 1), "consumers": 0},
             ["The worker w1 holds it for 40 min (attempt 1, stage DATA)."],
         ),
         (
-            {"holder": HoldingWorker("w1", timedelta(minutes=40), "", 3, timedelta(minutes=9))},
+            {"holder": MailWorker("w1", timedelta(minutes=40), "", 3, timedelta(minutes=9))},
             [
                 "The worker w1 holds it for 40 min (attempt 3).",
                 "That worker has no heartbeat for 9 min: it died, or hangs.",

@@ -44,7 +44,7 @@ class Work:
         self.go, self.begun = threading.Event(), threading.Event()
 
     def __call__(self, asked, watch):
-        watch.tell({"type": "clear-mail-queue", "remainingCount": 3})
+        watch.change(information={"type": "clear-mail-queue", "remainingCount": 3})
         self.begun.set()
         assert self.go.wait(10)
         watch.check()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from mailslice.admin.deletions.packs import DELETED_PREFIX
 from mailslice.codec.blob_ids import is_blob_id
@@ -21,6 +21,7 @@ from mailslice.engine.worker_stores import stores_of
 from mailslice.model.errors import BadSetting, Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
+from mailslice.stores import Stores
 from mailslice.stores.blobs.key_ranges import behind
 from mailslice.stores.blobs.opening import open_patient_store
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
@@ -32,11 +33,8 @@ from mailslice.stores.cassandra.references import (
     partition_key,
     texts,
 )
+from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.rabbitmq.checkout import dead_letters
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.session import CassandraSession
 
 JAMES: Mapping[str, tuple[str, ...]] = {
     "mailRepositoryContentV2": ("headerblobid", "bodyblobid"),

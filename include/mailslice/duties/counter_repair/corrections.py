@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from mailslice.duties.counter_repair import decide
@@ -30,11 +30,9 @@ from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 _IDS_A_READ = 100
 _READS_IN_FLIGHT = 8

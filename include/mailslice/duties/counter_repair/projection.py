@@ -17,10 +17,10 @@ import itertools
 import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from mailslice.codec.row import epoch_us
 from mailslice.duties.counter_repair.corrections import AT_ONCE, THREADS
 from mailslice.duties.counter_repair.planned import (
     ONLY_PROJECTED,
@@ -44,7 +44,6 @@ DELETED_LATER = "deleted since the plan began to read, by its write time: the ne
 NEWER = "something newer in the row stayed: the next run looks again"
 UNDATED = "its write time is not known"
 _MAX_WARNINGS = 20
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def repair_projection(run: Run, plan: CounterPlan) -> dict[str, Any]:
@@ -71,7 +70,7 @@ class _Projection:
 
     def __init__(self, run: Run, plan: CounterPlan) -> None:
         self._run = run
-        self._plan_read_us = (plan.made_at - _EPOCH) // timedelta(microseconds=1)
+        self._plan_read_us = epoch_us(plan.made_at)
         self._tables = run.stores.mailboxes
         self._throttle = run.throttle("cassandra")
         self._refused = itertools.count()

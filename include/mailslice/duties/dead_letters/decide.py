@@ -13,6 +13,7 @@ from enum import StrEnum
 from mailslice.admin.dead_letters import ClassifiedLetter
 from mailslice.codec.addresses import NULL_SENDER, same
 from mailslice.duties.dead_letters.params import Params
+from mailslice.model.batches import batches
 from mailslice.model.dead_letters import Cause
 from mailslice.model.mail import EnqueueId, Partition
 
@@ -77,8 +78,7 @@ def decide(
     decided = [_without_facts(classified, params, now) for classified in letters]
     redriven: set[EnqueueId] = set()
     candidates = [at for at, decision in enumerate(decided) if decision is None]
-    for first in range(0, len(candidates), _AT_A_TIME):
-        batch = candidates[first : first + _AT_A_TIME]
+    for batch in batches(candidates, _AT_A_TIME):
         wants_facts = len(redriven) < params.limit
         facts = read_facts([letters[at] for at in batch]) if wants_facts else None
         for at in batch:

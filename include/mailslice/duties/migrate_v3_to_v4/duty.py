@@ -9,6 +9,7 @@ from typing import Any
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
+from mailslice.codec.row import epoch_us
 from mailslice.duties.migrate_v3_to_v4.copying import (
     DIFFERING,
     MISSING,
@@ -30,7 +31,6 @@ from mailslice.duties.migrate_v3_to_v4.source import (
     v3_partitions,
 )
 from mailslice.engine.frames import slots_of
-from mailslice.engine.partition_scan import micros
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.gates import Reads, planned_rows
@@ -242,7 +242,7 @@ def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:
     browsed = [partition for partition, skip_reason in partitions if not skip_reason]
     if not browsed:
         return []
-    return compare_partitions(run.spark(), _source(run), browsed, micros(plan.made_at))
+    return compare_partitions(run.spark(), _source(run), browsed, epoch_us(plan.made_at))
 
 
 def _report_plan(

@@ -12,15 +12,10 @@ from dataclasses import asdict, astuple, dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+from mailslice.codec.row import epoch_ms, instant
 from mailslice.engine.frames import Session, run_on_keys
 from mailslice.engine.id_arrays import texts
-from mailslice.engine.partition_scan import (
-    READS_IN_FLIGHT,
-    Spool,
-    instant,
-    millis,
-    pages_by_partition,
-)
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, Spool, pages_by_partition
 from mailslice.engine.row_files import PlanFiles
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.row_file import RowGroup, RowWriter
@@ -174,7 +169,7 @@ class _Scan:
         import pyarrow as pa
 
         first, number = len(self.writer.groups), pa.int64()
-        slice_ms, bucket = millis(result.partition.slice_start), result.partition.bucket
+        slice_ms, bucket = epoch_ms(result.partition.slice_start), result.partition.bucket
         for ids, written in spool.chunks() if spool.count else ():
             columns = {
                 "slice_ms": pa.repeat(pa.scalar(slice_ms, number), len(ids)),

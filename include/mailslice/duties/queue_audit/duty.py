@@ -9,10 +9,10 @@ from typing import Any
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
+from mailslice.codec.row import instant
 from mailslice.duties.queue_audit.evidence import gather
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duties.queue_audit.scans import AuditSpec, OldMails, classify_all, find_old_mails
-from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.audits import CENSUS_PATIENCE, AuditPlan, AuditReads
 from mailslice.maintenance.duty import ReportDuty
 from mailslice.maintenance.gates import Reads, planned_rows

@@ -11,19 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from mailslice.admin.evidence import done_by_stages, missing_content, still_live
+from mailslice.codec.row import epoch_ms
 from mailslice.duties.queue_audit.rules import CONTENT_MATTERS, Evidence, MailFacts, classify
 from mailslice.engine.frames import Session, run_on_keys, shared
-from mailslice.engine.partition_scan import (
-    READS_IN_FLIGHT,
-    PartitionKey,
-    Spool,
-    millis,
-    pages_by_partition,
-)
+from mailslice.engine.partition_scan import READS_IN_FLIGHT, PartitionKey, Spool, pages_by_partition
 from mailslice.engine.row_files import PlanFiles, PlanPart, PlanReader, PlanWriter
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import PLAN_FOLDER
@@ -32,9 +26,7 @@ from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict, Verdict
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 _IDS_A_BATCH = 1000
 _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
@@ -114,12 +106,12 @@ class _FirstRead:
         live = [enqueue_id for enqueue_id in old if enqueue_id not in marked]
         delayed = self.stores.own.delayed_mails.waiting(queue, live)
         for enqueue_id in live:
-            spools[enqueue_id in delayed].add(enqueue_id, millis(old[enqueue_id]))
+            spools[enqueue_id in delayed].add(enqueue_id, epoch_ms(old[enqueue_id]))
 
     def _written(
         self, table: str, partition: Partition, spools: tuple[Spool, Spool]
     ) -> Iterator[OldMails]:
-        start = millis(partition.slice_start)
+        start = epoch_ms(partition.slice_start)
         for delayed, spool in zip((False, True), spools, strict=True):
             if spool.count or not delayed:
                 why = "delayed" if delayed else "live"
@@ -201,7 +193,7 @@ class _SecondRead:
                 mails.table,
                 mails.slice_ms,
                 mails.bucket,
-                millis(rows[one].enqueued_time),
+                epoch_ms(rows[one].enqueued_time),
                 decisions[one].decision if one in decisions else "",
             )
             for one, (verdict, why) in verdicts.items()

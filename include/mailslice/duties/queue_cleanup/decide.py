@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
+from mailslice.engine.partition_scan import PartitionScan
+from mailslice.engine.plan_comparison import UnmarkedPartition
 from mailslice.model.slices import is_live, slice_start
 from mailslice.view.configuration import Shape
-
-if TYPE_CHECKING:
-    from mailslice.engine.partition_scan import PartitionScan
-    from mailslice.engine.plan_comparison import UnmarkedPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.checks.expectations import Frame
+from mailslice.codec.row import instant
 from mailslice.duties.queue_cleanup import candidates, decide, gates
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.orphan_rows import quarantine_rows
@@ -25,7 +26,7 @@ from mailslice.duties.queue_cleanup.view import (
     rows_of,
     starts_of,
 )
-from mailslice.engine.partition_scan import PartitionName, instant
+from mailslice.engine.partition_scan import PartitionName
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.drained import sample_once
 from mailslice.maintenance.duty import Duty

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mailslice.checks.expectations import Expectation, Frame
+from mailslice.codec.row import epoch_ms, epoch_us
 from mailslice.duties.queue_cleanup import decide
 from mailslice.duties.queue_cleanup.plan import (
     CleanupPlan,
@@ -25,7 +26,7 @@ from mailslice.duties.queue_cleanup.plan import (
 )
 from mailslice.duties.queue_cleanup.reads import Remaining
 from mailslice.duties.queue_cleanup.view import Starts, rows_of, starts_of
-from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION, micros, millis
+from mailslice.engine.partition_scan import SURVIVORS_A_PARTITION
 from mailslice.engine.row_files import PlanPart, PlanReader, refused
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.gates import planned_rows
@@ -56,8 +57,8 @@ def rows(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) ->
     expect = [
         Expectation.one_of("table", tables, "Every row is in a table of the view."),
         Expectation.between("bucket", 0, buckets - 1, "Every row is in a bucket of the view."),
-        Expectation.between("closes_ms", None, millis(plan.made_at), closed),
-        Expectation.between("written_us", 1, micros(plan.made_at), written),
+        Expectation.between("closes_ms", None, epoch_ms(plan.made_at), closed),
+        Expectation.between("written_us", 1, epoch_us(plan.made_at), written),
         Expectation.unique(list(key), "No row is planned twice."),
     ]
     files = [f"{PLAN_FOLDER}/{file}" for file in plan.row_files]
@@ -261,7 +262,7 @@ class Verification:
         if written_start is None or before is None or browse is None or browse < written_start:
             return 0
         early_partitions = (one for one in self.remaining.partitions.values() if one.early)
-        made_us, window = micros(self.plan.made_at), self.plan.shape.window
+        made_us, window = epoch_us(self.plan.made_at), self.plan.shape.window
         early = [
             row.enqueue_id
             for table, partition in {

@@ -9,6 +9,7 @@ from itertools import chain, islice
 
 from mailslice.admin.queues import require
 from mailslice.codec import message
+from mailslice.codec.row import epoch_ms, epoch_us
 from mailslice.duties.queue_cleanup import candidates, decide
 from mailslice.duties.queue_cleanup.decide import RowCounts, SliceRows
 from mailslice.duties.queue_cleanup.params import Params
@@ -22,7 +23,7 @@ from mailslice.duties.queue_cleanup.view import (
     starts_of,
     tables_of,
 )
-from mailslice.engine.partition_scan import PartitionKey, PartitionScan, Scan, micros, millis, scan
+from mailslice.engine.partition_scan import PartitionKey, PartitionScan, Scan, scan
 from mailslice.engine.row_files import Digest
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.gates import Reads
@@ -173,9 +174,9 @@ def _read(run: Run, grace: timedelta) -> _Reading:
         swept, needed = slices_before(stores, queue, slices[0])
         slices, buckets = [*swept, *slices], max(buckets, needed)
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
-    spec = Scan(run.settings, queue, tables, buckets, location, folder, WHY, micros(now))
+    spec = Scan(run.settings, queue, tables, buckets, location, folder, WHY, epoch_us(now))
     keys = [
-        (millis(start), decide.closed(start, open_for, now=now, grace=grace)) for start in slices
+        (epoch_ms(start), decide.closed(start, open_for, now=now, grace=grace)) for start in slices
     ]
     partitions = scan(run.spark(), spec, keys) if keys else []
     crash.point("plan:after-scan")

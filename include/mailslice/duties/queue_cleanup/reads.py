@@ -11,12 +11,13 @@ from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from mailslice.codec.row import epoch_ms, epoch_us
 from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.view import range_of, slices_to_read, starts_of, tables_of
 from mailslice.engine.mark_deletion import halves_of
-from mailslice.engine.partition_scan import PartitionName, micros, millis
+from mailslice.engine.partition_scan import PartitionName
 from mailslice.engine.plan_comparison import (
     PartitionNow,
     PlanKey,
@@ -120,7 +121,7 @@ def _keys(
     parts = {partition.name: partition.part for partition in planned}
     buckets = range(plan.buckets(planned))
     names = [
-        (table.value, millis(start), bucket)
+        (table.value, epoch_ms(start), bucket)
         for start in sorted(slices)
         for bucket in buckets
         for table in plan.tables
@@ -205,7 +206,7 @@ def read_remaining(run: Run, plan: CleanupPlan, planned: Iterable[PlannedPartiti
     names = _names(run, plan) | parts.keys()
     keys = [PlanKey(*name, parts.get(name, NO_PART)) for name in sorted(names)]
     location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
-    spec = RemainingSpec(run.settings, run.queue, location, folder, micros(plan.made_at))
+    spec = RemainingSpec(run.settings, run.queue, location, folder, epoch_us(plan.made_at))
     remaining = Remaining.of(read_after(run.spark(), spec, keys), read_at)
     if remaining.partitions.keys() != names:
         raise PlanRefused(
@@ -219,8 +220,8 @@ def _names(run: Run, plan: CleanupPlan) -> set[PartitionName]:
     """From contentStart to now; for a sweep, and where a sweep's marks are to go, everywhere."""
     first, last = range_of(run.stores, run.queue, run.clock(), plan.shape)
     slices, buckets = slices_to_read(run.stores, run.queue, plan.shape, first, last)
-    names = {(millis(start), bucket) for start in slices for bucket in range(buckets)}
+    names = {(epoch_ms(start), bucket) for start in slices for bucket in range(buckets)}
     if plan.candidates is not None or run.params(Params).sweep:
         everywhere = partitions_in_use(run.stores.tables, run.queue)
-        names |= {(millis(partition.slice_start), partition.bucket) for partition in everywhere}
+        names |= {(epoch_ms(partition.slice_start), partition.bucket) for partition in everywhere}
     return {(table.value, *name) for name in names for table in plan.tables}

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_cleanup import decide
-from mailslice.engine.partition_scan import micros
 from mailslice.model.clock import Clock
 from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
@@ -99,7 +99,7 @@ def move_browse_start(
     stores: Stores, queue: QueueName, target: datetime | None, clock: Clock
 ) -> Moved:
     """Raise browseStart to `target`, unless it is there or beyond already. Read back at quorum."""
-    table, now = stores.tables.browse_starts, micros(clock())
+    table, now = stores.tables.browse_starts, epoch_us(clock())
     stored = table.get(queue)
     if stored is None or (target is not None and target <= stored.value):
         target = None
@@ -110,7 +110,7 @@ def move_content_start(
     stores: Stores, queue: QueueName, oldest_row: datetime | None, window: timedelta, clock: Clock
 ) -> Moved:
     """Raise contentStart to the oldest slice with a row, never after browseStart as it is now."""
-    table, now = stores.tables.content_starts, micros(clock())
+    table, now = stores.tables.content_starts, epoch_us(clock())
     browse, stored = stores.tables.browse_starts.get(queue), table.get(queue)
     target = None
     if browse is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,12 +46,9 @@ class QueueSize(ReportDuty[MeasurementPlan]):
     plan_type = MeasurementPlan
     bulky = frozenset({"digests"})
 
-    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._sleep = sleep
-
     def plan(self, run: Run) -> MeasurementPlan:
         """The whole measurement is inside the digest, so that a report names the very one."""
-        measured = take(run, self._sleep)
+        measured = take(run)
         size = f"{measured['live']} live, {measured['dead']} dead rows"
         run.report(message="; ".join([size, *measured["advice"]]))
         made_at = datetime.fromisoformat(measured["measuredAt"])

@@ -138,7 +138,7 @@ class Measure:
         return measured
 
 
-def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
+def take(run: Run) -> dict[str, Any]:
     """What was measured, as JSON; `passes`: when the broker was seen empty. Raises UnknownQueue."""
     params, stores, names = run.params(Params), run.stores, RabbitNames(run.queue)
     require(stores, run.queue)
@@ -163,7 +163,7 @@ def take(run: Run, sleep: Callable[[float], None]) -> dict[str, Any]:
     for one in measured:
         ages.merge(one.ages)
     oldest = min((one.oldest for one in measured if one.oldest), default=None)
-    empty = second_pass(stores, run.queue, first, run.clock, sleep=sleep)
+    empty = second_pass(stores, run.queue, first, run.clock)
     if empty is not None:
         run.require_clock()  # deleted marks may go by when it was
     last = empty or stores.own.queue_samples.get(run.queue)

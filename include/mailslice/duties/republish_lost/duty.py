@@ -11,6 +11,7 @@ from uuid import UUID
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
+from mailslice.codec.row import instant
 from mailslice.duties.republish_lost.params import Params
 from mailslice.duties.republish_lost.publishing import (
     CONCURRENCY,
@@ -19,7 +20,6 @@ from mailslice.duties.republish_lost.publishing import (
     Publication,
     SkipReason,
 )
-from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.audits import (
     CENSUS_PATIENCE,

@@ -25,8 +25,8 @@ from mailslice.admin.evidence import (
 )
 from mailslice.codec import message
 from mailslice.codec.headers import headers_of
+from mailslice.codec.row import instant
 from mailslice.duties.republish_lost.params import Params
-from mailslice.engine.partition_scan import instant
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,7 +24,6 @@ from mailslice.duties.stuck_mails.work import GAVE_UP, KINDS, NOTED, StuckMailWo
 from mailslice.maintenance.duty import Duty
 from mailslice.maintenance.liveness import (
     P99,
-    Sleep,
     Stuck,
     WorkerLiveness,
     lock_timeout,
@@ -55,13 +53,10 @@ class StuckMails(Duty[StuckPlan]):
     bulky = frozenset({"decisions", "mails"})
     unfinished = "the next run finishes it"
 
-    def __init__(self, sleep: Sleep = time.sleep) -> None:
-        self._sleep = sleep
-
     def plan(self, run: Run) -> StuckPlan:
         """Reads no view. Raises UnknownQueue; Refused for mode recover without stage marks."""
         mode, stores, queue = _mode(run), run.stores, require(run.stores, run.queue)
-        liveness = observe(lambda: stores.own.worker_records.list(queue), self._sleep)
+        liveness = observe(lambda: stores.own.worker_records.list(queue))
         timeout, now = _lock_timeout(run, liveness), run.clock()
         stuck = [
             one for one in stuck_mails(liveness, timeout) if not is_superseded(stores, queue, one)
@@ -105,7 +100,7 @@ class StuckMails(Duty[StuckPlan]):
     def apply(self, run: Run, plan: StuckPlan, progress: Progress) -> None:
         """A store that is away ends it: the next run finishes what was begun."""
         run.require_clock()
-        StuckMailWork(run, plan, progress, self._sleep).perform_all()
+        StuckMailWork(run, plan, progress).perform_all()
 
     def verify(self, run: Run, plan: StuckPlan, result: Result) -> Iterable[Frame]:
         quarantine = Quarantine(run.stores, run.queue, run.clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
@@ -18,10 +18,8 @@ from mailslice.maintenance.row_file import RowFile
 from mailslice.model.mail import EnqueueId, Partition, QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, DeliveryVerdict, decide
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantinedMail
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.admin.enqueue import publish
 from mailslice.admin.evidence import is_over
@@ -19,7 +19,7 @@ from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions, send_bounce
 from mailslice.duties.stuck_mails.mails import Action, PlannedMail, StuckPlan
 from mailslice.maintenance.ledger import Ledger
-from mailslice.maintenance.liveness import Sleep, WorkerLiveness, observe, stuck_mails
+from mailslice.maintenance.liveness import WorkerLiveness, observe, stuck_mails
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model.clock import elapsed_seconds
@@ -27,11 +27,9 @@ from mailslice.model.errors import MailsliceError, Refused, StoreUnavailable, Tr
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Stage
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 _NEWEST = 20
 
@@ -123,7 +121,7 @@ SETTLED, RETURNED, SILENT = "settled meanwhile", "given back meanwhile", "its ho
 class StuckMailWork:
     """The work of one apply. `decisions`: as the report shows them."""
 
-    def __init__(self, run: Run, plan: StuckPlan, progress: Progress, sleep: Sleep) -> None:
+    def __init__(self, run: Run, plan: StuckPlan, progress: Progress) -> None:
         self.run, self.plan, self.progress = run, plan, progress
         self.shadow = plan.mode is StuckMode.SHADOW
         self.mails = run.read_rows(plan.mails, PlannedMail)
@@ -138,7 +136,6 @@ class StuckMailWork:
         # A mail is a handful of writes and a copy of its content.
         self.throttle = run.throttle("s3")
         self.decisions: list[dict[str, Any]] = []
-        self._sleep = sleep
         run.report(decisions=self.decisions, alarms=self.actions.alarms)  # the lists grow
 
     def perform_all(self) -> None:
@@ -175,7 +172,7 @@ class StuckMailWork:
         """Who lives now, by records that are written from now on: not by one since the plan."""
         self._liveness, table = WorkerLiveness(), self.run.stores.own.worker_records
         if self.mails or self.plan.dead:
-            self._liveness = observe(lambda: table.list(self.run.queue), self._sleep)
+            self._liveness = observe(lambda: table.list(self.run.queue))
         stuck = stuck_mails(self._liveness, self.plan.lock_timeout)
         self._stuck = {one.mail.enqueue_id: one for one in stuck}
         self._looked = elapsed_seconds()

@@ -10,19 +10,16 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydantic import TypeAdapter
 
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.maintenance.artifacts import Artifacts
+from mailslice.maintenance.run import Run
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry, PostalQuarantineTable
 from mailslice.stores.postal.messages import PostalMessage
 from mailslice.stores.postal.rows import QueuedMessage
-
-if TYPE_CHECKING:
-    from mailslice.maintenance.run import Run
 
 COPIES_FOLDER = "postal/quarantine"
 _ROW = TypeAdapter(QueuedMessage)
@@ -102,7 +99,6 @@ class PostalQuarantine:
         self.copies = PostalCopies(artifacts)
 
     def list(self) -> Iterator[PostalEntry]:
-        """All entries."""
         return self._table.list()
 
     def closing_of(self, row: QueuedMessage) -> PostalEntry | None:

@@ -59,18 +59,15 @@ class AsyncBlobStore:
         self._open_bucket = open_bucket or partial(open_obstore, settings)
         self._store = self._open_bucket(bucket)
         self._threads: ThreadPoolExecutor | None = None
-        self._small = SmallObjects(settings, bucket) if speaks_to(settings) else None
+        self.small = SmallObjects(settings, bucket) if speaks_to(settings) else None
+        """None: obstore alone is asked."""
         self.puts, self.gets = Window(), Window()
         """Of small objects; large ones are bounded by who holds their bytes."""
 
-    def use_obstore_alone(self) -> None:
-        """No client of our own for small objects: for measurements."""
-        self._small = None
-
     def close(self) -> None:
         """Closes the connections that are unused."""
-        if self._small is not None:
-            self._small.close()
+        if self.small is not None:
+            self.small.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
@@ -130,7 +127,7 @@ class AsyncBlobStore:
         crash.point("blobs:put")
 
     async def _put(self, path: str, content: Buffer, size: int) -> None:
-        if self._small is None or size > SMALL or not await self._small.put(path, content):
+        if self.small is None or size > SMALL or not await self.small.put(path, content):
             await obstore.put_async(self._store, path, content, use_multipart=False)
 
     async def open(self, blob_id: BlobId) -> OpenBlob:
@@ -147,7 +144,7 @@ class AsyncBlobStore:
             raise self._meaning(error) from error
 
     async def _opened(self, blob_id: BlobId, path: str) -> OpenBlob:
-        part = None if self._small is None else await self._small.get(path)
+        part = None if self.small is None else await self.small.get(path)
         if part is not None:
             return OpenBlob(self, blob_id, path, *part)
         try:

@@ -215,7 +215,6 @@ class ObjectBlobStore(BlobStore):
         return {key: why for key, why in answers if why is not None}
 
     def first(self, low: str, high: str = "") -> BlobId | None:
-        """The smallest key in [low, high); None when there is none."""
         return min((blob.key for page in self.pages(low, high) for blob in page), default=None)
 
     def _pages(

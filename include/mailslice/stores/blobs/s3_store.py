@@ -76,7 +76,6 @@ class S3BlobStore(BlobStore):
         self._fast = FastRequests(settings, bucket)
 
     def close(self) -> None:
-        """End the threads."""
         super().close()
         self._fast.close()
 
@@ -106,7 +105,6 @@ class S3BlobStore(BlobStore):
             )
 
     def bucket_exists(self) -> bool:
-        """Whether there is such a bucket."""
         head = partial(self.client.head_bucket, Bucket=self.bucket)
         return self._unless(_NO_BUCKET, head) is not None
 

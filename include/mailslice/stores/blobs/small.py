@@ -110,7 +110,6 @@ class SmallObjects:
         return (int(size), modified) if is_well and modified else None
 
     def close(self) -> None:
-        """Closes the connections that are unused."""
         self._pool.close()
 
     async def _answer(self, request: bytes, *, has_body: bool = True) -> Answer:

@@ -54,13 +54,6 @@ class Window:
         self._probe_at = 0.0
         self._was_full = False
         self._times_at_least = 0
-        self._is_pinned = False
-        self.on_enter: Callable[[], None] | None = None
-        """Called when a request enters: for measurements."""
-
-    def hold(self, limit: int) -> None:
-        """The limit stays this one: for measurements."""
-        self.limit, self._is_pinned, self._probing = limit, True, False
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
@@ -70,8 +63,6 @@ class Window:
         else:
             self._under_way += 1
         began = self._clock()
-        if self.on_enter is not None:
-            self.on_enter()
         try:
             yield
         finally:
@@ -102,9 +93,7 @@ class Window:
         now = self._clock()
         if began >= self._probe_began:  # what began before the probe says nothing
             self._samples.append(now - began)
-        if self._is_pinned:
-            self._samples.clear()
-        elif len(self._samples) >= _SAMPLES and now - self._since >= _EVERY:
+        if len(self._samples) >= _SAMPLES and now - self._since >= _EVERY:
             self._update(now)
         self._wake()
 

@@ -51,7 +51,6 @@ class OwnDatabase:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             self._db.close()
 
@@ -92,7 +91,6 @@ class OwnDatabase:
         return total
 
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
-        """The rows of a reading statement."""
         with self._lock:
             return self._db.rows(sql, params)
 
@@ -141,8 +139,8 @@ class OwnDatabase:
             f"WHERE {own} AND %s LIKE table_schema",
             (self.url.database,),
         )
-        held = {str(privilege) for (privilege,) in rows}
-        missing = [right for right in _NEEDED_RIGHTS if right not in held]
+        granted = {str(privilege) for (privilege,) in rows}
+        missing = [right for right in _NEEDED_RIGHTS if right not in granted]
         if missing and self.rows("SELECT CURRENT_ROLE()") != [(None,)]:
             return None
         return missing

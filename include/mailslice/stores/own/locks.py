@@ -35,7 +35,6 @@ class Locks:
         return self._records.remove_if({"name": name}, {"owner": owner})
 
     def holder(self, name: str) -> str | None:
-        """Who has the lock."""
         row = self._records.get({"name": name})
         return None if row is None or row["owner"] is None else str(row["owner"])
 

@@ -78,7 +78,6 @@ class PostalQuarantineTable:
         self._records = records
 
     def get(self, server: int, message: int) -> PostalEntry | None:
-        """The entry, or None."""
         row = self._records.get(_key(server, message))
         return None if row is None else _ROWS.of_mapping(row)
 

@@ -81,7 +81,6 @@ class Runs:
         return by_partition.values()
 
     def get(self, run: str) -> RunRow | None:
-        """The run of this id, or None."""
         for key in self._records.each_key():
             if key["run"] == run:
                 row = self._records.get(key)
@@ -89,6 +88,5 @@ class Runs:
         return None
 
     def delete(self, row: RunRow) -> None:
-        """Delete the row."""
         values = _ROWS.mapping(row)
         self._records.remove({name: values[name] for name in RUNS.key})

@@ -7,8 +7,6 @@ Contended after a few tries, and nothing was changed.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -96,9 +94,7 @@ class PostalChanges:
     one ends a change by MessageChanged.
     """
 
-    def __init__(
-        self, postal: PostalDatabases, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, postal: PostalDatabases) -> None:
         self._postal = postal
         self._queue = quoted(postal.main.url.database, "queued_messages")
         self._delete = f"DELETE FROM {self._queue}"
@@ -108,7 +104,6 @@ class PostalChanges:
             retry=retry_if_exception_type(Contended),
             stop=stop_after_attempt(TRIES),
             wait=wait_random(0.05, 0.3),
-            sleep=sleep,
             reraise=True,
         )
 

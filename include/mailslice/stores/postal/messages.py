@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any
 
+from mailslice.model.batches import batches
 from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import NoSuchObject
-from mailslice.stores.postal.rows import PAGE, pages
+from mailslice.stores.postal.rows import PAGE
 
 _HEADER = "x-postal-msgid"
 _HAS_HEADER = " OR ".join(
@@ -89,7 +90,7 @@ class ServerMessages:
                 by_table[row.raw_table].append(row)
         answers: dict[int, bool] = {}
         for table, of_table in by_table.items():
-            for page in pages(of_table):
+            for page in batches(of_table, PAGE):
                 answers.update(self._headers_of(table, page))
         return answers
 
@@ -146,7 +147,7 @@ class ServerMessages:
         # By old statistics MariaDB would read a whole raw table, contents and all.
         by = "FORCE INDEX (PRIMARY)" if key == "id" else ""
         sql = f"SELECT {columns} FROM {self._table(table)} {by} WHERE {key} IN %s"
-        every = pages(dict.fromkeys(ids))
+        every = batches(dict.fromkeys(ids), PAGE)
         return [row for page in every for row in self._db.rows(sql, (*params, page))]
 
     def _table(self, name: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from mailslice.model.batches import batches
 from mailslice.stores.mariadb.client import MariaDb, quoted
 
-T = TypeVar("T")
 PAGE = 900
 """Rows, or ids, of one statement. MariaDB makes a subquery of an IN with 1,000 values and more
 (in_predicate_conversion_threshold), and by old statistics reads the whole table for it.
@@ -79,22 +78,20 @@ class PostalQueue:
 
     def rows(self) -> Iterator[QueuedMessage]:
         """Every queued row, by id."""
-        last = -(2**31)
-        sql = f"{self._rows} WHERE id > %s ORDER BY id LIMIT {PAGE}"
-        while page := self._db.rows(sql, (last,)):
-            yield from map(_queued_message, page)
-            last = page[-1][0]
+        return map(_queued_message, self._by_pages(self._rows))
 
     def by_id(self, ids: Iterable[int]) -> dict[int, QueuedMessage]:
         """Those of these rows that are there now."""
         sql = f"{self._rows} WHERE id IN %s"
-        every = (values for page in pages(ids) for values in self._db.rows(sql, (page,)))
+        every = (values for page in batches(ids, PAGE) for values in self._db.rows(sql, (page,)))
         return {row.id: row for row in map(_queued_message, every)}
 
     def of_messages(self, server: int, messages: Iterable[int]) -> dict[int, QueuedMessage]:
         """A row of each of these messages of one server that has one."""
         sql = f"{self._rows} WHERE message_id IN %s AND server_id = %s"
-        every = (one for page in pages(messages) for one in self._db.rows(sql, (page, server)))
+        every = (
+            one for page in batches(messages, PAGE) for one in self._db.rows(sql, (page, server))
+        )
         return {row.message: row for row in map(_queued_message, every)}
 
     def has_other(self, row: QueuedMessage) -> bool:
@@ -104,21 +101,18 @@ class PostalQueue:
 
     def servers(self) -> Iterator[int]:
         """Ids of all mail servers, those too that are deleted softly."""
-        last = -(2**31)
-        sql = f"{self._servers} WHERE id > %s ORDER BY id LIMIT {PAGE}"
-        while page := self._db.rows(sql, (last,)):
-            last = page[-1][0]
-            yield from (server for (server,) in page)
+        return (server for (server,) in self._by_pages(self._servers))
 
     def existing_servers(self, ids: Iterable[int]) -> set[int]:
         """Those of `ids` that have a row now."""
         sql = f"{self._servers} WHERE id IN %s"
-        return {server for page in pages(ids) for (server,) in self._db.rows(sql, (page,))}
+        return {server for page in batches(ids, PAGE) for (server,) in self._db.rows(sql, (page,))}
 
-
-def pages(items: Iterable[T]) -> Iterator[list[T]]:
-    """`items` in lists of at most PAGE."""
-    return batches(items, PAGE)
+    def _by_pages(self, select: str) -> Iterator[tuple[Any, ...]]:
+        last = -(2**31)
+        while page := self._db.rows(f"{select} WHERE id > %s ORDER BY id LIMIT {PAGE}", (last,)):
+            yield from page
+            last = page[-1][0]
 
 
 def _queued_message(values: tuple[Any, ...]) -> QueuedMessage:

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.model.errors import StoreUnavailable
@@ -142,7 +143,8 @@ def context(run: str, **params: object) -> dict[str, object]:
 
 
 def submit(view, name: str, asked: dict[str, object]) -> None:
-    SparkStep(task_id=name, duty="queue_cleanup", step=name, mail_queue=view.queue).execute(asked)
+    duty = DagDuty(duty="queue_cleanup")
+    SparkStep(task_id=name, dag_duty=duty, step=name, mail_queue=view.queue).execute(asked)
 
 
 @pytest.mark.parametrize("kind", ["local", "standalone", "YARN client", "YARN cluster"])

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_cleanup import candidates, marks, plan, planning
 from mailslice.duties.queue_cleanup import duty as duties
 from mailslice.duties.queue_cleanup.duty import DUTY
@@ -23,7 +24,6 @@ from mailslice.engine import id_arrays, partition_scan, plan_comparison
 from mailslice.engine import mark_deletion as spark_marks
 from mailslice.engine.frames import InProcess
 from mailslice.engine.mark_deletion import MarkFile
-from mailslice.engine.partition_scan import micros
 from mailslice.maintenance import gates, runner
 from mailslice.maintenance.artifacts import FILES, iso
 from mailslice.maintenance.engine import Engine
@@ -59,7 +59,7 @@ class View:
     def __init__(self, folder):
         queue = Settings().queue.model_copy(update={"shared": False, "table": QueueTable.V4})
         self.settings = Settings().model_copy(update={"queue": queue})
-        written = micros(NOW - HOUR)
+        written = epoch_us(NOW - HOUR)
         stores = MemoryStores(self.settings, now_us=lambda: written)
         stores.rabbitmq.declare(QUEUE)
         stores.own = stores.records = SimpleNamespace(locks=Locks(), slice_statistics=Statistics())
@@ -87,7 +87,7 @@ class View:
         self.tables.content_starts.insert_first(QUEUE, self.at(number))
 
     def james_writes_browse_start(self, number):
-        self.tables.browse_starts.write(QUEUE, self.at(number), micros(NOW + HOUR))
+        self.tables.browse_starts.write(QUEUE, self.at(number), epoch_us(NOW + HOUR))
 
     def take(self, *steps, params=None, **more):
         summary = {}
@@ -179,7 +179,7 @@ def test_rows_that_changed_since_the_plan_are_counted_by_reason(view):
     view.take("plan", "check")
     view.tables.deleted.drop_many(QUEUE, [again])
     late.append(view.insert(1, dead=False))
-    view.tables.v4.delete_partition(QUEUE, Partition(view.at(2), 0), micros(NOW))
+    view.tables.v4.delete_partition(QUEUE, Partition(view.at(2), 0), epoch_us(NOW))
     report = view.take("apply", "verify", "report")
     assert report["skippedBy"] == {
         "live again": 1,
