@@ -193,7 +193,7 @@ def test_a_large_mail_goes_in_pieces_and_its_answer_may_take_ten_minutes() -> No
     pieces = done.socket.sent[3:]
     assert b"".join(pieces) == content.replace(b"\n.", b"\n..") + b".\r\n"
     assert max(map(len, pieces)) < 80 * 1024, "a time-out is for each"
-    assert done.socket.timeouts == [(len(done.socket.sent), 600), (len(done.socket.sent), 60)]
+    assert done.socket.timeouts[-2:] == [(len(done.socket.sent), 600), (len(done.socket.sent), 60)]
     assert done.stage.marks == [BEGUN, SENT]
 
 
@@ -264,6 +264,16 @@ def test_with_pipelining_a_mail_is_two_flights() -> None:
         CONTENT + b".\r\n",
     ]
     assert done.stage.marks == [("sending", (A, B)), ("sent", (A, B))]
+
+
+def test_a_server_may_keep_its_replies_until_a_whole_flight_is_done() -> None:
+    done = talk(OK, OK, OK, GO, OK, to=(A, B), content=b"", **PIPELINED)
+    assert done.socket.timeouts[:4] == [(1, 240), (1, 180), (1, 120), (1, 60)]
+    to = tuple(f"r{number}@x" for number in range(98))
+    done = talk(*[OK] * 99, GO, OK, to=to, begin_within=300, **PIPELINED)
+    assert 290 < done.socket.timeouts[0][1] <= 300, "after that none would be named"
+    late = talk(OK, OK, OK, GO, OK, to=(A, B), begin_within=-1.0, **PIPELINED)
+    assert late.socket.timeouts[0] == (1, 60)
 
 
 def test_with_pipelining_each_reply_is_that_of_its_command() -> None:

@@ -77,6 +77,11 @@ class Timeouts:
         """No further transaction is begun now, and no further recipient named."""
         return time.monotonic() - self.began > self.begin_within
 
+    def of_replies(self, count: int) -> float:
+        """Seconds for so many, which a server may keep to send them together (RFC 2920 3.2)."""
+        most = self.begin_within - (time.monotonic() - self.began)
+        return max(self.step, min(count * self.step, most))
+
     def check(self) -> None:
         """Before each reply and piece of a mail. Raises Stopping, or TimeoutError after 15 min."""
         if self.stopping.is_set():
@@ -152,8 +157,9 @@ class _Envelope:
         while commands:
             flight = [commands.popleft() for _ in range(min(at_once, len(commands)))]
             self._connection.send_commands([command for command, _, _ in flight])
-            for _, about, heard in flight:
+            for number, (_, about, heard) in enumerate(flight):
                 timeouts.check()
+                self._connection.set_timeout(timeouts.of_replies(len(flight) - number))
                 heard(about)
             if self._mail_refused or (len(commands) == 1 and not self.accepted):
                 return
