@@ -3,8 +3,8 @@
 Each mail is set aside first, as in quarantine, in a table and a folder of its own: row and content;
 the decision; the deleted mark in its queue; that it is written; the new entry. What a kill leaves
 before the mark is withdrawn: the mail is its queue's. What it leaves after it is finished. A mail
-that was killed between the decision and the record of its mark, and may have one, is in doubt: it
-may have been delivered since (ADR 87).
+that was killed between the decision and the record of its mark, and has a mark, is in doubt: it may
+have been delivered since (ADR 87). So is one with neither row nor mark: a cleanup drops both.
 James deletes the blobs of a marked mail when it drops its message: the new entry refers to others.
 A delay is a move into the mail's own queue, as a delayed entry.
 """
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, elapsed_seconds
-from mailslice.model.errors import QueueMissing, Refused, StoreUnavailable
+from mailslice.model.errors import QueueMissing, Refused
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
@@ -180,28 +181,24 @@ class Moves:
         self, outcome: MoveOutcome, threads: ThreadPoolExecutor, *, accept_duplicates: bool
     ) -> None:
         left = list(self._quarantine.mails(serial=True))
-        done = self._hands().done if left else frozenset()
+        # No mark alone says nothing: a cleanup drops row and mark, or one replica has it alone.
+        undecided = [mail.enqueue_id for mail in left if mail.state is State.KEPT]
+        over = partial(is_over, self._stores.tables, self._queue, every_replica=True)
+        marked = set(filter(over, undecided))
+        done = self._hands().done if undecided else frozenset()
         marks: list[QuarantinedMail | None] = []
         for mail in left:
             if mail.state in _MARKED:
                 marks.append(mail)
-            elif mail.enqueue_id in done or not self._may_be_marked(mail):
+            elif mail.enqueue_id not in marked or mail.enqueue_id in done:
                 self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
             elif accept_duplicates:
-                marks.append(self._marked(mail))
+                marks.append(self._quarantine.advance(mail, State.TAKEN))
             else:
                 outcome.doubtful += 1
         for batch in batches((mail for mail in marks if mail is not None), _AT_ONCE):
             self._bring(batch, outcome, threads)
         self._quarantine.sweep()
-
-    def _may_be_marked(self, mail: QuarantinedMail) -> bool:
-        """Whether the move that was cut off may have marked it: no mark alone says nothing."""
-        where, decided = (self._stores.tables, self._queue), mail.state is State.KEPT
-        try:
-            return decided and is_over(*where, mail.enqueue_id, every_replica=True)
-        except StoreUnavailable:  # the replica that is away may have the mark
-            return True
 
     def _take_all(
         self,
@@ -213,7 +210,6 @@ class Moves:
         """Those of the mails that are out of their queue now."""
         free = self._free(rows, outcome)
         kept = _each(threads, lambda row: self._keep(row, decided), free)
-        kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
         self._right.require()
         self._right.renew()
         taken = [mail for mail in _each(threads, self._take, kept) if mail is not None]
@@ -231,11 +227,7 @@ class Moves:
         if decided is None or self._stores.tables.deleted.is_marked(self._queue, mail.enqueue_id):
             self._quarantine.withdraw(decided or mail)
             return None
-        return self._marked(decided)
-
-    def _marked(self, decided: QuarantinedMail) -> QuarantinedMail | None:
-        """Out of its queue, by its mark; None: another works on it."""
-        self._stores.tables.deleted.mark_many(self._queue, [decided.enqueue_id])
+        self._stores.tables.deleted.mark_many(self._queue, [mail.enqueue_id])
         crash.point("move:marked")
         taken = self._quarantine.advance(decided, State.TAKEN)
         crash.point("move:taken")

@@ -14,14 +14,13 @@ from uuid import UUID, uuid4
 import pytest
 
 import mailslice
-from mailslice.admin import moving
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import FOLDER_OF_MOVES, MoveOutcome, Moves
 from mailslice.admin.queues import create
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.stores import Stores, open_stores
 from mailslice.worker import open_queue
@@ -333,28 +332,6 @@ def test_in_doubt_it_is_kept_also_when_a_cleanup_has_dropped_its_row_and_mark(
     assert len(two.move(accept_duplicates=True).moved) == 1
     [(_, content)] = two.delivered(two.target)
     assert content == CONTENT
-    assert two.left() == 0
-
-
-def test_while_a_replica_is_away_a_mail_without_a_mark_is_in_doubt_too(
-    two: Two, fresh_module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That replica may have the mark alone: what is thrown away now is nowhere then."""
-
-    def away(*_: object, **__: object) -> bool:
-        raise StoreUnavailable("a replica is away")
-
-    two.enqueue(mail())
-    killed(two, fresh_module, "move:decided")
-    two.stores.own.locks.release(f"move/{two.source}", _holder(two))
-    with monkeypatch.context() as patch:
-        patch.setattr(moving, "is_over", away)
-        outcome = two.move()
-        assert (outcome.doubtful, outcome.moved, outcome.gone) == (1, {}, 0)
-        assert two.left() == 3
-        assert len(two.move(accept_duplicates=True).moved) == 1
-    assert two.delivered(two.source) == []
-    assert len(two.delivered(two.target)) == 1
     assert two.left() == 0
 
 
