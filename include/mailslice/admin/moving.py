@@ -142,8 +142,7 @@ class Moves:
         are moved with `accept_duplicates` alone. `outcome` is filled as it goes. `due`: when they
         are delivered, at the latest in 30 days; the queue may be their own then.
 
-        Raises Refused while another moves mails of the queue, StoreUnavailable: move again;
-        ClockSkew for a `due` that workers would take for another time.
+        Raises Refused while another moves mails of the queue, ClockSkew, StoreUnavailable: again.
         """
         outcome = outcome or MoveOutcome()
         if due is not None:
@@ -206,8 +205,7 @@ class Moves:
         self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome
     ) -> list[QuarantinedMail]:
         """Those of the mails that are out of their queue now."""
-        free = self._free(rows, outcome)
-        kept = self._each(lambda row: self._keep(row, decided), free)
+        kept = self._each(lambda row: self._keep(row, decided), self._free(rows, outcome))
         kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
         self._right.require()
         self._right.renew()

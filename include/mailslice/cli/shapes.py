@@ -145,10 +145,8 @@ def with_content(stores: Stores, rows: Iterable[dict[str, object]]) -> Iterator[
     """The rows in order, with `content`: present, or lost. Two requests a mail, many at once."""
     from mailslice.admin.evidence import contents_exist
 
-    def of(row: dict[str, object], name: str) -> BlobId:
-        return BlobId(str(row[name]))
-
     for chunk in batches(rows, _AT_ONCE):
-        ids = [(of(row, "headerBlobId"), of(row, "bodyBlobId")) for row in chunk]
+        texts = ((str(row["headerBlobId"]), str(row["bodyBlobId"])) for row in chunk)
+        ids = [(BlobId(header), BlobId(body)) for header, body in texts]
         for row, parts in zip(chunk, contents_exist(stores.settings, ids), strict=True):
             yield {**row, "content": PRESENT if all(parts) else LOST}

@@ -221,11 +221,10 @@ class CassandraSession:
         """Raises ClockSkew where `now_skew` is more than `allowed`, which `remedy` names."""
         skew = self.now_skew(clock)
         if abs(skew) > allowed:
-            seconds = skew.total_seconds()
-            direction = "ahead of" if seconds > 0 else "behind"
-            raise ClockSkew(
-                f"Cassandra's clock is {abs(seconds):.3f} s {direction} this machine's; {remedy}"
+            where = (
+                f"{abs(skew).total_seconds():.3f} s {'ahead of' if skew == abs(skew) else 'behind'}"
             )
+            raise ClockSkew(f"Cassandra's clock is {where} this machine's; {remedy}")
 
     def skew_of(self, host: object, clock: Clock) -> timedelta:
         """How far this node's clock is ahead; zero within the time of the question."""
