@@ -10,14 +10,11 @@ from dataclasses import dataclass
 
 from mailslice.codec.address_list import parse_addresses
 from mailslice.codec.content import header_end
-from mailslice.codec.files import FoundMail, read_mails
-
-__all__ = ["Envelope", "FoundMail", "envelope", "read_mails"]
 
 _SENDER_FIELDS = ("return-path", "sender", "from")
 _RECIPIENT_FIELDS = ("to", "cc", "bcc")
 _RESENT_FIELDS = ("resent-to", "resent-cc", "resent-bcc")
-_FIELDS_READ = {*_SENDER_FIELDS, *_RECIPIENT_FIELDS, *_RESENT_FIELDS, "message-id"}
+_FIELDS_READ = {*_SENDER_FIELDS, *_RECIPIENT_FIELDS, *_RESENT_FIELDS}
 
 _PARSER = email.parser.BytesHeaderParser(policy=email.policy.compat32)
 _FOLD = re.compile(r"[\r\n]+[ \t]*")
@@ -31,19 +28,17 @@ _MOST_MENDED = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Sender (None: null, or none there), recipients once each, Message-ID as written."""
+    """Sender (None: null, or none there), recipients once each."""
 
     sender: str | None
     recipients: tuple[str, ...]
-    message_id: str | None
 
 
 def envelope(content: bytes) -> Envelope:
     """Sender of Return-Path, Sender or From; recipients of To, Cc, Bcc, else of Resent- forms."""
     fields = _fields(bytes(content[: header_end(content)]))
     to, resent = (_addresses(fields, names) for names in (_RECIPIENT_FIELDS, _RESENT_FIELDS))
-    message_id = next(iter(fields.get("message-id", ())), "").strip()
-    return Envelope(_sender(fields), _once(to) or _once(resent), message_id or None)
+    return Envelope(_sender(fields), _once(to) or _once(resent))
 
 
 def _fields(header: bytes) -> dict[str, list[str]]:

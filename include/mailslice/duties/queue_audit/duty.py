@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -73,7 +73,7 @@ class QueueAudit(ReportDuty[AuditPlan]):
         if not run.params(Params).ranged:
             location, file = run.folder.artifacts, file_of(run.queue)
             plan.prove(location)
-            location.write(file, prometheus_text(run.queue, plan.verdicts))
+            location.write(file, exposition(verdict_figures(run.queue, plan.verdicts)))
             run.report(metrics=location.uri(file))
 
     def verify(self, run: Run, plan: AuditPlan, result: Result) -> Iterable[Frame]:
@@ -231,8 +231,3 @@ def published(run: Run, plan: AuditPlan) -> Frame:
 
 def file_of(queue: str) -> str:
     return queue_file("mailslice-audit", queue)
-
-
-def prometheus_text(queue: str, verdicts: Mapping[str, int]) -> bytes:
-    """Old live mails by verdict, zeros too: emitted when idle."""
-    return exposition(verdict_figures(queue, verdicts))

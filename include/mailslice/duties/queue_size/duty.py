@@ -9,11 +9,11 @@ from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.queue_size.measurement import take
-from mailslice.duties.queue_size.metrics import prometheus_text
+from mailslice.duties.queue_size.metrics import figures
 from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.duty import ReportDuty
 from mailslice.maintenance.gates import Reads
-from mailslice.maintenance.metrics import queue_file, values_in
+from mailslice.maintenance.metrics import exposition, queue_file, values_in
 from mailslice.maintenance.plan import QueuePlan
 from mailslice.maintenance.plot import legend_above, say_empty, svg_axes
 from mailslice.maintenance.report import DONE, DRY_RUN
@@ -67,7 +67,7 @@ class QueueSize(ReportDuty[MeasurementPlan]):
         """Metrics, picture, sample; touches no mail and none of James' tables."""
         measured, location = plan.measured, run.folder.artifacts
         files = {
-            "metrics": (file_of(run.queue), prometheus_text(run.queue, measured)),
+            "metrics": (file_of(run.queue), exposition(figures(run.queue, measured))),
             "plot": (run.folder.file(SLICES_PICTURE), slices_svg(run.queue, measured)),
         }
         for name, (file, data) in files.items():

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from mailslice.codec.shown import shown
-from mailslice.maintenance.metrics import Figure, exposition
+from mailslice.maintenance.metrics import Figure
 
 _GAUGES = {
     "size": ("size", "Live mails"),
@@ -57,8 +57,3 @@ def figures(queue: str, measured: Mapping[str, Any], *, domains: bool = True) ->
     for row in shape["domains"] if domains else ():
         labels = {"queue": queue, "domain": shown(row["domain"])}
         yield Figure("mailslice_queue_mails_by_domain", by_domain, labels, row["total"])
-
-
-def prometheus_text(queue: str, measured: Mapping[str, Any]) -> bytes:
-    """The metrics of one measurement (`plan.json`)."""
-    return exposition(figures(queue, measured))

@@ -7,7 +7,6 @@ none of ours, and is never touched.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
@@ -97,9 +96,6 @@ class PostalQuarantine:
     def __init__(self, table: PostalQuarantineTable, artifacts: Artifacts) -> None:
         self._table = table
         self.copies = PostalCopies(artifacts)
-
-    def list(self) -> Iterator[PostalEntry]:
-        return self._table.list()
 
     def closing_of(self, row: QueuedMessage) -> PostalEntry | None:
         """The entry of a closing of this very row that was cut off after its copy was whole."""

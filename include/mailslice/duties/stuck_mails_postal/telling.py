@@ -103,15 +103,11 @@ class PostalDecisionLog:
         )
         retention = self.stores.settings.duty.retention
         self.stores.records.postal_decisions.save(decision, retention)
+        locked = "not locked"
+        if age is not None:
+            locked = f"locked for {format_duration(timedelta(seconds=age // timedelta(seconds=1)))}"
         log.info(
             "%s: message %d of server %d (queue row %d, %s, stage %s, %s): %s [%s]",
             *(decision.action, row.message, row.server, row.id),
-            *(decision.verdict, decision.stage or "none", format_age(age), why, log_id),
+            *(decision.verdict, decision.stage or "none", locked, why, log_id),
         )
-
-
-def format_age(age: timedelta | None) -> str:
-    """How long it is locked, without fractions of a second."""
-    if age is None:
-        return "not locked"
-    return f"locked for {format_duration(timedelta(seconds=age // timedelta(seconds=1)))}"

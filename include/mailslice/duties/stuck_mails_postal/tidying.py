@@ -44,7 +44,7 @@ class ClosingTidier:
     def finish_all(self, planned: Collection[int]) -> dict[str, int]:
         """What was finished, by outcome; rows that are `planned` or cannot be asked stay."""
         finished: Counter[str] = Counter()
-        for entry in self._quarantine.list():
+        for entry in self._run.stores.records.postal_quarantine.list():
             if entry.state is EntryState.NOTED:
                 # Nothing but the copy was begun.
                 self._run.require_lock()

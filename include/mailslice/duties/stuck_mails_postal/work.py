@@ -116,7 +116,7 @@ class StuckMessages:
         """Rows that a killed try of this very plan closed: the quarantine says so."""
         return {
             entry.queued_message
-            for entry in self._quarantine.list()
+            for entry in self._run.stores.records.postal_quarantine.list()
             if entry.run == self._plan.run and entry.state is EntryState.KEPT
         }
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.duties.queue_audit import duty
-from mailslice.duties.queue_audit.duty import DUTY, file_of, prometheus_text
+from mailslice.duties.queue_audit.duty import DUTY, file_of
 from mailslice.duties.queue_audit.params import Params
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.audits import AuditPlan, AuditReads
-from mailslice.maintenance.metrics import values_in
+from mailslice.maintenance.metrics import exposition, values_in, verdict_figures
 from mailslice.maintenance.plan import digest_of, read_plan
 from mailslice.maintenance.result import Summaries
 from mailslice.maintenance.runner import partial_report, step_of
@@ -169,7 +169,7 @@ def test_what_is_published_is_what_was_judged(run):
     assert published == VERDICTS
     step(run, "verify")
     assert DUTY.outcome(run, Summaries.load(run.folder, ())) == ("done", "3 mails")
-    location.write(file_of("spool"), prometheus_text("spool", VERDICTS | {"lost": 2}))
+    location.write(file_of("spool"), exposition(verdict_figures("spool", VERDICTS | {"lost": 2})))
     with pytest.raises(GateFailed, match="The metrics say the same"):
         step(run, "verify")
 
@@ -200,7 +200,7 @@ def test_a_report_counts_every_verdict_however_far_the_run_came(run):
 
 
 def test_metrics_tell_every_verdict_and_are_a_file_a_queue():
-    text = prometheus_text("spool", VERDICTS).decode()
+    text = exposition(verdict_figures("spool", VERDICTS)).decode()
     assert 'mailslice_audit_mails{queue="spool",verdict="lost"} 1.0' in text
     assert 'mailslice_audit_mails{queue="spool",verdict="ghost"} 0.0' in text
     assert (file_of("spool"), file_of("a b.c")) == (
