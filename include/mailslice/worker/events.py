@@ -155,11 +155,6 @@ class MailEvents:
         return fields
 
 
-def silent(queue: QueueName) -> MailEvents:
-    """Events that are written nowhere."""
-    return MailEvents(queue, "", None)
-
-
 def redacted(text: str) -> str:
     """The text in one line, at most 500 characters, with `***` for all that looks like an address.
 

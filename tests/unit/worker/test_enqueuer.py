@@ -15,7 +15,7 @@ from mailslice.model.names import RabbitNames, queue_name
 from mailslice.view.configuration import Shape
 from mailslice.worker.enqueue.enqueuer import Enqueuer
 from mailslice.worker.enqueue.undoing import Undoing
-from mailslice.worker.events import silent
+from mailslice.worker.events import MailEvents
 from mailslice.worker.io.content_loader import ContentBudget
 from mailslice.worker.io.statistics import WorkerStatistics
 
@@ -52,7 +52,7 @@ class Stores:
             bridge=SimpleNamespace(rows=lambda future: future),
             publish=self._publish,
             mark=self._mark,
-            events=silent(queue_name("spool")),
+            events=MailEvents(queue_name("spool"), "", None),
             statistics=WorkerStatistics(),
         )
 

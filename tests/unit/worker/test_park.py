@@ -24,7 +24,7 @@ from mailslice.worker.dequeue.park import (
 )
 from mailslice.worker.dequeue.prefetch_window import Slot, Slots
 from mailslice.worker.dequeue.preparer import Preparer
-from mailslice.worker.events import silent
+from mailslice.worker.events import MailEvents
 from mailslice.worker.io.statistics import WorkerStatistics
 
 
@@ -67,7 +67,9 @@ class Made:
         self.slots = Slots()
         self.statistics = WorkerStatistics()
         context: Any = SimpleNamespace(
-            statistics=self.statistics, events=silent(queue_name("q")), clock=system_clock
+            statistics=self.statistics,
+            events=MailEvents(queue_name("q"), "", None),
+            clock=system_clock,
         )
         self.preparer = Preparer(
             WorkerState(context, None),  # type: ignore[arg-type]

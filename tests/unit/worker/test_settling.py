@@ -20,7 +20,7 @@ from mailslice.model.names import RabbitNames, queue_name
 from mailslice.model.stages import MailStage, decide
 from mailslice.testing.memory import MemoryMailStages
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
-from mailslice.worker.events import EventLog, MailEvents, silent
+from mailslice.worker.events import EventLog, MailEvents
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
@@ -41,7 +41,7 @@ class Stores:
                 names=RabbitNames(queue_name("spool")),
                 queue=queue_name("spool"),
                 clock=lambda: SimpleNamespace(timestamp=lambda: 0),
-                events=silent(queue_name("spool")),
+                events=MailEvents(queue_name("spool"), "", None),
                 statistics=WorkerStatistics(),
                 mark=lambda _: self._take("mark"),
                 is_marked=lambda _: self._looked_up(),
