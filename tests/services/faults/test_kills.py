@@ -33,6 +33,13 @@ At all of theirs they are in the whole matrix.
 """
 
 
+def points_of_operations() -> set[str]:
+    """The points that the matrix of operations reaches. Tests of their own kill at the others."""
+    of_postal = {point for point in named() if point.startswith("postal:")}
+    elsewhere = {*WHERE_MAILS_WAIT.values(), *MOVE_POINTS, *UNDELETE_POINTS, *HOLD_POINTS}
+    return named() - elsewhere - of_postal
+
+
 def own_kills(operation: str, points: Sequence[str]) -> list[Case]:
     return kills([point for point in points if point.startswith(OWN.get(operation, ""))])
 
@@ -62,9 +69,7 @@ def test_something_was_killed_at_every_point_that_the_code_names(
     killed_at = {
         case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop
     }
-    of_postal = {point for point in named() if point.startswith("postal:")}
-    elsewhere = {*WHERE_MAILS_WAIT.values(), *MOVE_POINTS, *UNDELETE_POINTS, *HOLD_POINTS}
-    assert killed_at == named() - elsewhere - of_postal
+    assert killed_at == points_of_operations()
 
 
 def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, LaneResult]) -> None:

@@ -23,14 +23,13 @@ from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.testing.faults.matrix import Break, Case, Fault, World, faults
 from mailslice.testing.faults.operations import OPERATIONS
-from mailslice.testing.faults.points import named
 from mailslice.testing.faults.restarts import Restarts
 from mailslice.worker import open_worker
 from mailslice.worker.dequeue import park
 from mailslice.worker.io.content_loader import Loader
 from tests.own_broker import own_broker
 from tests.services.faults.lanes import Lane, run_lanes
-from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT
+from tests.services.faults.test_kills import points_of_operations
 from tests.services.faults.waiting import away
 from tests.services.worker.conftest import mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
@@ -113,9 +112,8 @@ def test_a_restart_of_rabbitmq_at_any_point_loses_and_doubles_nothing(restarted:
     ]
     assert not wrong, "\n".join(wrong)
     assert {name: outcome.missed for name, outcome in outcomes.items() if outcome.missed} == {}
-    # Nothing waits half a minute for a store, or four in a handler: test_waiting_kills kills there.
     assert {
         case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop
-    } == named() - set(WHERE_MAILS_WAIT.values())
+    } == points_of_operations()
     assert restarted.restarts is not None
     assert restarted.restarts.count > 1
