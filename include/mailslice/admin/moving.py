@@ -1,10 +1,9 @@
 """Mails on their way from one queue to another: a new entry there, once, with blobs of its own.
 
 Each mail is set aside first, as in quarantine, in a table and a folder of its own: row and content;
-the decision; the deleted mark in its queue; that it is written; the new entry. What a kill leaves
-before the mark is withdrawn: the mail is its queue's. What it leaves after it is finished. A mail
-that was killed between the decision and the record of its mark, and may have one, is in doubt: it
-may have been delivered since (ADR 87).
+the decision; the deleted mark in its queue; that no worker completed it (`taken`); the new entry.
+What a kill leaves before the mark is withdrawn: the mail is its queue's. What is taken is finished.
+A mail that may have a mark and is not taken is in doubt: it may have been delivered (ADR 87).
 James deletes the blobs of a marked mail when it drops its message: the new entry refers to others.
 A delay is a move into the mail's own queue, as a delayed entry.
 """
@@ -48,7 +47,10 @@ _THREADS = 8
 _PATIENCE = timedelta(minutes=1)
 """For handlers that have a mail when it is marked."""
 _TICK = 1.0
-_MARKED = (State.TAKEN, State.RELEASING, State.RELEASED)
+_PROVED = (State.TAKEN, State.RELEASING, State.RELEASED)
+"""States of a mail that no worker completed."""
+_COVERED = 2
+"""A worker's record names what was completed since the last but one."""
 
 
 @dataclass(slots=True)
@@ -57,8 +59,8 @@ class MoveOutcome:
 
     `gone`: completed or deleted meanwhile. `in_handler`: a worker has them, so they were left.
     `lost`: without content; they stay. `pending`: taken out of the queue, and not in the other one
-    yet, because a handler still has them: move again to finish. `doubtful`: an earlier move was cut
-    off at them, and they may have been delivered since; their content is kept. Of a delay
+    yet, because a handler still has them: move again to finish. `doubtful`: taken out of the queue,
+    and nothing shows whether they were delivered since; their content is kept. Of a delay
     `moved` are the delayed ones; `later`: they wait until then, or for longer, anyway.
     """
 
@@ -94,8 +96,8 @@ class MoveOutcome:
             return None
         return (
             f"{self.pending} mails are in a handler yet (move again to finish), {self.doubtful} "
-            f"of a move that was cut off may have been delivered since ({option} moves them); "
-            "their content is kept"
+            "were taken out of their queue and may have been delivered since "
+            f"({option} moves them); their content is kept"
         )
 
 
@@ -126,6 +128,10 @@ class Moves:
         self._threads: ThreadPoolExecutor
         self._done: set[EnqueueId] = set()
         """What workers said that they completed, since the first mail of a batch was looked at."""
+        self._beats: dict[str, int] | None = None
+        """The last record of each worker that was looked at. None: there was no look yet."""
+        self._missed = False
+        """Whether a worker wrote so many records between two looks that some mails were missed."""
 
     def move(
         self,
@@ -154,6 +160,7 @@ class Moves:
             self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, _AT_ONCE):
                 self._done.clear()
+                self._missed = False
                 taken: list[QuarantinedMail] = []
                 sooner = batch if due is None else self._sooner(batch, due, outcome)
                 for part in batches(sooner, _BETWEEN_RENEWALS):
@@ -178,19 +185,21 @@ class Moves:
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
         left = list(self._quarantine.mails(serial=True))
-        self._look()
-        marks: list[QuarantinedMail | None] = []
+        in_flight = self._settled({one.enqueue_id for one in left if one.state is State.KEPT})
+        marked: list[QuarantinedMail] = []
         for mail in left:
-            if mail.state in _MARKED:
-                marks.append(mail)
+            if mail.state in _PROVED:
+                marked.append(mail)
             elif mail.enqueue_id in self._done or not self._may_be_marked(mail):
                 self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
             elif accept_duplicates:
-                marks.append(self._marked(mail))
+                marked.append(self._marked(mail))
+            elif mail.enqueue_id in in_flight:
+                outcome.pending += 1
             else:
                 outcome.doubtful += 1
-        for batch in batches((mail for mail in marks if mail is not None), _AT_ONCE):
-            self._bring(batch, outcome)
+        for batch in batches(marked, _AT_ONCE):
+            self._bring(batch, outcome, accept_duplicates=accept_duplicates)
         self._quarantine.sweep()
 
     def _may_be_marked(self, mail: QuarantinedMail) -> bool:
@@ -204,7 +213,7 @@ class Moves:
     def _take_all(
         self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome
     ) -> list[QuarantinedMail]:
-        """Those of the mails that are out of their queue now."""
+        """Those of the mails that are marked now."""
         kept = self._each(lambda row: self._keep(row, decided), self._free(rows, outcome))
         kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
         self._right.require()
@@ -217,7 +226,7 @@ class Moves:
         return taken
 
     def _take(self, mail: QuarantinedMail) -> QuarantinedMail | None:
-        """Out of its queue; None: it has no content, or is done or deleted."""
+        """Marked in its queue; None: it has no content, or is done or deleted."""
         decided = None
         if mail.content is Content.KEPT and mail.state is State.CLOSING:
             decided = self._quarantine.advance(mail, State.KEPT)
@@ -228,11 +237,16 @@ class Moves:
         self._right.require()  # the next move withdraws what is decided and has no mark
         return self._marked(decided)
 
-    def _marked(self, decided: QuarantinedMail) -> QuarantinedMail | None:
-        """Out of its queue, by its mark; None: another works on it."""
+    def _marked(self, decided: QuarantinedMail) -> QuarantinedMail:
         self._stores.tables.deleted.mark_many(self._queue, [decided.enqueue_id])
         crash.point("move:marked")
-        taken = self._quarantine.advance(decided, State.TAKEN)
+        return decided
+
+    def _proved(self, marked: QuarantinedMail) -> QuarantinedMail | None:
+        """Taken, since no worker completed it; None: another works on it."""
+        if marked.state in _PROVED:
+            return marked
+        taken = self._quarantine.advance(marked, State.TAKEN)
         crash.point("move:taken")
         return taken
 
@@ -256,21 +270,37 @@ class Moves:
         holder = Holder("", "waiting", row.enqueued_time, age)
         return self._quarantine.keep(row.item, holder, decided)
 
-    def _bring(self, mails: Sequence[QuarantinedMail], outcome: MoveOutcome) -> None:
+    def _bring(
+        self,
+        mails: Sequence[QuarantinedMail],
+        outcome: MoveOutcome,
+        *,
+        accept_duplicates: bool = False,
+    ) -> None:
         """Marked mails into their queue, once it is known that no worker completed them. Recipients
         whom a handler served meanwhile are left out.
         """
-        new = {mail.enqueue_id for mail in mails if mail.state is State.TAKEN}
-        in_flight = self._settled(new)
+        marked = {mail.enqueue_id for mail in mails if mail.state not in _PROVED}
+        in_flight = self._settled(marked)
         stages = self._stages(mail.enqueue_id for mail in mails)
-        done = new & (self._done | {one for one, record in stages.items() if record.closed})
+        closed = {one for one, record in stages.items() if record.closed}
+        sending = {one for one, record in stages.items() if record.those(Stage.SENDING)}
+        done = marked & (self._done | closed)
+        doubtful = (marked if self._missed else marked & sending) - in_flight - done
+        if accept_duplicates:
+            doubtful = set()
         outcome.pending += len(in_flight)
         outcome.gone += len(done)
+        outcome.doubtful += len(doubtful)
         for mail in mails:
             if mail.enqueue_id in done:
                 self._quarantine.withdraw(mail)
-        ready = [one for one in mails if one.enqueue_id not in in_flight | done]
+        ready = [one for one in mails if one.enqueue_id not in in_flight | done | doubtful]
+        proved: list[QuarantinedMail | None] = []
         for part in batches(ready, _BETWEEN_RENEWALS):
+            self._right.renew()
+            proved += self._each(self._proved, part)
+        for part in batches((mail for mail in proved if mail is not None), _BETWEEN_RENEWALS):
             self._right.renew()
             left = [_for_those_left(mail, stages.get(mail.enqueue_id)) for mail in part]
             for mail, new_id in zip(part, self._each(self._release, left), strict=True):
@@ -282,8 +312,7 @@ class Moves:
     def _settled(self, ids: set[EnqueueId]) -> frozenset[EnqueueId]:
         """Of marked mails those that a handler still has; `_done` has those that are delivered.
 
-        A worker that was given a mail before its mark says so in the record after next. No record
-        is missed that says what was completed: each names what was since the last but one.
+        A worker that was given a mail before its mark says so in the record after next.
         """
         work_queue = RabbitNames(self._queue).work_queue
         records = self._stores.own.worker_records.list(self._queue)
@@ -306,6 +335,10 @@ class Moves:
     def _look(self) -> frozenset[EnqueueId]:
         """What workers have now; what they completed is added to `_done`."""
         records = self._stores.own.worker_records.list(self._queue)
+        beats = {record.worker: record.beat for record in records}
+        seen = beats if self._beats is None else self._beats
+        self._missed |= any(beat > seen.get(one, 0) + _COVERED for one, beat in beats.items())
+        self._beats = beats
         self._done.update(enqueue_id for record in records for enqueue_id in record.done)
         return frozenset(mail.enqueue_id for record in records for mail in record.held)
 

@@ -35,8 +35,8 @@ class MoveOptions:
         bool,
         typer.Option(
             "--accept-duplicates",
-            help="Move mails, too, at which an earlier move was cut off and that may have been "
-            "delivered since.",
+            help="Move mails, too, that an earlier move took out of the queue and that may have "
+            "been delivered since.",
         ),
     ] = False
     yes: Yes = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -27,6 +28,7 @@ from mailslice.model.mail import EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
 from mailslice.worker import open_queue
 from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli
@@ -57,7 +59,10 @@ MOVE_POINTS = {
 
 @pytest.fixture(scope="module")
 def stores(fresh_module: Any) -> Any:
-    with open_stores(fresh_module.settings) as opened:
+    """Workers record what they hold every second: a move waits for two records of each."""
+    of_worker = fresh_module.settings.worker
+    often = of_worker.model_copy(update={"record_every": timedelta(seconds=1)})
+    with open_stores(fresh_module.settings.model_copy(update={"worker": often})) as opened:
         yield opened
 
 
@@ -373,9 +378,9 @@ def test_delivered_after_a_kill_before_the_mark_it_is_not_delivered_again(
     assert two.delivered(two.target) == []
 
 
-def test_a_mail_that_a_worker_has_is_left(two: Two, fresh_module: Any) -> None:
+def test_a_mail_that_a_worker_has_is_left(two: Two) -> None:
     two.enqueue(mail())
-    with _sync(two, fresh_module) as queue, closing(queue.deliveries()) as deliveries:
+    with _sync(two) as queue, closing(queue.deliveries()) as deliveries:
         delivery = next(deliveries)
         _until_recorded(two, delivery.item.enqueue_id)
         outcome = two.move(moves=two.moves())
@@ -386,11 +391,11 @@ def test_a_mail_that_a_worker_has_is_left(two: Two, fresh_module: Any) -> None:
 
 @pytest.mark.parametrize("completes", [True, False])
 def test_a_mail_that_a_worker_gets_at_the_last_moment_is_delivered_once(
-    two: Two, fresh_module: Any, completes: bool
+    two: Two, completes: bool
 ) -> None:
     """Its deleted check was before the mark: the worker's record says later what became of it."""
     two.enqueue(mail())
-    with _sync(two, fresh_module) as queue, closing(queue.deliveries()) as deliveries:
+    with _sync(two) as queue, closing(queue.deliveries()) as deliveries:
         in_hand: list[Any] = []
 
         def reached(point: str) -> None:
@@ -401,7 +406,7 @@ def test_a_mail_that_a_worker_gets_at_the_last_moment_is_delivered_once(
             while in_hand:
                 delivery = in_hand.pop()
                 delivery.complete() if completes else delivery.retry(after=timedelta(hours=1))
-            time.sleep(min(seconds, 1.0) / 5)
+            time.sleep(seconds)
 
         crash.arm(reached)
         outcome = two.move(moves=two.moves(sleep=settle_then_sleep))
@@ -412,11 +417,11 @@ def test_a_mail_that_a_worker_gets_at_the_last_moment_is_delivered_once(
 
 
 def test_what_a_fast_worker_completes_at_the_last_moment_is_not_delivered_again(
-    two: Two, fresh_module: Any
+    two: Two,
 ) -> None:
     """It completes hundreds of others before the move looks at its records again."""
     two.enqueue(mail(), *(mail(f"other-{number}") for number in range(700)))
-    with _sync(two, fresh_module) as queue, closing(queue.deliveries()) as deliveries:
+    with _sync(two) as queue, closing(queue.deliveries()) as deliveries:
         in_hand: list[Any] = []
 
         def work() -> None:
@@ -436,6 +441,43 @@ def test_what_a_fast_worker_completes_at_the_last_moment_is_not_delivered_again(
         outcome = two.move(MailFilter(name="m-1"), two.moves())
         worker.join(60)
     assert (outcome.moved, outcome.gone) == ({}, 1)
+    assert two.delivered(two.target) == []
+
+
+def test_records_of_a_worker_that_nobody_read_leave_its_mails_in_doubt(two: Two) -> None:
+    """The move stood still. A worker may have completed the mail, and said so in one of them."""
+    two.enqueue(mail())
+    records = two.stores.own.worker_records
+    records.save(two.source, _record(5))
+
+    def standing_still(_: float) -> None:
+        records.save(two.source, _record(8))
+
+    outcome = two.move(moves=two.moves(sleep=standing_still))
+    assert (outcome.moved, outcome.doubtful) == ({}, 1)
+    assert two.move().counts["doubtful"] == 1
+    assert len(two.move(accept_duplicates=True).moved) == 1
+    assert two.left() == 0
+
+
+def test_of_a_mail_that_a_handler_had_for_long_nothing_is_known_afterwards(two: Two) -> None:
+    (item,) = two.enqueue(mail())
+    records = two.stores.own.worker_records
+    records.save(two.source, _record(1))
+
+    def handed(point: str) -> None:
+        if point == "move:marked":
+            records.save(two.source, _record(2, [item.enqueue_id]))
+
+    crash.arm(handed)
+    moves = two.moves(sleep=lambda _: None, patience=timedelta(0))
+    assert two.move(moves=moves).pending == 1
+    records.save(two.source, _record(3))
+    outcome = two.move()
+    assert (outcome.moved, outcome.pending, outcome.doubtful) == ({}, 0, 1)
+    records.save(two.source, _record(4, done=(item.enqueue_id,)))
+    assert two.move().counts["doubtful"] == 0
+    assert two.left() == 0
     assert two.delivered(two.target) == []
 
 
@@ -491,9 +533,9 @@ def test_a_mark_that_one_replica_alone_has_is_not_overlooked(
 
 
 @pytest.mark.soak
-def test_a_handler_that_does_not_end_keeps_its_mail_pending(two: Two, fresh_module: Any) -> None:
+def test_a_handler_that_does_not_end_keeps_its_mail_pending(two: Two) -> None:
     two.enqueue(mail())
-    with _sync(two, fresh_module) as queue, closing(queue.deliveries()) as deliveries:
+    with _sync(two) as queue, closing(queue.deliveries()) as deliveries:
         in_hand: list[Any] = []
 
         def reached(point: str) -> None:
@@ -505,7 +547,6 @@ def test_a_handler_that_does_not_end_keeps_its_mail_pending(two: Two, fresh_modu
         crash.arm(None)
         assert (outcome.pending, outcome.moved) == (1, {})
         in_hand.pop().complete()
-        time.sleep(1)
         assert two.move(moves=two.moves()).moved == {}
     assert two.delivered(two.target) == []
     assert two.left() == 0
@@ -541,18 +582,16 @@ def test_moving_asks_names_both_queues_and_is_recorded(two: Two, fresh_module: A
     assert [row.enqueue_id for row in two.view(two.target).browse()] == [EnqueueId(UUID(new_id))]
 
 
-def _sync(two: Two, fresh: Any) -> Any:
-    """The queue as a program has it, which records what it holds ten times a second."""
-    return open_queue(
-        two.source,
-        settings=fresh.settings.model_copy(
-            update={
-                "worker": fresh.settings.worker.model_copy(
-                    update={"record_every": timedelta(milliseconds=100)}
-                )
-            }
-        ),
-    )
+def _sync(two: Two) -> Any:
+    """The queue as a program has it."""
+    return open_queue(two.source, settings=two.stores.settings)
+
+
+def _record(beat: int, in_flight: Sequence[EnqueueId] = (), **more: Any) -> WorkerRecord:
+    """A worker's, of which the tests say when it writes."""
+    mails = [InFlightMail(one, "m-1", timedelta(0), "handler", 1, begun=True) for one in in_flight]
+    every = timedelta(seconds=1)
+    return WorkerRecord("w", "h", 1, system_clock(), every, beat, tuple(mails), **more)
 
 
 def _until_recorded(two: Two, enqueue_id: EnqueueId) -> None:
