@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from math import ceil
 from typing import TypeVar
 
 from mailslice.admin.evidence import is_over
@@ -47,6 +46,7 @@ _THREADS = 8
 _PATIENCE = timedelta(minutes=1)
 """For handlers that have a mail when it is marked."""
 _TICK = 1.0
+_LEAST_INTERVAL = 0.1
 _PROVED = (State.TAKEN, State.RELEASING, State.RELEASED)
 """States of a mail that no worker completed."""
 _COVERED = 2
@@ -130,6 +130,8 @@ class Moves:
         """What workers said that they completed, since the first mail of a batch was looked at."""
         self._beats: dict[str, int] | None = None
         """The last record of each worker that was looked at. None: there was no look yet."""
+        self._intervals = {_seconds(stores.settings.worker.record_every)}
+        """Seconds between two records of a worker."""
         self._missed = False
         """Whether a worker wrote so many records between two looks that some mails were missed."""
 
@@ -314,16 +316,14 @@ class Moves:
 
         A worker that was given a mail before its mark says so in the record after next.
         """
-        work_queue = RabbitNames(self._queue).work_queue
-        records = self._stores.own.worker_records.list(self._queue)
-        every = self._stores.settings.worker.record_every
-        alive = [record.every for record in records if record.is_alive]
-        if not ids or not (alive or has_consumers(self._stores.settings.rabbitmq, work_queue)):
+        if not ids or not self._has_workers():
             return frozenset()
-        whole = 2 * max([every, *(record.every for record in records)]).total_seconds() + _TICK
-        looks = ceil(whole / min(alive, default=every).total_seconds()) if alive else 1
-        for _ in range(looks):
-            self._sleep(whole / looks)
+        in_flight, waited = frozenset[EnqueueId](), 0.0
+        while waited < 2 * max(self._intervals) + _TICK:  # a worker may have begun meanwhile
+            pause = min(*self._intervals, _TICK)
+            self._sleep(pause)
+            waited += pause
+            self._right.renew()
             in_flight = self._look() & ids
         end = elapsed_seconds() + self._patience.total_seconds()
         while in_flight and elapsed_seconds() < end:
@@ -332,9 +332,16 @@ class Moves:
             in_flight = self._look() & ids
         return in_flight
 
+    def _has_workers(self) -> bool:
+        if any(one.is_alive for one in self._stores.own.worker_records.list(self._queue)):
+            return True
+        work_queue = RabbitNames(self._queue).work_queue
+        return has_consumers(self._stores.settings.rabbitmq, work_queue)
+
     def _look(self) -> frozenset[EnqueueId]:
         """What workers have now; what they completed is added to `_done`."""
         records = self._stores.own.worker_records.list(self._queue)
+        self._intervals.update(_seconds(record.every) for record in records)
         beats = {record.worker: record.beat for record in records}
         seen = beats if self._beats is None else self._beats
         self._missed |= any(beat > seen.get(one, 0) + _COVERED for one, beat in beats.items())
@@ -365,6 +372,10 @@ def require_delays(stores: Stores, queue: QueueName) -> None:
             f"no worker of mailslice consumes {queue}, so nobody would bring delayed mails back: "
             f"start one first (mailslice worker run --queue {queue} ...); James' own know no delays"
         )
+
+
+def _seconds(interval: timedelta) -> float:
+    return max(_LEAST_INTERVAL, interval.total_seconds())
 
 
 def _for_those_left(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:
