@@ -37,8 +37,6 @@ def plan_rows(
         for name in (one for batch in names for one in batch):
             yield from _batches(location, name, schema, derive)
 
-    if not files:
-        return schema.empty_table()
     if isinstance(spark, InProcess):
         return pa.Table.from_batches(read(iter([files])), schema)
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -50,6 +50,8 @@ def planned_rows(
     """The rows of these files, on the run's engine; `schema`, `derive`: see `engine.plan_rows`."""
     from mailslice.engine.plan_rows import plan_rows
 
+    if not files:  # no Spark for nothing
+        return schema.empty_table()
     names = [context.folder.file(file) for file in files]
     return plan_rows(context.spark(), context.folder.artifacts, names, schema, derive)
 

@@ -102,6 +102,7 @@ def deletes(context: Run, plan: GcPlan) -> Frame:
     modified = (plan.made_at - plan.grace).timestamp()
     since = (plan.made_at - plan.delete_after).timestamp() * 1000
     expect = [
+        Expectation.rows(plan.planned, "The plan's files have as many rows as were planned."),
         Expectation.unique("key", "No blob is to go twice."),
         Expectation.equal(
             "collectable", 1, "Every key is a blob id, and of no generation that is in use."

@@ -59,9 +59,11 @@ _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
 _SOURCES = "MAILSLICE_GC_SOURCES"
 _GRAMMAR = "allowed is table:column,column;keyspace.table:column"
 _TEXT = frozenset({"text", "ascii", "varchar"})
-_LIKE_BLOBS = re.compile(r"blob_?id|^(header|body)content$")
+_LIKE_BLOBS = re.compile(r"blob_?id|^(header|body)content$", re.IGNORECASE)
 _COPIES = frozenset({"imapuidtable", "messageidtable"})
 """Their headerContent is that of messageV3."""
+_OTHER_BUCKETS = frozenset({"storageinformation", "uploads", "uploadv2"})
+"""Of James' deleted messages vault and uploads, which have buckets of their own."""
 _NO_BLOB = "enqueueId"
 """In messages: a UUID, as a blob's id may be, and not one."""
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -225,7 +227,6 @@ def unread_columns(stores: Stores, sources: Sequence[ReferenceSource]) -> list[s
     """`table.column` of James' keyspace that are named like blob ids, and that no source reads.
 
     They are an extension's, or those of an older James. MAILSLICE_GC_UNREAD_COLUMNS excuses them.
-    Tables that name a bucket (uploads, the deleted messages vault) are about other buckets.
     """
     keyspace = stores.settings.cassandra.keyspace.lower()
     excused = {name.lower() for name in stores.settings.gc.unread_columns}
@@ -238,7 +239,7 @@ def unread_columns(stores: Stores, sources: Sequence[ReferenceSource]) -> list[s
     like = {
         f"{table}.{column.name}"
         for table, columns in columns_of(stores.cassandra, keyspace).items()
-        if table not in _COPIES and not any("bucket" in column.name for column in columns)
+        if table not in _COPIES | _OTHER_BUCKETS
         for column in columns
         if column.holds_text and _LIKE_BLOBS.search(column.name)
     }

@@ -176,7 +176,11 @@ class MailboxCorrector:
             return MailboxOutcome(DONE)
         if claim.outcome == decide.WITHDRAWN:
             return MailboxOutcome(SKIPPED, decide.NOT_SENT)
-        if decide.was_done(claim, self._tables.counters_of_all_replicas(drift.mailbox)):
+        try:
+            everywhere = self._tables.counters_of_all_replicas(drift.mailbox)
+        except StoreUnavailable:
+            return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
+        if decide.was_done(claim, everywhere):
             self._try_to_settle(drift.mailbox, decide.APPLIED)
             return MailboxOutcome(DONE)
         return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)

@@ -67,6 +67,7 @@ class CounterRepair(Duty[CounterPlan]):
         """Raises Refused when James' tables are not there."""
         params, tables = run.params(Params), run.stores.mailboxes
         tables.require(truth=not params.trust_projection)
+        run.require_clock()  # `made_at` becomes a write time, and says what is newer
         made_at = run.clock()
         scanned = self._survey(run, self._sleep)
         plan = CounterPlan(

@@ -161,6 +161,7 @@ def drifts(run: Run, plan: CounterPlan) -> Frame:
     schema = pa.schema([("mailbox", pa.string()), *((name, pa.int64()) for name in numbers)])
     files = [plan.drifts.file] if plan.planned else []
     expect = [
+        Expectation.rows(plan.planned, "The plan's files have as many rows as were planned."),
         Expectation.unique("mailbox", "Every mailbox is listed once."),
         Expectation.between("unseen", 0, None, "No mailbox has fewer than no unseen messages."),
         Expectation.between("seen", 0, None, "No mailbox has more unseen messages than messages."),

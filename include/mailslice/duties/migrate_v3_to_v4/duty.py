@@ -92,6 +92,7 @@ class Migration(Duty[MigrationPlan]):
 
     def plan(self, run: Run) -> MigrationPlan:
         """Raises UnknownQueue, Refused when nobody asked for V4 yet."""
+        run.require_clock()  # rows that are newer than the plan are not judged
         stores, queue, now = run.stores, run.queue, run.clock()
         require(stores, queue)
         keys: list[tuple[Partition, str | None]] = []

@@ -55,6 +55,7 @@ def rows(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) ->
     closed = "Every planned slice is closed: its end and the grace are over."
     written = "Every row was written before the plan was made, which bounds its delete."
     expect = [
+        Expectation.rows(plan.planned, "The plan's files have as many rows as were planned."),
         Expectation.one_of("table", tables, "Every row is in a table of the view."),
         Expectation.between("bucket", 0, buckets - 1, "Every row is in a bucket of the view."),
         Expectation.between("closes_ms", None, epoch_ms(plan.made_at), closed),

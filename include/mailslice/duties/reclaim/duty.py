@@ -18,12 +18,13 @@ from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.result import Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model.errors import PlanRefused
-from mailslice.stores.cassandra.nodes import Nodes
+from mailslice.stores.cassandra.nodes import MAX_CLOCK_SKEW, Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, table_repairs
 
 DISK_PICTURE = "disk.svg"
 _BEFORE, _AFTER = "#9aa5b1", "#2f9e6e"
 _MAX_BARS = 40
+_SKEWED = "allowed is a minute: set the clocks right"
 
 
 class Reclaim(Duty[NodesPlan]):
@@ -48,6 +49,7 @@ class Reclaim(Duty[NodesPlan]):
         yield check_nodes(plan, up, names_host=tool is not None and tool.names_host)
         repairs = table_repairs(session, plan.keyspace, plan.tables) if plan.nodes else ()
         if repairs and not params.unrepaired:
+            require_clock(run)  # which says how old a repair is
             yield check_tables(repairs, run.clock(), params)
 
     def apply(self, run: Run, plan: NodesPlan, progress: Progress) -> None:
@@ -58,6 +60,7 @@ class Reclaim(Duty[NodesPlan]):
                 f"the plan of run {plan.run} needs MAILSLICE_NODETOOL, which is not set any more: "
                 "set it, or plan again"
             )
+        require_clock(run)  # when a node was reclaimed is held against its own history
         NodeWork(run, plan, tool, progress, self._sleep).reclaim_all()
 
     def verify(self, run: Run, plan: NodesPlan, result: Result) -> Iterable[Frame]:
@@ -115,6 +118,11 @@ class Reclaim(Duty[NodesPlan]):
 
 
 DUTY = Reclaim()
+
+
+def require_clock(run: Run) -> None:
+    """Raises ClockSkew."""
+    run.stores.cassandra.require_clock(run.clock, MAX_CLOCK_SKEW, _SKEWED)
 
 
 def check_nodes(plan: NodesPlan, up: Mapping[str, bool], *, names_host: bool) -> Frame:

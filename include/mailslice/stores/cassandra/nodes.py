@@ -15,7 +15,7 @@ COLLECTING = "remove deleted data"
 _POOL = "CompactionExecutor"
 _POLL = 0.05
 """Seconds between two looks at the connections."""
-_MAX_CLOCK_SKEW = timedelta(minutes=1)
+MAX_CLOCK_SKEW = timedelta(minutes=1)
 """A node's own clock may be behind by that."""
 
 
@@ -82,7 +82,7 @@ class Nodes:
             "SELECT columnfamily_name, keyspace_name, compacted_at FROM system.compaction_history"
         )
         rows = self._session.ask(self._host(address), query)
-        begin = since - _MAX_CLOCK_SKEW
+        begin = since - MAX_CLOCK_SKEW
         recent = (row for row in rows if row[2].replace(tzinfo=UTC) >= begin)
         return frozenset(table for table, name, _ in recent if name == keyspace.lower())
 

@@ -105,7 +105,8 @@ def extensions(heap):
     """Tables in James' keyspace that James does not make."""
     tables = (
         "avatars (owner text PRIMARY KEY, blobid text)",
-        "vault (owner text PRIMARY KEY, bucketname text, blobid text)",
+        'snippets (owner text PRIMARY KEY, bucket_name text, "blobId" text)',
+        "storageinformation (owner text PRIMARY KEY, bucketname text, blobid text)",
         "imapuidtable (messageid uuid PRIMARY KEY, headercontent text)",
     )
     for table in tables:
@@ -121,9 +122,12 @@ def test_columns_that_look_like_references_and_are_read_by_no_source_fail_the_ga
 ):
     avatar = heap.blob()
     report = heap.collect()
-    assert report["unreadColumns"] == ["avatars.blobid"], "an empty table refers to nothing yet"
+    assert report["unreadColumns"] == ["avatars.blobid", "snippets.blobId"], (
+        "an empty table refers to nothing yet"
+    )
     said = (
-        "no source reads avatars.blobid: if these are blob ids, name them in MAILSLICE_GC_SOURCES"
+        "no source reads avatars.blobid, snippets.blobId: if these are blob ids, name them in "
+        "MAILSLICE_GC_SOURCES"
     )
     assert said in heap.collect(dry_run=True)["message"]
 
@@ -131,9 +135,9 @@ def test_columns_that_look_like_references_and_are_read_by_no_source_fail_the_ga
     with pytest.raises(GateFailed, match=r"MAILSLICE_GC_UNREAD_COLUMNS\); not: avatars\.blobid"):
         heap.collect(2 * HOURS)
     assert heap.keys() == {avatar}
-    but(heap, "gc", unread_columns=("vault.blobid", "Avatars.BlobId"))
+    but(heap, "gc", unread_columns=("Avatars.BlobId", "snippets.blobid"))
     assert heap.collect(dry_run=True)["unreadColumns"] == []
-    but(heap, "gc", unread_columns=(), sources="avatars:blobid")
+    but(heap, "gc", unread_columns=("snippets.blobid",), sources="avatars:blobid")
     report = heap.collect(2 * HOURS)
     assert (report["unreadColumns"], report["orphans"], heap.keys()) == ([], 0, {avatar})
 
@@ -262,6 +266,18 @@ def rewrite(path: Path, **changes: object) -> None:
     pq.write_table(
         pa.Table.from_pylist([{**row, **changes} for row in table.to_pylist()], table.schema), path
     )
+
+
+def test_a_plan_file_with_fewer_blobs_than_were_planned_fails_the_gate(heap):
+    for _ in range(2):
+        heap.blob()
+    heap.collect()
+    request = heap.request()
+    heap.steps(request, "plan", at=2 * HOURS)
+    for path in Path(heap.folder(request).uri, "plan").glob("delete-*.parquet"):
+        pq.write_table(pq.read_table(path).slice(0, 1), path)
+    with pytest.raises(GateFailed, match="as many rows as were planned"):
+        heap.steps(request, "check", at=2 * HOURS)
 
 
 def test_a_plan_file_that_was_edited_deletes_nothing(planned):

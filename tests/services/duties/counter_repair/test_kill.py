@@ -5,6 +5,8 @@ No difference is ever applied twice, and what is not known is said (I7, I9).
 
 from mailslice.duties.counter_repair import decide
 from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.model.errors import StoreUnavailable
+from mailslice.stores.cassandra.mailboxes import MailboxTables
 
 
 def one_drifted(james, **params):
@@ -63,6 +65,21 @@ def test_killed_after_the_update_in_a_mailbox_that_moved_on_it_stays_unknown(jam
     applied = james.steps(request, "apply")
     assert (applied["applied"], applied["unknown"]) == (0, 1)
     assert james.counters(mailbox) == (6, 4)
+
+
+def test_an_update_of_which_a_replica_that_is_away_may_know_stays_unknown(james, monkeypatch):
+    _, request = one_drifted(james)
+    james.kill("apply", request, "apply:after-update")
+    james.let_the_locks_run_out()
+
+    def away(*_):
+        raise StoreUnavailable("a replica does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MailboxTables, "counters_of_all_replicas", away)
+        applied = james.steps(request, "apply")
+    assert (applied["unknown"], applied["failed"]) == (1, 0)
+    assert james.steps(request, "apply", "verify", "report")["applied"] == 1
 
 
 def test_killed_after_the_counters_or_in_the_projection_the_rest_is_done_once(james):

@@ -2,7 +2,9 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from mailslice.duties.counter_repair import gates, survey
@@ -10,7 +12,14 @@ from mailslice.duties.counter_repair.duty import CounterRepair
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.lock import LockHeld
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, GateFailed, PlanRefused, Refused, StoreUnavailable
+from mailslice.model.errors import (
+    BadInput,
+    ClockSkew,
+    GateFailed,
+    PlanRefused,
+    Refused,
+    StoreUnavailable,
+)
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.packed import PackedReader
 from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST
@@ -102,6 +111,26 @@ def test_a_plan_of_yesterday_or_one_that_passed_no_gate_is_refused(james, drifte
     with pytest.raises(PlanRefused, match="the gate did not pass this plan"):
         james.steps(request, "apply")
     folder.write_json("check.json", kept)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(hours=-1)])
+def test_a_plan_by_a_clock_that_is_off_is_refused(james, ahead):
+    """What is newer than the plan would be judged, or settled before its time."""
+    mailbox = james.mailbox(messages=2, add=(1, 0))
+    with pytest.raises(ClockSkew):
+        james.run(mailboxes=[str(mailbox)], clock=lambda: system_clock() + ahead)
+    assert james.counters(mailbox) == (3, 2)
+
+
+def test_a_file_with_fewer_drifts_than_were_planned_fails_the_gate(james):
+    mailboxes = [str(james.mailbox(messages=2, add=(1, 0))) for _ in range(2)]
+    request = james.request(mailboxes=mailboxes)
+    james.steps(request, "plan")
+    folder = RunFolder(artifacts(james.settings), request.duty, request.queue, request.run)
+    (path,) = Path(folder.uri).rglob("drifts.parquet")
+    pq.write_table(pq.read_table(path).slice(0, 1), path)
+    with pytest.raises(GateFailed, match="as many rows as were planned"):
+        james.steps(request, "check")
 
 
 def test_a_second_run_is_refused_while_the_first_works(james, drifted, monkeypatch):

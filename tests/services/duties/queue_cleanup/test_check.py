@@ -2,11 +2,14 @@
 
 import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from mailslice.duties.queue_cleanup import decide, gates, plan, planning
 from mailslice.engine import partition_scan as spark_slices
+from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.model.errors import BadInput, GateFailed
 from mailslice.model.mail import Partition
 from tests.services.duties.queue_cleanup.conftest import micros
@@ -86,6 +89,16 @@ def test_rows_of_the_plans_files_that_no_cleanup_may_delete_fail(full, monkeypat
             )
         planned(view, request, patch, change)
     with pytest.raises(GateFailed, match=words):
+        view.steps(request, "check")
+
+
+def test_a_file_with_fewer_rows_than_were_planned_fails(full):
+    view, request, _ = full
+    view.steps(request, "plan")
+    folder = RunFolder(artifacts(view.settings), request.duty, request.queue, request.run)
+    for path in Path(folder.uri).rglob("*.parquet"):
+        pq.write_table(pq.read_table(path).slice(0, 1), path)
+    with pytest.raises(GateFailed, match="as many rows as were planned"):
         view.steps(request, "check")
 
 

@@ -19,7 +19,7 @@ from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.model import crash
-from mailslice.model.errors import BadInput, GateFailed, PlanRefused
+from mailslice.model.errors import BadInput, ClockSkew, GateFailed, PlanRefused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
@@ -361,6 +361,15 @@ def test_wrong_input_from_outside(world, words, more, said):
 
 def test_a_command_that_does_nothing_is_not_believed(world):
     settings = world[0].but(MAILSLICE_NODETOOL="true {host}").settings
-    later = datetime.now(UTC) + timedelta(hours=1)  # what the node did before does not count
+    later = datetime.now(UTC) + timedelta(seconds=55)  # what the node did before does not count
     with pytest.raises(GateFailed, match="rewrote its tables"):
         run_all_in_process(request(force=True), settings, clock=lambda: later)
+
+
+def test_a_clock_by_which_repairs_and_its_own_work_would_be_misjudged_is_refused(world, tmp_path):
+    called = tmp_path / "called"
+    settings = world[0].but(MAILSLICE_NODETOOL=f"touch {called} {{host}}").settings
+    ahead = datetime.now(UTC) + timedelta(minutes=2)
+    with pytest.raises(ClockSkew, match="allowed is a minute"):
+        run_all_in_process(request(force=True), settings, clock=lambda: ahead)
+    assert not called.exists()

@@ -82,7 +82,10 @@ def work(cluster, tmp_path, monkeypatch):
     def run(template=command, limit=None, plan=None, checked=True, now=NOW, **params):
         plan = plan or plan_of(cluster.names)
         settings = Settings().model_copy(update={"duty": SimpleNamespace(nodetool=template)})
-        stores = SimpleNamespace(cassandra=None, records=SimpleNamespace(locks=Locks()))
+        stores = SimpleNamespace(
+            cassandra=SimpleNamespace(require_clock=lambda *_: None),
+            records=SimpleNamespace(locks=Locks()),
+        )
         context = run_of(
             tmp_path,
             "reclaim",
