@@ -22,11 +22,12 @@ from mailslice.admin.evidence import is_over
 from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
+from mailslice.admin.worker_history import WorkerHistory
 from mailslice.codec import message as codec
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model import crash
 from mailslice.model.batches import batches
-from mailslice.model.clock import Clock, elapsed_seconds
+from mailslice.model.clock import Clock
 from mailslice.model.errors import QueueMissing, Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
@@ -36,6 +37,7 @@ from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 from mailslice.stores.rabbitmq.publishing import has_consumers
 
+_MOST_NAMES = 100
 T = TypeVar("T")
 U = TypeVar("U")
 FOLDER_OF_MOVES = "moving"
@@ -45,12 +47,8 @@ _BETWEEN_RENEWALS = 100
 _THREADS = 8
 _PATIENCE = timedelta(minutes=1)
 """For handlers that have a mail when it is marked."""
-_TICK = 1.0
-_LEAST_INTERVAL = 0.1
 _PROVED = (State.TAKEN, State.RELEASING, State.RELEASED)
 """States of a mail that no worker completed."""
-_COVERED = 2
-"""A worker's record names what was completed since the last but one."""
 
 
 @dataclass(slots=True)
@@ -71,6 +69,8 @@ class MoveOutcome:
     pending: int = 0
     doubtful: int = 0
     later: int | None = None
+    doubtful_names: list[str] = field(default_factory=list)
+    """Of the first mails in doubt."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -85,6 +85,17 @@ class MoveOutcome:
             "doubtful": self.doubtful,
             **delay,
         }
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """For answers and decisions: of mails in doubt, where there are any."""
+        return {"doubtfulNames": self.doubtful_names} if self.doubtful_names else {}
+
+    def doubt(self, mail: QuarantinedMail) -> None:
+        """Count it, and name it: a person looks for its name in the log of the next hop."""
+        self.doubtful += 1
+        if len(self.doubtful_names) < _MOST_NAMES:
+            self.doubtful_names.append(mail.name)
 
     def shown_ids(self, limit: int) -> dict[str, str]:
         """New enqueue ids by the old, of the first mails."""
@@ -117,8 +128,7 @@ class Moves:
         self._stores = stores
         self._queue = queue
         self._clock = clock
-        self._sleep = sleep
-        self._patience = patience
+        self._history = WorkerHistory(stores, queue, sleep, patience)
         self._right = LeasedLock(
             stores, f"move/{queue}", f"moves mails of {queue}", sleep=sleep, lease=lease
         )
@@ -126,14 +136,6 @@ class Moves:
             stores, queue, clock, table=stores.own.moving_mails, folder=FOLDER_OF_MOVES, sleep=sleep
         )
         self._threads: ThreadPoolExecutor
-        self._done: set[EnqueueId] = set()
-        """What workers said that they completed, since the first mail of a batch was looked at."""
-        self._beats: dict[str, int] | None = None
-        """The last record of each worker that was looked at. None: there was no look yet."""
-        self._intervals = {_seconds(stores.settings.worker.record_every)}
-        """Seconds between two records of a worker."""
-        self._missed = False
-        """Whether a worker wrote so many records between two looks that some mails were missed."""
 
     def move(
         self,
@@ -161,13 +163,14 @@ class Moves:
         with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
             self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, _AT_ONCE):
-                self._done.clear()
-                self._missed = False
                 taken: list[QuarantinedMail] = []
                 sooner = batch if due is None else self._sooner(batch, due, outcome)
                 for part in batches(sooner, _BETWEEN_RENEWALS):
                     self._right.renew()
-                    taken += self._take_all(part, decided, outcome)
+                    taken += self._take_all(part, decided, outcome, first=not taken)
+                    if not self._history.has_workers():  # a kill leaves fewer in doubt
+                        self._bring(taken, outcome)
+                        taken = []
                 self._bring(taken, outcome)
         return outcome
 
@@ -187,19 +190,25 @@ class Moves:
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
         left = list(self._quarantine.mails(serial=True))
-        in_flight = self._settled({one.enqueue_id for one in left if one.state is State.KEPT})
+        undecided = {one.enqueue_id for one in left if one.state is State.KEPT}
+        self._history.begin()
+        in_flight = self._history.settled(undecided, self._right.renew)
+        over = self._history.done | self._closed(undecided)
         marked: list[QuarantinedMail] = []
-        for mail in left:
-            if mail.state in _PROVED:
-                marked.append(mail)
-            elif mail.enqueue_id in self._done or not self._may_be_marked(mail):
-                self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
-            elif accept_duplicates:
-                marked.append(self._marked(mail))
-            elif mail.enqueue_id in in_flight:
-                outcome.pending += 1
-            else:
-                outcome.doubtful += 1
+        for part in batches(left, _BETWEEN_RENEWALS):
+            self._right.renew()
+            for mail in part:
+                if mail.state in _PROVED:
+                    marked.append(mail)
+                elif mail.enqueue_id in over or not self._may_be_marked(mail):
+                    self._quarantine.withdraw(mail)  # it is its queue's, or was delivered there
+                elif accept_duplicates:
+                    self._right.require()
+                    marked.append(self._marked(mail))
+                elif mail.enqueue_id in in_flight:
+                    outcome.pending += 1
+                else:
+                    outcome.doubt(mail)
         for batch in batches(marked, _AT_ONCE):
             self._bring(batch, outcome, accept_duplicates=accept_duplicates)
         self._quarantine.sweep()
@@ -213,15 +222,18 @@ class Moves:
             return True
 
     def _take_all(
-        self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome
+        self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome, *, first: bool
     ) -> list[QuarantinedMail]:
-        """Those of the mails that are marked now."""
+        """Those of the mails that are marked now. `first`: no other is whose end is unknown yet."""
         kept = self._each(lambda row: self._keep(row, decided), self._free(rows, outcome))
         kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
         self._right.require()
         self._right.renew()
+        if first:  # what was completed before is marked
+            self._history.begin()
+        self._history.look()
         taken = [mail for mail in self._each(self._take, kept) if mail is not None]
-        self._look()
+        self._history.look()
         lost = sum(mail.content is not Content.KEPT for mail in kept)
         outcome.lost += lost
         outcome.gone += len(kept) - lost - len(taken)
@@ -254,7 +266,7 @@ class Moves:
 
     def _free(self, rows: Sequence[ViewRow], outcome: MoveOutcome) -> list[ViewRow]:
         """The rows of mails that no worker has."""
-        in_flight = self._look()
+        in_flight = self._history.look()
         stages = self._stages(row.enqueue_id for row in rows)
         free = []
         for row in rows:
@@ -283,20 +295,21 @@ class Moves:
         whom a handler served meanwhile are left out.
         """
         marked = {mail.enqueue_id for mail in mails if mail.state not in _PROVED}
-        in_flight = self._settled(marked)
+        in_flight = self._history.settled(marked, self._right.renew)
         stages = self._stages(mail.enqueue_id for mail in mails)
         closed = {one for one, record in stages.items() if record.closed}
         sending = {one for one, record in stages.items() if record.those(Stage.SENDING)}
-        done = marked & (self._done | closed)
-        doubtful = (marked if self._missed else marked & sending) - in_flight - done
+        done = marked & (self._history.done | closed)
+        doubtful = (marked if self._history.missed else marked & sending) - in_flight - done
         if accept_duplicates:
             doubtful = set()
-        outcome.pending += len(in_flight)
+        outcome.pending += len(in_flight - done)
         outcome.gone += len(done)
-        outcome.doubtful += len(doubtful)
         for mail in mails:
             if mail.enqueue_id in done:
                 self._quarantine.withdraw(mail)
+            elif mail.enqueue_id in doubtful:
+                outcome.doubt(mail)
         ready = [one for one in mails if one.enqueue_id not in in_flight | done | doubtful]
         proved: list[QuarantinedMail | None] = []
         for part in batches(ready, _BETWEEN_RENEWALS):
@@ -311,44 +324,6 @@ class Moves:
     def _release(self, mail: QuarantinedMail) -> EnqueueId:
         return self._quarantine.release_within(mail, self._right.until)
 
-    def _settled(self, ids: set[EnqueueId]) -> frozenset[EnqueueId]:
-        """Of marked mails those that a handler still has; `_done` has those that are delivered.
-
-        A worker that was given a mail before its mark says so in the record after next.
-        """
-        if not ids or not self._has_workers():
-            return frozenset()
-        in_flight, waited = frozenset[EnqueueId](), 0.0
-        while waited < 2 * max(self._intervals) + _TICK:  # a worker may have begun meanwhile
-            pause = min(*self._intervals, _TICK)
-            self._sleep(pause)
-            waited += pause
-            self._right.renew()
-            in_flight = self._look() & ids
-        end = elapsed_seconds() + self._patience.total_seconds()
-        while in_flight and elapsed_seconds() < end:
-            self._sleep(_TICK)
-            self._right.renew()
-            in_flight = self._look() & ids
-        return in_flight
-
-    def _has_workers(self) -> bool:
-        if any(one.is_alive for one in self._stores.own.worker_records.list(self._queue)):
-            return True
-        work_queue = RabbitNames(self._queue).work_queue
-        return has_consumers(self._stores.settings.rabbitmq, work_queue)
-
-    def _look(self) -> frozenset[EnqueueId]:
-        """What workers have now; what they completed is added to `_done`."""
-        records = self._stores.own.worker_records.list(self._queue)
-        self._intervals.update(_seconds(record.every) for record in records)
-        beats = {record.worker: record.beat for record in records}
-        seen = beats if self._beats is None else self._beats
-        self._missed |= any(beat > seen.get(one, 0) + _COVERED for one, beat in beats.items())
-        self._beats = beats
-        self._done.update(enqueue_id for record in records for enqueue_id in record.done)
-        return frozenset(mail.enqueue_id for record in records for mail in record.held)
-
     def _each(self, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
         """The results in order. All of them end before the first error is raised."""
         futures = [self._threads.submit(work, item) for item in items]
@@ -356,6 +331,9 @@ class Moves:
         if errors:
             raise errors[0]
         return [future.result() for future in futures]
+
+    def _closed(self, ids: Iterable[EnqueueId]) -> set[EnqueueId]:
+        return {one for one, record in self._stages(ids).items() if record.closed}
 
     def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
@@ -374,14 +352,14 @@ def require_delays(stores: Stores, queue: QueueName) -> None:
         )
 
 
-def _seconds(interval: timedelta) -> float:
-    return max(_LEAST_INTERVAL, interval.total_seconds())
-
-
 def _for_those_left(mail: QuarantinedMail, record: MailStage | None) -> QuarantinedMail:
-    """The mail for the recipients that are left by its stage marks; for all, where none are."""
-    if record is None or not record.remaining:
+    """The mail for the recipients whom its stage marks do not call served; for all, without marks.
+
+    Those in doubt are among them: a mail with one comes here by `accept_duplicates` alone.
+    """
+    left = () if record is None else (*record.remaining, *record.those(Stage.SENDING))
+    if not left:
         return mail
     item = codec.decode(mail.message)
-    left = replace(item, mail=replace(item.mail, recipients=record.remaining))
-    return replace(mail, message=codec.encode(left))
+    narrowed = replace(item, mail=replace(item.mail, recipients=left))
+    return replace(mail, message=codec.encode(narrowed))

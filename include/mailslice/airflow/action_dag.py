@@ -64,9 +64,8 @@ PARAMS: Mapping[str, tuple[Any, dict[str, Any], str]] = {
         False,
         {"type": "boolean"},
         (
-            "of a move, delay and undelete: also mails at which an earlier one was cut off and "
-            "that may have been delivered since; of a republish, those that James may have "
-            "delivered"
+            "of a move, delay and undelete: also mails that an earlier one kept back since they "
+            "may have been delivered; of a republish, those that James may have delivered"
         ),
     ),
     "reason": (None, _TEXT, "why, for the record"),

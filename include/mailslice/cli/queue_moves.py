@@ -82,7 +82,8 @@ def move(
     """Move mails to another queue: all of them, or those for which all that is given holds.
 
     Each gets a new enqueue id there, and is delivered at once. Cut off and asked again, it is
-    finished: no mail is lost or doubled.
+    finished: no mail is lost or doubled. Mails that a worker may have delivered meanwhile are kept
+    back and named.
     """
     if queue == into:
         raise BadInput(f"queue move: FROM and TO are one queue, {queue!r}; two are allowed")
@@ -153,6 +154,7 @@ def _move(
         finally:
             about |= outcome.counts
             facts = {"filter": mail_filter.as_json(), "ids": outcome.shown_ids(_MOST_IDS)}
+            about |= outcome.names
             record(opened.settings, f"queue {doing}", queue, options.reason, **about, **facts)
     out.one({"queue": queue, **about})
     if problem := outcome.problem("--accept-duplicates"):

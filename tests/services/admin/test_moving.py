@@ -451,13 +451,86 @@ def test_records_of_a_worker_that_nobody_read_leave_its_mails_in_doubt(two: Two)
     records.save(two.source, _record(5))
 
     def standing_still(_: float) -> None:
-        records.save(two.source, _record(8))
+        records.save(two.source, _record(8, completed=501))
 
     outcome = two.move(moves=two.moves(sleep=standing_still))
-    assert (outcome.moved, outcome.doubtful) == ({}, 1)
+    assert (outcome.moved, outcome.doubtful, outcome.doubtful_names) == ({}, 1, ["m-1"])
     assert two.move().counts["doubtful"] == 1
     assert len(two.move(accept_duplicates=True).moved) == 1
     assert two.left() == 0
+
+
+def test_records_that_nobody_read_between_two_thousands_say_nothing_of_the_second(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "_AT_ONCE", 1)
+    two.enqueue(mail(), mail("m-2"))
+    records = two.stores.own.worker_records
+    records.save(two.source, _record(5))
+
+    def busy(point: str) -> None:
+        if point == "release:published":
+            records.save(two.source, _record(50, completed=5000))
+
+    crash.arm(busy)
+    outcome = two.move()
+    assert (len(outcome.moved), outcome.doubtful) == (2, 0)
+
+
+def test_a_worker_that_had_mails_and_writes_no_record_may_have_completed_any(two: Two) -> None:
+    two.enqueue(mail())
+    another = EnqueueId(uuid4())
+    two.stores.own.worker_records.save(two.source, _record(5, [another]))
+    outcome = two.move()
+    assert (outcome.moved, outcome.doubtful) == ({}, 1)
+
+
+def test_a_mail_that_was_given_back_under_its_handler_is_left(two: Two) -> None:
+    (item,) = two.enqueue(mail())
+    one = _record(5, [item.enqueue_id])
+    lost = replace(one, in_flight=(replace(one.in_flight[0], returned=True),))
+    two.stores.own.worker_records.save(two.source, lost)
+    outcome = two.move()
+    assert (outcome.moved, outcome.in_handler) == ({}, 1)
+
+
+def test_what_workers_that_are_gone_completed_is_known_by_their_records(two: Two) -> None:
+    (item,) = two.enqueue(mail())
+
+    def killed_there(point: str) -> None:
+        if point == "move:marked":
+            raise KeyboardInterrupt
+
+    crash.arm(killed_there)
+    with pytest.raises(KeyboardInterrupt):
+        two.move()
+    crash.arm(None)
+    soon_dead = replace(_record(5, done=(item.enqueue_id,)), every=timedelta(0))
+    two.stores.own.worker_records.save(two.source, soon_dead)
+    time.sleep(2.1)
+    outcome = two.move(accept_duplicates=True)
+    assert (outcome.moved, outcome.doubtful, two.left()) == ({}, 0, 0)
+
+
+def test_a_recipient_in_doubt_waits_for_a_person_and_is_among_those_who_get_the_mail(
+    two: Two,
+) -> None:
+    three = ("sent@x.example", "sending@x.example", "left@x.example")
+    (item,) = two.enqueue(replace(mail(), recipients=three))
+    stages = {three[0]: Stage.SENT, three[1]: Stage.SENDING}
+    record = MailStage(item.enqueue_id, "w", 2, 1, three[2:], stages, system_clock())
+
+    def reached(point: str) -> None:
+        if point == "move:marked":
+            assert two.stores.own.mail_stages.advance(two.source, None, record)
+
+    crash.arm(reached)
+    outcome = two.move()
+    assert (outcome.moved, outcome.doubtful) == ({}, 1)
+    crash.arm(None)
+    assert len(two.move(accept_duplicates=True).moved) == 1
+    ((moved, _),) = two.delivered(two.target)
+    assert set(moved.mail.recipients) == {*three[1:]}
 
 
 def test_of_a_mail_that_a_handler_had_for_long_nothing_is_known_afterwards(two: Two) -> None:

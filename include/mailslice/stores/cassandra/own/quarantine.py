@@ -33,7 +33,7 @@ class State(StrEnum):
     KEPT = "kept"
     """It waits for a person."""
     TAKEN = "taken"
-    """Its deleted mark is written, by who moves it to another queue."""
+    """It has its deleted mark and was completed by no worker: whoever moves it may enqueue it."""
     RELEASING = "releasing"
     """It is being enqueued anew, as `released_as`."""
     RELEASED = "released"

@@ -1,0 +1,118 @@
+"""What the workers of a queue have, and what they completed, by their records (`worker_records`).
+
+A record lists the mails in hand and names what was completed: the newest 500 at least, and all
+since the last record but one. So whoever looks often enough misses nothing. What may have been
+missed is unknown, never "no".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from mailslice.model.clock import elapsed_seconds
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.rabbitmq.publishing import has_consumers
+
+_NAMED, _NAMED_RECORDS = 500, 2
+"""A record names so many completed mails at least, and all of so many records."""
+_TICK = 1.0
+_LEAST_INTERVAL = 0.1
+
+
+class WorkerHistory:
+    """From `begin` on. `done`: completed; `missed`: whether others may have been, too."""
+
+    def __init__(
+        self, stores: Stores, queue: QueueName, sleep: Callable[[float], None], patience: timedelta
+    ) -> None:
+        """`patience`: with handlers that have a mail which is waited for."""
+        self._stores = stores
+        self._queue = queue
+        self._sleep = sleep
+        self._patience = patience.total_seconds()
+        self._intervals = {_seconds(stores.settings.worker.record_every)}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets what it knows. The next look says where each worker is."""
+        self.done: set[EnqueueId] = set()
+        self.missed = False
+        self._last: dict[str, WorkerRecord] | None = None
+        self._alive: set[str] = set()
+
+    def look(self) -> frozenset[EnqueueId]:
+        """What workers have now that were alive at a look. A mail that a worker gave back counts:
+        its handler may still run.
+        """
+        records = {one.worker: one for one in self._stores.own.worker_records.list(self._queue)}
+        last = records if self._last is None else self._last
+        for worker, record in records.items():
+            before = last.get(worker)
+            beat, completed = (before.beat, before.completed) if before is not None else (0, 0)
+            late = record.beat > beat + _NAMED_RECORDS
+            self.missed |= late and record.completed > completed + _NAMED
+            self.done.update(record.done)
+            self._intervals.add(_seconds(record.every))
+            if record.is_alive:
+                self._alive.add(worker)
+        self._last = records
+        living = (record for worker, record in records.items() if worker in self._alive)
+        return frozenset(mail.enqueue_id for record in living for mail in record.in_flight)
+
+    def settled(self, ids: set[EnqueueId], meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
+        """Of marked mails those that a handler still has, after the last look.
+
+        A worker that was given a mail before its mark says so in the record after next. One that
+        had mails, and does not write that record, may have completed any: `missed`. `meanwhile` is
+        called after each pause.
+        """
+        in_flight = self.look() & ids
+        if not ids or not self.has_workers():
+            return in_flight
+        due = self._due()
+        longest = max((record.dead_after.total_seconds() for record, _ in due), default=0.0)
+        waited = 0.0
+        while waited < 2 * max(self._intervals) + _TICK or (
+            waited < longest and self._is_silent(due)
+        ):
+            pause = min(*self._intervals, _TICK)  # a worker may have begun meanwhile
+            waited += pause
+            in_flight = self._looked_after(pause, meanwhile) & ids
+        self.missed |= self._is_silent(due)
+        end = elapsed_seconds() + self._patience
+        while in_flight and elapsed_seconds() < end:
+            in_flight = self._looked_after(_TICK, meanwhile) & ids
+        return in_flight
+
+    def has_workers(self) -> bool:
+        """Whether anybody consumes the queue, or did until a moment ago."""
+        if any(one.is_alive for one in self._stores.own.worker_records.list(self._queue)):
+            return True
+        work_queue = RabbitNames(self._queue).work_queue
+        return has_consumers(self._stores.settings.rabbitmq, work_queue)
+
+    def _looked_after(self, seconds: float, meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
+        self._sleep(seconds)
+        meanwhile()
+        return self.look()
+
+    def _due(self) -> list[tuple[WorkerRecord, int]]:
+        """Workers that have mails, and the beat that each is to reach."""
+        return [
+            (record, record.beat + _NAMED_RECORDS)
+            for worker, record in (self._last or {}).items()
+            if worker in self._alive and record.in_flight and not record.ended
+        ]
+
+    def _is_silent(self, due: list[tuple[WorkerRecord, int]]) -> bool:
+        last = self._last or {}
+        now = [(last.get(record.worker, record), beat) for record, beat in due]
+        return any(record.beat < beat and not record.ended for record, beat in now)
+
+
+def _seconds(interval: timedelta) -> float:
+    return max(_LEAST_INTERVAL, interval.total_seconds())
