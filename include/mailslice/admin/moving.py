@@ -124,10 +124,12 @@ class Moves:
         sleep: Callable[[float], None] = time.sleep,
         lease: timedelta = LEASE,
         patience: timedelta = _PATIENCE,
+        at_once: int = _AT_ONCE,
     ) -> None:
         self._stores = stores
         self._queue = queue
         self._clock = clock
+        self._at_once = at_once
         self._history = WorkerHistory(stores, queue, sleep, patience)
         self._right = LeasedLock(
             stores, f"move/{queue}", f"moves mails of {queue}", sleep=sleep, lease=lease
@@ -162,7 +164,7 @@ class Moves:
         decided = Decided("delay" if due else "move", why, who, moved_to=into, due=due)
         with self._right.held(), ThreadPoolExecutor(_THREADS) as self._threads:
             self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
-            for batch in batches(rows, _AT_ONCE):
+            for batch in batches(rows, self._at_once):
                 taken: list[QuarantinedMail] = []
                 sooner = batch if due is None else self._sooner(batch, due, outcome)
                 for part in batches(sooner, _BETWEEN_RENEWALS):
@@ -209,7 +211,7 @@ class Moves:
                     outcome.pending += 1
                 else:
                     outcome.doubt(mail)
-        for batch in batches(marked, _AT_ONCE):
+        for batch in batches(marked, self._at_once):
             self._bring(batch, outcome, accept_duplicates=accept_duplicates)
         self._quarantine.sweep()
 

@@ -461,9 +461,8 @@ def test_records_of_a_worker_that_nobody_read_leave_its_mails_in_doubt(two: Two)
 
 
 def test_records_that_nobody_read_between_two_thousands_say_nothing_of_the_second(
-    two: Two, monkeypatch: pytest.MonkeyPatch
+    two: Two,
 ) -> None:
-    monkeypatch.setattr(moving, "_AT_ONCE", 1)
     two.enqueue(mail(), mail("m-2"))
     records = two.stores.own.worker_records
     records.save(two.source, _record(5))
@@ -473,7 +472,7 @@ def test_records_that_nobody_read_between_two_thousands_say_nothing_of_the_secon
             records.save(two.source, _record(50, completed=5000))
 
     crash.arm(busy)
-    outcome = two.move()
+    outcome = two.move(moves=two.moves(sleep=lambda _: None, at_once=1))
     assert (len(outcome.moved), outcome.doubtful) == (2, 0)
 
 
