@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from mailslice.airflow import approval, dag_duty
+from mailslice.airflow import approval
 from mailslice.airflow.approval import (
     ApproveStep,
     figures,
@@ -18,7 +18,7 @@ from mailslice.airflow.dag_settings import OneDag
 from mailslice.airflow.run_request import is_dry, request_of
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.maintenance import runner
-from mailslice.model.errors import BadInput, Refused
+from mailslice.model.errors import Refused
 from mailslice.model.settings import load_settings
 from tests.dags.test_steps import context
 
@@ -64,16 +64,6 @@ def test_a_person_is_asked_by_the_param_or_the_setting_but_never_about_a_dry_run
     assert duty.asks(context(run_type, **params)) is asks
     reads = DagDuty(duty="queue_size", settings=OneDag(approve=always), reads_only=True)
     assert reads.asks(context(run_type, **params)) is False
-
-
-def test_where_airflow_cannot_ask_the_run_is_refused(monkeypatch, duty):
-    monkeypatch.setattr(dag_duty, "ApprovalOperator", None)
-    with pytest.raises(BadInput, match=r"approvals need Airflow 3\.1"):
-        duty.asks(context(**ASKED))
-    assert duty.asks(context(dry_run=False)) is False
-    step = SparkStep(task_id="p", step="plan", mail_queue="spool", dag_duty=duty)
-    with pytest.raises(AirflowFailException, match=r"approvals need Airflow 3\.1"):
-        step.execute(context(**ASKED))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+
 from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.run_request import request_of
-from mailslice.airflow.versions import AirflowFailException, ApprovalOperator
+from mailslice.airflow.versions import AirflowFailException
 from mailslice.maintenance.artifacts import FILES, RunFolder, iso
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.model.durations import format_duration
@@ -23,10 +25,9 @@ from mailslice.model.settings import Settings
 ANSWER = "approval.json"
 _NOT_FIGURES = {"decided", "shape"}
 _CHECKSUMS = {"total", "xor"}
-_Operator: Any = ApprovalOperator or object
 
 
-class ApproveStep(_Operator):
+class ApproveStep(ApprovalOperator):
     """Asks a person about the plan of one queue, where the run is to ask."""
 
     template_fields: Sequence[str] = ("mail_queue",)

@@ -10,17 +10,13 @@ from typing import Any
 
 from mailslice.airflow.dag_settings import OneDag
 from mailslice.airflow.run_request import is_dry
-from mailslice.airflow.versions import AirflowFailException, ApprovalOperator, conf
+from mailslice.airflow.versions import AirflowFailException, conf
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.maintenance.params import APPROVE
-from mailslice.model.errors import BadInput, BadSetting, MailsliceError, TryAgain
+from mailslice.model.errors import BadSetting, MailsliceError, TryAgain
 from mailslice.model.settings import Settings, load_settings
 
 _ON_ONE_MACHINE = {"LocalExecutor", "SequentialExecutor", "DebugExecutor"}
-NO_APPROVALS = (
-    "approve: this Airflow asks nobody: approvals need Airflow 3.1 and "
-    "apache-airflow-providers-standard; leave `approve` out, or start a dry run"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +56,9 @@ class DagDuty:
         return settings
 
     def asks(self, context: Mapping[str, Any]) -> bool:
-        """Whether a person is asked before this run applies: by its param, or by the settings.
-
-        Raises BadInput where this Airflow cannot ask.
-        """
+        """Whether a person is asked before this run applies: by its param, or by the settings."""
         wanted = bool(self.settings.approve or context["params"].get(APPROVE))
-        if self.reads_only or not wanted or is_dry(context):
-            return False
-        if ApprovalOperator is None:
-            raise BadInput(NO_APPROVALS)
-        return True
+        return wanted and not self.reads_only and not is_dry(context)
 
 
 def executor_of(setting: str) -> str:

@@ -15,7 +15,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,11 +173,10 @@ def _twin(name: str) -> str:
 
 def _mask(settings: Mapping[str, str]) -> None:
     """Airflow writes *** for these values in the logs of tasks: it knows few of their names."""
-    with suppress(ImportError):  # Airflow 3.0 has it elsewhere; its own list of names holds there
-        from airflow.sdk.log import mask_secret
+    from airflow.sdk.log import mask_secret
 
-        for name in settings.keys() & secrets():
-            mask_secret(settings[name])
+    for name in settings.keys() & secrets():
+        mask_secret(settings[name])
 
 
 def _extra_of(connection: str, where: str) -> Mapping[str, Any]:

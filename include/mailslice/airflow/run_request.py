@@ -25,7 +25,7 @@ _WORKING_SHARE = 0.8
 def who(context: Mapping[str, Any]) -> str:
     """The Airflow user who triggered the run, else its type (`scheduled`, `backfill`)."""
     dag_run = context["dag_run"]
-    return getattr(dag_run, "triggering_user_name", None) or _run_type(dag_run)  # 3.0 has no name
+    return getattr(dag_run, "triggering_user_name", None) or _run_type(dag_run)  # 3.1.0 has no name
 
 
 def is_dry(context: Mapping[str, Any]) -> bool:

@@ -5,7 +5,6 @@ The routes are served by Airflow's API server, which has its database.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -51,12 +50,13 @@ def start(dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -
             raise Refused(f"Airflow has no DAG {dag}: it is not there, or was not parsed yet")
         if model.is_paused:
             raise Refused(f"the DAG {dag} is paused in Airflow: unpause it first")
-    more: dict[str, Any] = {"triggering_user_name": who}
-    if "triggering_user_name" not in inspect.signature(trigger_dag).parameters:  # 3.0
-        more = {}
     try:
         made = trigger_dag(
-            dag, triggered_by=DagRunTriggeredByType.REST_API, run_id=run, conf=dict(conf), **more
+            dag,
+            triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name=who,
+            run_id=run,
+            conf=dict(conf),
         )
     except (ParamValidationError, ValueError) as error:
         raise BadInput(f"{dag}: {' '.join(str(error).split())[:500]}") from error
@@ -77,11 +77,8 @@ def newest(dags: Iterable[str], like: str, most: int) -> Sequence[DagRunState]:
 
 
 def questions(dag: str, session: Any) -> Iterator[PlanQuestion]:
-    """What runs of the DAG ask a person and nobody has answered; nothing in Airflow 3.0."""
-    try:
-        from airflow.models.hitl import HITLDetail
-    except ImportError:
-        return
+    """What runs of the DAG ask a person and nobody has answered."""
+    from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 

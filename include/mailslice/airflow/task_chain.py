@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from airflow.sdk import get_current_context, task, task_group
+from airflow.sdk import TriggerRule, get_current_context, task, task_group
 
 from mailslice.airflow.approval import ApproveStep, require_approval
 from mailslice.airflow.assets import duty_asset, queue_asset, queues_alias, run_asset
@@ -21,12 +21,7 @@ from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.notifier import notify_alerts
 from mailslice.airflow.run_request import is_dry, request_of
 from mailslice.airflow.spark_operator import DRY_RUN, SparkStep, about
-from mailslice.airflow.versions import (
-    AirflowFailException,
-    AirflowSkipException,
-    ApprovalOperator,
-    TriggerRule,
-)
+from mailslice.airflow.versions import AirflowFailException, AirflowSkipException
 from mailslice.maintenance.params import QUEUES
 from mailslice.maintenance.registry import load
 from mailslice.maintenance.report import DRY_RUN as WAS_DRY
@@ -82,7 +77,7 @@ class Chain:
 
         ids = [f"plan_{noun}", "check_plan", f"apply_{noun}", "verify"]
         tasks = [step(ids[0], "plan", plan_in_spark), step(ids[1], "check")]
-        if not duty.reads_only and ApprovalOperator is not None:
+        if not duty.reads_only:
             ids.insert(2, "approve")
             tasks.append(ApproveStep(task_id="approve", dag_duty=duty, mail_queue=queue))
         tasks += [step(ids[-2], "apply", apply_in_spark), step(ids[-1], "verify")]

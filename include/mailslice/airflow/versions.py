@@ -1,12 +1,10 @@
-"""Names that Airflow 3.0 to 3.3 have in different places, or lack: nothing else asks for a version.
+"""Names that Airflow 3.1 to 3.3 have in different places, or lack: nothing else asks for a version.
 
 Without the retry policy (3.3) Airflow tries unexpected errors again, too; refusals stay final.
-Without deadlines (3.0) no late run is reported. Without approvals (3.0) `approve` is refused.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -14,10 +12,6 @@ try:  # 3.2
     from airflow.sdk import CronDataIntervalTimetable
 except ImportError:
     from airflow.timetables.interval import CronDataIntervalTimetable
-try:  # 3.1
-    from airflow.sdk import TriggerRule
-except ImportError:
-    from airflow.utils.trigger_rule import TriggerRule
 try:  # 3.2
     from airflow.sdk.configuration import conf
 except ImportError:
@@ -42,20 +36,11 @@ __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowSkipException",
-    "ApprovalOperator",
     "CronDataIntervalTimetable",
-    "TriggerRule",
     "conf",
     "deadline_arguments",
     "retry_arguments",
 ]
-
-ApprovalOperator: Any = None
-"""The base of human-in-the-loop approvals; None where Airflow or the standard provider has none."""
-with suppress(ImportError, AirflowException):  # below 3.1 the provider raises one of Airflow's own
-    from airflow.providers.standard.operators.hitl import (  # type: ignore[no-redef]
-        ApprovalOperator,
-    )
 
 
 def retry_arguments(error: type[Exception]) -> dict[str, Any]:
@@ -72,10 +57,8 @@ def deadline_arguments(
     interval: timedelta, notifier: type, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """DAG arguments: the notifier is called when a run has not ended `interval` after queueing."""
-    try:
-        from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
-    except ImportError:
-        return {}
+    from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
     try:  # 3.2
         from airflow.sdk.definitions.callback import AsyncCallback
     except ImportError:
