@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +15,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.errors import BadSetting
 from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.settings import Settings
-from mailslice.stores.mariadb.client import MariaDb, MariaDbTransaction, Row, quoted
+from mailslice.stores.mariadb.client import MariaDb, Row, quoted
 from mailslice.stores.mariadb.failures import AlreadyThere, Contended, NoRight, NoSuchObject
 from mailslice.stores.own import SHAPES, OwnRecords
 from mailslice.stores.own.records import TableShape, Values
@@ -93,12 +92,6 @@ class OwnDatabase:
     def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
         with self._lock:
             return self._db.rows(sql, params)
-
-    @contextmanager
-    def transaction(self) -> Iterator[MariaDbTransaction]:
-        """As of MariaDb, for one thread at a time."""
-        with self._lock, self._db.transaction() as transaction:
-            yield transaction
 
     def execute(self, sql: str, params: Sequence[object] = ()) -> int:
         """As of MariaDb; a statement that met another one is sent again."""
