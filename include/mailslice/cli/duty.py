@@ -18,7 +18,7 @@ from mailslice.cli.queue_session import open_queue, who
 from mailslice.cli.runs import newest_pending
 from mailslice.codec.shown import shown
 from mailslice.maintenance import registry
-from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.artifacts import RunFolder
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError
@@ -93,7 +93,7 @@ def run(
     `duty run DUTY --help` shows the options of that duty.
     """
     from mailslice.maintenance.notify import channels_without_airflow, notify_end
-    from mailslice.maintenance.runner import run_all
+    from mailslice.maintenance.runner import folder_of, run_all
 
     recipients = load_settings().duty if notify else None
     if recipients is not None:
@@ -102,7 +102,7 @@ def run(
     failure: BaseException | None = None
     try:
         settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
-        folder = _folder(settings, request)
+        folder = folder_of(request, settings)
         _keep_request(request, folder)
         try:
             ended = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
@@ -133,12 +133,12 @@ def _step_command(step: str, help_text: str) -> None:
         reason: Reason = None,
         dry_run: DryRun = False,
     ) -> None:
-        from mailslice.maintenance.runner import run_step
+        from mailslice.maintenance.runner import folder_of, run_step
 
         params = _params(ctx, param, reason, dry_run=dry_run)
         pending = None if step == "plan" else step
         settings, request = _opened(duty, queue, params, run, pending)
-        folder = _folder(settings, request)
+        folder = folder_of(request, settings)
         if step == "plan":
             _keep_request(request, folder)
         else:
@@ -231,10 +231,6 @@ def _value(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _folder(settings: Settings, request: RunRequest) -> RunFolder:
-    return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
 
 
 def _keep_request(request: RunRequest, folder: RunFolder) -> None:
