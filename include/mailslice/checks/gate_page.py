@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mailslice.codec.shown import several
+
 PASS, FAIL = "PASS", "FAIL"
 _STYLE = """<style>
 :root{color-scheme:light dark;--ink:#1b2530;--faint:#5d6b79;--line:#dde3ea;--paper:#fff;
@@ -58,7 +60,7 @@ def index_page(entries: Sequence[Mapping[str, Any]]) -> str:
     """The newest gates of all runs."""
     failed = sum(not entry["success"] for entry in entries)
     of_all = "All of them passed." if not failed else f"{failed:,} of them failed."
-    newest = f"The newest {_several(len(entries), 'check')} of all runs. {of_all}"
+    newest = f"The newest {several(len(entries), 'check')} of all runs. {of_all}"
     says = newest if entries else "No run has been checked yet."
     head = "<tr><th></th><th>When</th><th>Duty</th><th>Queue</th><th>Check</th><th>Run</th></tr>"
     rows = "".join(map(_index_row, entries))
@@ -80,7 +82,7 @@ def _sentence(
     if not findings:
         return "There was nothing to look at."
     if broken:
-        return f"{len(broken):,} of {_several(len(findings), 'expectation')} did not hold."
+        return f"{len(broken):,} of {several(len(findings), 'expectation')} did not hold."
     return f"All {len(findings):,} expectations held." if len(findings) > 1 else "It held."
 
 
@@ -127,10 +129,6 @@ def _index_row(entry: Mapping[str, Any]) -> str:
 def _pill(success: object) -> str:
     kind, word = ("pass", PASS) if success else ("fail", FAIL)
     return f'<span class="verdict {kind}">{word}</span>'
-
-
-def _several(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _escape(value: object) -> str:

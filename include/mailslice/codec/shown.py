@@ -25,6 +25,11 @@ def tame(text: object, most: int) -> str:
     return f"{cut}…" if len(whole) > most else cut
 
 
+def several(count: int, noun: str) -> str:
+    """`1 mail`, `2,000 mails`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 class ShownFormatter(logging.Formatter):
     """Of logs that people read: a message is one line; a traceback keeps its lines."""
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from shlex import quote
 
+from mailslice.codec.shown import several
 from mailslice.model.durations import format_duration
 
 _BROKER_LAG = 15.0
@@ -93,7 +94,7 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
     queue, missing = quote(facts.queue), _missing(facts)
     audit = f"mailslice duty run queue_audit --queue {queue}"
     if facts.lost:
-        why = f"the audit found {_several(facts.lost, 'mail')} in no queue of the broker"
+        why = f"the audit found {several(facts.lost, 'mail')} in no queue of the broker"
         yield HealthVerdict(Health.LOST, why, f"mailslice queue audit {queue}")
     elif missing > 0 and facts.lost is None:
         why = f"{_wait(facts.waiting)}; the broker has {facts.in_broker:,} of them"
@@ -103,7 +104,7 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
         yield HealthVerdict(Health.STUCK, _stuck(facts), command)
     if facts.ready and facts.consumers == 0 and not facts.is_held_whole:
         are = "is" if facts.ready == 1 else "are"
-        why = f"{_several(facts.ready, 'message')} {are} ready, and nobody consumes the queue"
+        why = f"{several(facts.ready, 'message')} {are} ready, and nobody consumes the queue"
         command = f"mailslice worker run --queue {queue} --handler MODULE:FUNCTION"
         yield HealthVerdict(Health.NO_WORKERS, why, command)
     if facts.oldest is not None and facts.oldest > facts.late_after and not _all_delayed(facts):
@@ -138,9 +139,9 @@ def _all_delayed(facts: HealthFacts) -> bool:
 
 def _stuck(facts: HealthFacts) -> str:
     if facts.silent:
-        return f"workers without a heartbeat hold {_several(facts.silent, 'mail')}"
+        return f"workers without a heartbeat hold {several(facts.silent, 'mail')}"
     are = "is" if facts.stuck == 1 else "are"
-    return f"{_several(facts.stuck, 'mail')} {are} in flight far too long"
+    return f"{several(facts.stuck, 'mail')} {are} in flight far too long"
 
 
 def _well(facts: HealthFacts) -> str:
@@ -155,10 +156,6 @@ def _counted(facts: HealthFacts) -> str:
     """Nothing where the count is as young as the other figures."""
     ago = facts.counted_ago
     return "" if ago is None or ago < _YOUNG else f" (counted {span(ago)} ago)"
-
-
-def _several(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _wait(count: int | None) -> str:
