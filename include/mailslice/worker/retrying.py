@@ -21,7 +21,7 @@ from mailslice.worker.queue_worker import QueueWorker, open_worker
 
 _AT_ONCE = 200
 _PAUSE = 0.25
-_PATIENCE = timedelta(seconds=30)
+_PATIENCE_S = 30.0
 
 
 @dataclass(slots=True)
@@ -113,11 +113,9 @@ async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_ru
         outcome.retried.append(row.enqueue_id)
 
 
-async def deliver_due(
-    worker: QueueWorker, ids: Iterable[EnqueueId], *, patience: timedelta = _PATIENCE
-) -> int:
-    """Waits until these mails are in the work queue; how many are not within `patience`. Without a
-    hop consumer this process is one.
+async def deliver_due(worker: QueueWorker, ids: Iterable[EnqueueId]) -> int:
+    """Waits until these mails are in the work queue; how many are not after 30 s. Without a hop
+    consumer this process is one.
     """
     waiting = list(ids)
     if not waiting:
@@ -129,7 +127,7 @@ async def deliver_due(
         consumer = ExpiredDelayConsumer(worker.context, worker.state.delays)
         consumer.start()
     loop = asyncio.get_running_loop()
-    end = loop.time() + patience.total_seconds()
+    end = loop.time() + _PATIENCE_S
     try:
         while waiting and loop.time() < end:
             await asyncio.sleep(_PAUSE)
