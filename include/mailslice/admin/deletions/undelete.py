@@ -20,7 +20,7 @@ from mailslice.admin.deletions.entries import DeletedMail
 from mailslice.admin.deletions.keeping import all_ended
 from mailslice.admin.deletions.packs import Contents
 from mailslice.admin.evidence import already_out
-from mailslice.admin.leased_lock import LEASE, LeasedLock
+from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.codec.headers import headers_of
@@ -89,7 +89,6 @@ def undelete(
     *,
     accept_duplicates: bool = False,
     sleep: Callable[[float], None] = time.sleep,
-    lease: timedelta = LEASE,
 ) -> None:
     """Bring these mails back into their queue; each list is of one batch. `outcome` is filled as it
     goes. Mails that may have been delivered stay, unless `accept_duplicates`.
@@ -98,7 +97,7 @@ def undelete(
     """
     import uvloop
 
-    right = LeasedLock(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep, lease)
+    right = LeasedLock(stores, f"undelete/{queue}", f"undeletes mails of {queue}", sleep)
     with right.held(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         way = _Way(stores, queue, clock, outcome, right=right, sleep=sleep)
 
