@@ -38,7 +38,6 @@ class PostalMessage:
     scope: str | None
     rcpt_to: str | None
     mail_from: str | None
-    held: int | None
     inspected: int | None
     raw_table: str | None
     raw_headers_id: int | None
@@ -53,7 +52,6 @@ class PostalDelivery:
     status: str | None
     timestamp: Decimal | None
     log_id: str | None
-    details: str | None
 
 
 class ServerMessages:
@@ -75,7 +73,7 @@ class ServerMessages:
     def deliveries(self, ids: Iterable[int]) -> dict[int, list[PostalDelivery]]:
         """PostalDelivery records by message, the oldest first; messages without one are absent."""
         records: defaultdict[int, list[PostalDelivery]] = defaultdict(list)
-        columns = "message_id, id, status, timestamp, log_id, details"
+        columns = "message_id, id, status, timestamp, log_id"
         for message, *values in self._by_list(columns, "deliveries", "message_id", ids):
             records[message].append(PostalDelivery(*values))
         for of_message in records.values():
