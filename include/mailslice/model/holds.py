@@ -23,7 +23,6 @@ _LONGEST_DOMAIN = 255
 _SHARE = 4
 _PAUSES = tuple(seconds for seconds in DELAY_LEVELS if 5 <= seconds <= 240)
 """Seconds for which a mail of a held domain is set aside: each is one delay level."""
-LONGEST_PAUSE = timedelta(seconds=_PAUSES[-1])
 
 
 @dataclass(frozen=True, slots=True)
