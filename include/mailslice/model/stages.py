@@ -22,7 +22,6 @@ class Stage(StrEnum):
     """Of a mail, or of one of its recipients (these are only ever sending, sent or failed)."""
 
     RECEIVED = "received"
-    LOADED = "loaded"
     SENDING = "sending"
     SENT = "sent"
     FAILED = "failed"

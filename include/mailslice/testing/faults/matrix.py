@@ -310,7 +310,7 @@ class _Lane:
 
     def _quarantine_mail(self, item: QueuedMail) -> None:
         quarantine = self._quarantine
-        holder = Holder(_DEAD_WORKER, Stage.LOADED.value, system_clock(), timedelta(minutes=11))
+        holder = Holder(_DEAD_WORKER, "loaded", system_clock(), timedelta(minutes=11))
         quarantined = quarantine.keep(
             item, holder, Decided("closed", "it was held for too long", "test kit")
         )
