@@ -52,9 +52,9 @@ class WorkerHistory:
         last = records if self._last is None else self._last
         for worker, record in records.items():
             before = last.get(worker)
-            beat, completed = (before.beat, before.completed) if before is not None else (0, 0)
+            beat, settled = (before.beat, before.settled) if before is not None else (0, 0)
             late = record.beat > beat + _NAMED_RECORDS
-            self.missed |= late and record.completed > completed + _NAMED
+            self.missed |= late and record.settled > settled + _NAMED
             self.done.update(record.done)
             self._intervals.add(_seconds(record.every))
             if record.is_alive:

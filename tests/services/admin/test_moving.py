@@ -451,7 +451,7 @@ def test_records_of_a_worker_that_nobody_read_leave_its_mails_in_doubt(two: Two)
     records.save(two.source, _record(5))
 
     def standing_still(_: float) -> None:
-        records.save(two.source, _record(8, completed=501))
+        records.save(two.source, _record(8, settled=501))
 
     outcome = two.move(moves=two.moves(sleep=standing_still))
     assert (outcome.moved, outcome.doubtful, outcome.doubtful_names) == ({}, 1, ["m-1"])
@@ -469,7 +469,7 @@ def test_records_that_nobody_read_between_two_thousands_say_nothing_of_the_secon
 
     def busy(point: str) -> None:
         if point == "release:published":
-            records.save(two.source, _record(50, completed=5000))
+            records.save(two.source, _record(50, settled=5000))
 
     crash.arm(busy)
     outcome = two.move(moves=two.moves(sleep=lambda _: None, at_once=1))
