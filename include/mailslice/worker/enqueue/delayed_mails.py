@@ -169,10 +169,10 @@ class Delays:
         await self.declare(level_for(due - now))
         token = uuid4()
         first = due
+        before = await self.rows.load(enqueue_id)  # first: while it fails nothing is published
         if not has_message:
             first = max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
             await self._publish_copy(copy, token, first)
-        before = await self.rows.load(enqueue_id)
         row = DelayedMail(
             enqueue_id,
             due,

@@ -1,0 +1,78 @@
+"""In which order a delay writes its row and publishes its copy, and what a failure leaves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import EnqueueId
+from mailslice.model.names import HEADER_DELAY_TOKEN, RabbitNames, queue_name
+from mailslice.stores.cassandra.own import DelayedMail
+from mailslice.worker.enqueue.delayed_mails import Delays
+from mailslice.worker.io.context import Tuning
+from mailslice.worker.io.copies import Copy
+from mailslice.worker.io.statistics import WorkerStatistics
+
+MAIL = EnqueueId(UUID(int=1))
+NOW = datetime(2026, 11, 27, tzinfo=UTC)
+COPY = Copy(b"m", {}, NOW)
+
+
+class Stores:
+    """The row of one mail, and the tokens of the copies that were published for it."""
+
+    def __init__(self) -> None:
+        self.row: DelayedMail | None = None
+        self.tokens: list[str] = []
+        self.away: set[str] = set()
+        context: Any = SimpleNamespace(
+            clock=lambda: NOW,
+            tuning=Tuning(),
+            queue=queue_name("spool"),
+            names=RabbitNames(queue_name("spool")),
+            statistics=WorkerStatistics(),
+            stores=SimpleNamespace(rabbitmq=SimpleNamespace(declare_delays=lambda *_: None)),
+            publish=self._publish,
+        )
+        self.delays = Delays(context)
+        rows: Any = SimpleNamespace(load=self._load, save=self._save)
+        self.delays.rows = rows
+
+    def _ask(self, what: str) -> None:
+        if what in self.away:
+            raise StoreUnavailable(f"{what} fails")
+
+    async def _publish(self, copy: Copy, _queue: str) -> None:
+        self._ask("publish")
+        self.tokens.append(copy.headers[HEADER_DELAY_TOKEN])
+
+    async def _load(self, _: EnqueueId) -> DelayedMail | None:
+        self._ask("load")
+        return self.row
+
+    async def _save(self, row: DelayedMail) -> None:
+        self._ask("save")
+        self.row = row
+
+    async def schedule(self, *, has_message: bool = True) -> None:
+        due = NOW + timedelta(minutes=30)
+        await self.delays.schedule(MAIL, COPY, due, has_message=has_message)
+
+    @property
+    def has_true_copy(self) -> bool:
+        """Whether a copy was published whose token is the row's."""
+        return self.row is not None and str(self.row.token) in self.tokens
+
+
+async def test_no_copy_is_published_while_the_row_before_cannot_be_read() -> None:
+    stores = Stores()
+    stores.away = {"load"}
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="load"):
+            await stores.schedule(has_message=False)
+    assert stores.tokens == []
