@@ -59,9 +59,9 @@ class Stores:
         self._ask("save")
         self.row = row
 
-    async def schedule(self, *, has_message: bool = True) -> None:
+    async def schedule(self, *, has_message: bool = True, leased: bool = False) -> None:
         due = NOW + timedelta(minutes=30)
-        await self.delays.schedule(MAIL, COPY, due, has_message=has_message)
+        await self.delays.schedule(MAIL, COPY, due, has_message=has_message, leased=leased)
 
     @property
     def has_true_copy(self) -> bool:
@@ -75,4 +75,31 @@ async def test_no_copy_is_published_while_the_row_before_cannot_be_read() -> Non
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match="load"):
             await stores.schedule(has_message=False)
+    assert stores.tokens == []
+
+
+@pytest.mark.parametrize("leased", [False, True])
+async def test_a_repetition_leaves_the_row_whose_copy_may_be_all_there_is(*, leased: bool) -> None:
+    """Another worker got the message, published the row's copy, and acknowledged (`overtaken`)."""
+    stores = Stores()
+    stores.away = {"publish"}
+    with pytest.raises(StoreUnavailable):
+        await stores.schedule(leased=leased)
+    assert stores.row is not None
+    stores.tokens.append(str(stores.row.token))
+    with pytest.raises(StoreUnavailable):
+        await stores.schedule(leased=leased)
+    assert stores.has_true_copy
+    stores.away = set()
+    await stores.schedule(leased=leased)
+    assert stores.has_true_copy
+    assert len(stores.tokens) == 2
+
+
+async def test_the_row_comes_first_where_no_copy_is_out() -> None:
+    """A copy without a row is delivered, beside the message that is not acknowledged yet."""
+    stores = Stores()
+    stores.away = {"save"}
+    with pytest.raises(StoreUnavailable):
+        await stores.schedule()
     assert stores.tokens == []

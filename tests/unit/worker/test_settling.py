@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -123,6 +124,23 @@ async def test_a_mail_that_was_deleted_meanwhile_is_not_bounced(*, deleted: bool
     became = await stores.delivery().bounce("no such user", [Failure("a@b.example", "5.1.1", "no")])
     assert became is (Disposition.DROPPED if deleted else Disposition.BOUNCED)
     assert stores.asked == (["ack"] if deleted else ["report", "mark", "ack", "blobs"])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_delayed_mail_of_a_lost_link_has_no_message(
+    monkeypatch: pytest.MonkeyPatch, *, lost: bool
+) -> None:
+    """Another worker may have delayed it anew: its copy is void once the row is written over."""
+    has_message: list[bool] = []
+
+    async def publish(*_: object, **how: Any) -> None:
+        has_message.append(how["has_message"])
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
+    delivery = Stores().delivery()
+    delivery.message.link.is_open = not lost  # type: ignore[misc]
+    assert await delivery.retry(after=timedelta(seconds=30)) is Disposition.RETRIED
+    assert has_message == [not lost]
 
 
 async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:

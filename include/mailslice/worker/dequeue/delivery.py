@@ -225,7 +225,7 @@ class Delivery:
             after=delay,
             headers=self._retry_headers(counted=counts, throttled=throttled),
             fewer_recipients=to_serve != self._message_recipients,
-            has_message=not self.lease.is_out,
+            has_message=not (self.lease.is_out or self.lease.is_lost),
             answer=self._answer() if counts else "",
         )
         self._emit_retry(to_serve, delay)

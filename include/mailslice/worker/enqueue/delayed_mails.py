@@ -3,9 +3,10 @@ hop queue, which mailslice alone consumes.
 
 The row in delayed_mails has the due time and the token of the true copies. Invariant: **a copy
 whose token is the row's exists** (in a level, in the hop queue, or unacknowledged), or the delivery
-that asked for the delay is unacknowledged (or has a lease: then the copy comes before its row). For
-a copy is acknowledged only when its successor with the same token is confirmed. So a copy with
-another token is dropped, and a double meets a closed row and is dropped.
+that asked for the delay is unacknowledged. Over a row that is open, and by a worker whose message
+is gone, a row is written only after its copy is confirmed. A copy is acknowledged only when its
+successor with the same token is confirmed. So a copy with another token is dropped, and a double
+meets a closed row and is dropped.
 
 A row whose mail is published is closed (`published`) and stays for 30 days: a copy without a row
 means that the row was lost, and is delivered. A mail without a row in the view is not delivered: it
@@ -161,16 +162,18 @@ class Delays:
 
         The caller does not acknowledge its message, or report an enqueue, before this returns.
         `leased`: a handler has the mail (`lease`). `held`: a domain of it is held. `has_message`
-        False: the caller has none any more, and the older row's copy alone represents the mail.
-        Then a copy precedes the row. `answer`: of the attempt that failed; that of an earlier one
-        stays where it is empty.
+        False: the caller has none any more. Then, and where the older row is open, a copy precedes
+        the row: the copy of the older row may be all there is of the mail. Another worker may have
+        got the message since, and acknowledged it (`is_overtaken`). `answer`: of the attempt that
+        failed; that of an earlier one stays where it is empty.
         """
         now = self._context.clock()
         await self.declare(level_for(due - now))
         token = uuid4()
         first = due
         before = await self.rows.load(enqueue_id)  # first: while it fails nothing is published
-        if not has_message:
+        copy_first = not has_message or (before is not None and not before.published)
+        if copy_first:
             first = max(due, now + timedelta(seconds=self._context.tuning.copy_before_row))
             await self._publish_copy(copy, token, first)
         row = DelayedMail(
@@ -190,7 +193,7 @@ class Delays:
             answer=answer or (before.answer if before else ""),
         )
         await self.rows.save(row)
-        if has_message or due < first:
+        if not copy_first or due < first:
             await self._publish_copy(copy, token, due)
 
     async def forget(self, enqueue_id: EnqueueId) -> None:
