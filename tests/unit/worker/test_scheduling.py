@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +41,7 @@ class Stores:
             publish=self._publish,
         )
         self.delays = Delays(context)
-        rows: Any = SimpleNamespace(load=self._load, save=self._save)
+        rows: Any = SimpleNamespace(load=self._load, save=self._save, close=self._close)
         self.delays.rows = rows
 
     def _ask(self, what: str) -> None:
@@ -58,6 +59,9 @@ class Stores:
     async def _save(self, row: DelayedMail) -> None:
         self._ask("save")
         self.row = row
+
+    async def _close(self, row: DelayedMail) -> None:
+        self.row = replace(row, published=True)
 
     async def schedule(self, *, has_message: bool = True, leased: bool = False) -> None:
         due = NOW + timedelta(minutes=30)
@@ -103,3 +107,15 @@ async def test_the_row_comes_first_where_no_copy_is_out() -> None:
     with pytest.raises(StoreUnavailable):
         await stores.schedule()
     assert stores.tokens == []
+
+
+async def test_the_end_of_a_lease_does_not_close_a_delay() -> None:
+    """Another worker may have delayed the mail, before this one knows that its link is lost."""
+    stores = Stores()
+    await stores.schedule()
+    await stores.delays.forget(MAIL, only_lease=True)
+    assert stores.row is not None
+    assert not stores.row.published
+    await stores.schedule(leased=True)
+    await stores.delays.forget(MAIL, only_lease=True)
+    assert stores.row.published

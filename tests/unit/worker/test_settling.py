@@ -59,6 +59,9 @@ class Stores:
             raise StoreUnavailable("away")
         self.asked.append(what)
 
+    async def forget(self) -> None:
+        await self._take("delay closed")
+
     async def _looked_up(self) -> bool:
         return self.is_marked
 
@@ -141,6 +144,19 @@ async def test_a_delayed_mail_of_a_lost_link_has_no_message(
     delivery.message.link.is_open = not lost  # type: ignore[misc]
     assert await delivery.retry(after=timedelta(seconds=30)) is Disposition.RETRIED
     assert has_message == [not lost]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_message(
+    *, lost: bool
+) -> None:
+    stores = Stores()
+    stores.state.delays = SimpleNamespace(forget=lambda _: stores.forget())  # type: ignore[assignment]
+    delivery = stores.delivery()
+    delivery.message.redelivered = True  # type: ignore[misc]
+    delivery.message.link.is_open = not lost  # type: ignore[misc]
+    assert await delivery.reject("no such user") is Disposition.REJECTED
+    assert stores.asked == [*([] if lost else ["delay closed"]), "dead letter", "ack"]
 
 
 async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:

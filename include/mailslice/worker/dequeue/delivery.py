@@ -225,7 +225,7 @@ class Delivery:
             after=delay,
             headers=self._retry_headers(counted=counts, throttled=throttled),
             fewer_recipients=to_serve != self._message_recipients,
-            has_message=not (self.lease.is_out or self.lease.is_lost),
+            has_message=self.lease.has_message,
             answer=self._answer() if counts else "",
         )
         self._emit_retry(to_serve, delay)
@@ -248,7 +248,7 @@ class Delivery:
         if isinstance(remaining, Disposition):
             return remaining
         message = self.message
-        if message.redelivered and not self.lease.is_out:  # else that copy is all there is yet
+        if message.redelivered and self.lease.has_message:  # else that copy is all there is yet
             await self._delays.forget(self.item.enqueue_id)
         if remaining != self._message_recipients:
             message = replace(message, body=codec.encode(narrowed(self.item, remaining)))

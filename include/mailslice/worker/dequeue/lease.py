@@ -54,6 +54,11 @@ class Lease:
         """Whether it was found marked in its handler: the broker has nothing of it since."""
 
     @property
+    def has_message(self) -> bool:
+        """Whether the message is unacknowledged here, as far as is known."""
+        return not self.is_out and self.message.link.is_open
+
+    @property
     def is_lost(self) -> bool:
         """Whether the broker has the mail back, and hands it out again."""
         return not self.is_out and not self.message.link.is_open
@@ -87,13 +92,13 @@ class Lease:
         """Closes the row, so that no copy is delivered. A store that is away leaves a double."""
         if self._has_row:
             try:
-                await self._delays.forget(self._enqueue_id)
+                await self._delays.forget(self._enqueue_id, only_lease=True)
             except MailsliceError as error:
                 self._log_warning("a mail may be delivered again when its lease is over: %s", error)
 
     async def bring_back(self) -> None:
         """A mail whose copy is out is published now; a store that is away leaves it to the copy."""
-        if self.is_closed:
+        if self.is_closed or self.is_lost:  # the row may be that of who has the lost message
             return
         try:
             if self.is_out:

@@ -196,10 +196,10 @@ class Delays:
         if not copy_first or due < first:
             await self._publish_copy(copy, token, due)
 
-    async def forget(self, enqueue_id: EnqueueId) -> None:
+    async def forget(self, enqueue_id: EnqueueId, *, only_lease: bool = False) -> None:
         """The mail was dealt with otherwise (rejected): no copy of it is to be delivered."""
         row = await self.rows.load(enqueue_id)
-        if row is not None and not row.published:
+        if row is not None and not row.published and (row.leased or not only_lease):
             await self.rows.close(row)
 
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
