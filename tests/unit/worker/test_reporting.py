@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import fields
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from mailslice.codec.reports import Failure
-from mailslice.model.mail import Mail
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import EnqueueId, Mail
+from mailslice.model.names import queue_name
+from mailslice.model.settings import load_settings
 from mailslice.worker.enqueue import bounce_reports
 from mailslice.worker.enqueue.bounce_reports import Reporter
+from mailslice.worker.io.context import QueueContext
 
 
 @pytest.mark.parametrize(("recipients", "on_the_loop"), [(100, True), (101, False)])
@@ -32,3 +39,33 @@ async def test_a_report_of_many_recipients_is_built_in_a_thread(
     failures = [Failure(f"r{number}@d.example", "5.1.1", "no") for number in range(recipients)]
     assert await reporter._enqueued(item, failures, b"A: b\r\n\r\n") is None
     assert (built == [threading.current_thread()]) is on_the_loop
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_deleted_queue_of_reports_holds_no_mail(
+    monkeypatch: pytest.MonkeyPatch, *, exists: bool
+) -> None:
+    class Away:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        async def enqueue(self, *_: object) -> None:
+            raise StoreUnavailable("RabbitMQ closed the channel: 404 no exchange")
+
+    monkeypatch.setattr(bounce_reports, "Enqueuer", Away)
+    broker = SimpleNamespace(exists=lambda queue: exists and queue == "bounces")
+    none: Any = SimpleNamespace(deleted=None, rows=None, rabbitmq=broker)
+    needed = {one.name for one in fields(QueueContext) if one.default is one.default_factory}
+    given: dict[str, Any] = dict.fromkeys(needed - {"events", "checks"}, none)
+    given |= {"settings": load_settings({}), "queue": queue_name("spool"), "clock": system_clock}
+    context = QueueContext(**given)
+    reporter = Reporter(context, queue_name("bounces"))
+    item: Any = SimpleNamespace(
+        mail=Mail("m", "a@b.example", ("c@d.example",)), enqueue_id=EnqueueId(UUID(int=1))
+    )
+    told = reporter.report(item, [Failure("c@d.example", "5.1.1", "no")], b"A: b\r\n\r\n")
+    if exists:
+        with pytest.raises(StoreUnavailable):
+            await told
+    else:
+        assert await told is False

@@ -36,6 +36,8 @@ class Reporter:
         settings = context.settings.model_copy(update={"queue": unlimited})
         publisher = context.side_publisher
         elsewhere = replace(context, queue=queue, settings=settings, publisher=publisher)
+        self._queue = queue
+        self._broker = context.stores.rabbitmq
         self._blobs = context.blobs
         self._clock = context.clock
         self._enqueuer = Enqueuer(elsewhere, Delays(elsewhere))
@@ -46,18 +48,24 @@ class Reporter:
     ) -> bool:
         """Enqueues one report of these recipients. `content` None: its header is loaded.
 
-        False when no report is possible: null sender, or none can be made of the mail (logged).
+        False when no report is possible: null sender, or (logged) none can be made of the mail, or
+        the queue of reports was deleted: mails that wait for it would hold every handler.
         Raises StoreUnavailable, or BadSetting for a changed password: call it again. After a crash
         before the record a sender gets two reports rather than none.
         """
         try:
             queued = await self._enqueued(item, failures, content)
-        except (TryAgain, TakenOver, BadSetting):
+        except (TakenOver, BadSetting):
             raise
         except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
+            why = type(error).__name__
+            if isinstance(error, TryAgain):
+                if await asyncio.to_thread(self._broker.exists, self._queue):
+                    raise
+                why = f"there is no queue {self._queue!r} (MAILSLICE_WORKER_BOUNCE_QUEUE)"
             extra = about("report_failed", item.enqueue_id)
             text = "no report of %d recipients of %s can be made: %s"
-            log.warning(text, len(failures), item.enqueue_id, type(error).__name__, extra=extra)
+            log.warning(text, len(failures), item.enqueue_id, why, extra=extra)
             log.debug("no report can be made", exc_info=error)  # it may name addresses
             return False
         if queued is None:
