@@ -17,6 +17,15 @@ from mailslice.worker.io.context import Tuning
 from mailslice.worker.io.statistics import WorkerStatistics
 
 
+def context_of_hop() -> Any:
+    return SimpleNamespace(
+        settings=SimpleNamespace(rabbitmq=None),
+        names=RabbitNames(queue_name("spool")),
+        statistics=WorkerStatistics(),
+        tuning=Tuning(),
+    )
+
+
 @pytest.mark.parametrize("published", [True, False])
 async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_other_worker(
     monkeypatch: pytest.MonkeyPatch, *, published: bool
@@ -33,12 +42,7 @@ async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_oth
     monkeypatch.setattr(Park, "put", put)
     monkeypatch.setattr(park, "RETRY_SECONDS", 0.1)
     monkeypatch.setattr(RetryPauses, "pause", lambda _: 0.01)
-    context: Any = SimpleNamespace(
-        settings=SimpleNamespace(rabbitmq=None),
-        names=RabbitNames(queue_name("spool")),
-        statistics=WorkerStatistics(),
-        tuning=Tuning(),
-    )
+    context = context_of_hop()
     delays: Any = SimpleNamespace(on_expired=away, has_published=lambda _: published)
     waited = asyncio.get_running_loop().time() - 600
     message: Any = SimpleNamespace(headers={}, arrived=waited)
@@ -46,3 +50,33 @@ async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_oth
     await asyncio.wait({surfacing}, timeout=0.5)
     assert bool(parked) is not published
     surfacing.cancel()
+
+
+@pytest.mark.parametrize(("held", "others_pass"), [(200, True), (300, True), (300, False)])
+async def test_copies_that_are_held_make_room_for_those_that_go_through(
+    monkeypatch: pytest.MonkeyPatch, held: int, *, others_pass: bool
+) -> None:
+    parked: list[object] = []
+
+    async def on_expired(message: Any) -> None:
+        if not message.passes:
+            raise StoreUnavailable("a shard of Cassandra does not answer")
+
+    async def put(*given: object, **_: object) -> bool:
+        parked.append(given)
+        return True
+
+    monkeypatch.setattr(Park, "put", put)
+    monkeypatch.setattr(RetryPauses, "pause", lambda _: 0.01)
+    delays: Any = SimpleNamespace(on_expired=on_expired, has_published=lambda _: False)
+    hop = ExpiredDelayConsumer(context_of_hop(), delays)
+    now = asyncio.get_running_loop().time()
+    copies = [SimpleNamespace(headers={}, arrived=now, passes=False) for _ in range(held)]
+    if others_pass:
+        copies.append(SimpleNamespace(headers={}, arrived=now, passes=True))
+    surfacing = {asyncio.create_task(hop._surface(copy)) for copy in copies}  # type: ignore[arg-type]
+    await asyncio.wait(surfacing, timeout=0.3)
+    assert bool(parked) is (held > 256 and others_pass)
+    assert held - len(parked) <= 256 or not others_pass
+    for one in surfacing:
+        one.cancel()

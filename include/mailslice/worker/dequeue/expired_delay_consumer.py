@@ -21,6 +21,7 @@ from mailslice.worker.dequeue.dead_letters import dead_letter
 from mailslice.worker.dequeue.park import (
     FAULT_ROUNDS,
     LONGEST_UNACKNOWLEDGED,
+    SECONDS_IN_THE_WAY,
     FaultRounds,
     Park,
     RetryPauses,
@@ -36,12 +37,15 @@ _PREFETCH = 512
 
 
 class ExpiredDelayConsumer:
-    """Tries a copy for half a minute while a store is down, then returns it to a delay level."""
+    """Tries a copy for half a minute while a store is down, or until such copies fill half of the
+    window while others go through, then returns it to a delay level.
+    """
 
     def __init__(self, context: QueueContext, delays: Delays) -> None:
         self._context = context
         self._delays = delays
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held = 0
         self._park = Park(context, delays)
         self._rounds = FaultRounds(context.statistics)
         self._consumer = Consumer(
@@ -101,17 +105,31 @@ class ExpiredDelayConsumer:
             task.cancel()
 
     async def _surface(self, message: Message) -> None:
-        trial, pauses, since = Trial(), None, 0.0
-        with suppress(asyncio.CancelledError):
+        trial, pauses, since, through = Trial(), None, 0.0, 0
+        try:
             while why := await self._rounds.tried(trial, self._surface_once(message)):
                 if pauses is None:
                     pauses, since = RetryPauses(), asyncio.get_running_loop().time()
+                    through = self._rounds.through
+                    self._held += 1
                     log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
-                over = pauses.is_over or is_counted(message)
+                over = pauses.is_over or is_counted(message) or self._is_in_the_way(since, through)
                 if over and await self._park_or_dead_letter(message, why, trial, since):
                     return
                 await asyncio.sleep(pauses.pause())
             self._rounds.through += 1
+        except asyncio.CancelledError:
+            return
+        finally:
+            self._held -= pauses is not None
+
+    def _is_in_the_way(self, since: float, through: int) -> bool:
+        """Whether half of the window is held while others went through, or all of it for long."""
+        if 2 * self._held < _PREFETCH:
+            return False
+        seconds = asyncio.get_running_loop().time() - since
+        is_full = len(self._tasks) >= _PREFETCH and seconds >= SECONDS_IN_THE_WAY
+        return is_full or self._rounds.through > through
 
     async def _park_or_dead_letter(
         self, message: Message, why: MailsliceError, trial: Trial, since: float
