@@ -128,7 +128,7 @@ class Recorder:
             done=(*statistics.slow, *[*statistics.completed][-newest:]),
             times=statistics.times,
             settled=statistics.count,
-            completed=statistics.finished,
+            completed=statistics.finished - statistics.bounced,
             hops=statistics.hops,
             undoing=statistics.undoing,
             left_behind=statistics.abandoned,

@@ -19,9 +19,11 @@ from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.model.stages import MailStage, decide
+from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.testing.memory import MemoryMailStages
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.events import EventLog, MailEvents
+from mailslice.worker.heartbeat import Recorder
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
@@ -157,6 +159,40 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     delivery.message.link.is_open = not lost  # type: ignore[misc]
     assert await delivery.reject("no such user") is Disposition.REJECTED
     assert stores.asked == [*([] if lost else ["delay closed"]), "dead letter", "ack"]
+
+
+async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> None:
+    stores = Stores()
+    records: list[WorkerRecord] = []
+
+    async def answered(given: Any = None) -> Any:
+        return given
+
+    written = asyncio.Event()
+
+    def save(_queue: object, record: WorkerRecord) -> None:
+        records.append(record)
+        written.set()
+
+    table = SimpleNamespace(save_future=save)
+    context: Any = stores.state.context
+    context.clock, context.worker = system_clock, "me"
+    context.bridge = SimpleNamespace(rows=answered)
+    context.opened = lambda _: answered(table)
+    every = SimpleNamespace(record_every=timedelta(milliseconds=10))
+    context.settings = SimpleNamespace(worker=every, queue=SimpleNamespace(shared=True))
+    stores.state.reporter = SimpleNamespace(report=lambda *_: answered(True))  # type: ignore[assignment]
+    failures = [Failure("a@b.example", "5.1.1", "no")]
+    for settle in (lambda one: one.complete(), lambda one: one.bounce("no such user", failures)):
+        delivery = stores.delivery()
+        delivery.handed = 0.0
+        await settle(delivery)
+    recorder = Recorder(stores.state, lambda: ())
+    recorder.start()
+    await written.wait()
+    await recorder.close()
+    assert (records[0].settled, records[0].completed) == (2, 1)
+    assert list(records[0].done) == [ITEM.enqueue_id] * 2, "both are done: `queue move` has to know"
 
 
 async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:

@@ -328,6 +328,7 @@ class Delivery:
         crash.point("complete:marked")
         self._emit(event, seconds=self._event_seconds(), **self._explanation)
         self._context.statistics.done(self.item.enqueue_id, self._seconds())
+        self._context.statistics.bounced += disposition is Disposition.BOUNCED
         await self._end(self.lease.ack, disposition)
         await self._context.discarder.add((self.item.header_blob_id, self.item.body_blob_id))
         return disposition

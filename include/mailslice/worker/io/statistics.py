@@ -33,7 +33,7 @@ class WorkerStatistics:
         """Completed after more than a minute: the ones that may have been closed meanwhile."""
         self.count = 0
         """Mails that were handed out and are settled."""
-        self.finished = 0
+        self.finished = self.bounced = 0  # mails with a mark, and the bounced ones of them
         self.hops = 0
         """Copies of delayed mails that were put into a level."""
         self.undoing = 0
@@ -61,6 +61,6 @@ class WorkerStatistics:
         self.times.add(seconds)
 
     def done(self, enqueue_id: EnqueueId, seconds: float) -> None:
-        """A mail is completed: its mark is written."""
+        """A mail is completed, or bounced: its mark is written."""
         self.finished += 1
         (self.slow if seconds > _SLOW else self.completed).append(enqueue_id)
