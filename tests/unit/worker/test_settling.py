@@ -13,17 +13,20 @@ from uuid import UUID
 
 import pytest
 
+from mailslice.codec.message import decode
 from mailslice.codec.reports import Failure
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
-from mailslice.model.names import RabbitNames, queue_name
+from mailslice.model.names import HEADER_FAILURES, HEADER_PARKED, RabbitNames, queue_name
 from mailslice.model.stages import MailStage, decide
 from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.testing.memory import MemoryMailStages
 from mailslice.worker.dequeue.delivery import Delivery, WorkerState
 from mailslice.worker.events import EventLog, MailEvents
 from mailslice.worker.heartbeat import Recorder
+from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.statistics import WorkerStatistics
 from mailslice.worker.outcome import Disposition
 
@@ -193,6 +196,53 @@ async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> N
     await recorder.close()
     assert (records[0].settled, records[0].completed) == (2, 1)
     assert list(records[0].done) == [ITEM.enqueue_id] * 2, "both are done: `queue move` has to know"
+
+
+@pytest.mark.parametrize("readable", [False, True])
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_delay_that_no_store_takes_is_parked_and_frees_its_handler(
+    monkeypatch: pytest.MonkeyPatch, *, readable: bool, lost: bool
+) -> None:
+    """Where its row can be read a copy of it may be out, and a lost message is another worker's."""
+    stores = Stores()
+    parked: list[Copy] = []
+    acknowledged: list[int] = []
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("a shard of Cassandra does not answer")
+
+    async def put(copy: Copy, level: int | None) -> None:
+        assert level is None
+        parked.append(copy)
+
+    async def load(_: EnqueueId) -> None:
+        if not readable:
+            await away()
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", away)
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.RETRY_SECONDS", 0.1)
+    rows = SimpleNamespace(load=load)
+    stores.state.delays = SimpleNamespace(put=put, rows=rows)  # type: ignore[assignment]
+    item = replace(ITEM, mail=replace(ITEM.mail, recipients=("a@b.example", "c@d.example")))
+    delivery = stores.delivery(item)
+    channel = SimpleNamespace(basic_ack=acknowledged.append)
+    link: Any = SimpleNamespace(is_open=not lost, flushed=lambda: asyncio.sleep(0), channel=channel)
+    headers = {HEADER_FAILURES: 3}
+    delivery.lease.message = Message(link, 7, b"m", headers, None, redelivered=False, arrived=0.0)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await delivery.retry(["c@d.example"], timedelta(seconds=30))
+    await asyncio.sleep(0.15)
+    if readable or lost:
+        with pytest.raises(StoreUnavailable):
+            await delivery.retry(["c@d.example"], timedelta(seconds=30))
+        assert (parked, acknowledged) == ([], [])
+        return
+    became = await delivery.retry(["c@d.example"], timedelta(seconds=30))
+    assert (became, acknowledged) == (Disposition.RETRIED, [7])
+    assert delivery.settled.is_set()
+    assert decode(parked[0].body).mail.recipients == ("c@d.example",)
+    assert parked[0].headers == {HEADER_FAILURES: 3, HEADER_PARKED: 1}
 
 
 async def test_a_retry_of_very_many_recipients_does_not_stop_the_event_loop() -> None:

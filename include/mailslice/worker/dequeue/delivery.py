@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -12,14 +13,15 @@ from mailslice.codec import message as codec
 from mailslice.codec.headers import failures_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
-from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
+from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver, TryAgain
 from mailslice.model.mail import EnqueueId, QueuedMail
-from mailslice.model.names import HEADER_FAILURES, HEADER_THROTTLED
+from mailslice.model.names import HEADER_FAILURES, HEADER_THROTTLED, PARK_SECONDS
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.dequeue.dead_letters import dead_letter
 from mailslice.worker.dequeue.in_doubt import InDoubt
 from mailslice.worker.dequeue.lease import Lease
+from mailslice.worker.dequeue.park import RETRY_SECONDS, Park
 from mailslice.worker.dequeue.retry_message import narrowed, publish_retry
 from mailslice.worker.enqueue.bounce_reports import Reporter
 from mailslice.worker.enqueue.delayed_mails import Delays, checked_delay
@@ -109,6 +111,7 @@ class Delivery:
         """Attempts that failed so far, by what every counted retry has written into the message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._bounce_sent = False
+        self._refused = 0.0  # when its delay was first refused, or it was last tried to park it
         self._explanation: dict[str, str] = {}
         self._message_id: str | None = None
         self._disposition: Disposition | None = None
@@ -217,21 +220,43 @@ class Delivery:
         if self.lease.is_closed or await self._context.is_marked(self.item.enqueue_id):
             return await self._end(self.lease.ack, Disposition.DROPPED)
         counts = counted and delay is not None and not throttled
-        await publish_retry(
-            self._context,
-            self._delays,
-            self.message,
-            narrowed(self.item, to_serve),
-            after=delay,
-            headers=self._retry_headers(counted=counts, throttled=throttled),
-            fewer_recipients=to_serve != self._message_recipients,
-            has_message=self.lease.has_message,
-            answer=self._answer() if counts else "",
-        )
+        try:
+            await publish_retry(
+                self._context,
+                self._delays,
+                self.message,
+                narrowed(self.item, to_serve),
+                after=delay,
+                headers=self._retry_headers(counted=counts, throttled=throttled),
+                fewer_recipients=to_serve != self._message_recipients,
+                has_message=self.lease.has_message,
+                answer=self._answer() if counts else "",
+            )
+        except StoreUnavailable as error:
+            if delay is None or not await self._is_parked(to_serve, error):
+                raise
+            self._emit_retry(to_serve, timedelta(seconds=PARK_SECONDS))
+            return await self._end(lambda: True, Disposition.RETRIED, put_off=throttled)
         self._emit_retry(to_serve, delay)
         if delay is None:
             await self.lease.end()
         return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
+
+    async def _is_parked(self, to_serve: tuple[str, ...], why: StoreUnavailable) -> bool:
+        """Parks a mail whose delay cannot be stored for half a minute: it would hold its handler.
+        Only where its row cannot be read, else a copy may be out. It comes back when that row can
+        be read (`is_overtaken`), and at once: its pause is lost.
+        """
+        now = asyncio.get_running_loop().time()
+        self._refused = self._refused or now
+        if now - self._refused < RETRY_SECONDS or not self.lease.has_message:
+            return False
+        self._refused = now
+        with suppress(TryAgain):
+            await self._delays.rows.load(self.item.enqueue_id)
+            return False
+        message = replace(self.message, body=codec.encode(narrowed(self.item, to_serve)))
+        return await Park(self._context, self._delays).put(message, why)
 
     def _answer(self) -> str:
         """What the handler says of an attempt that failed, without addresses."""
