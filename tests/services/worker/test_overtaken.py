@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from mailslice.codec import message
+from mailslice.model.errors import StoreUnavailable
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker import open_worker
 from tests.services.worker.conftest import Place4Queue, mail, until
@@ -92,3 +93,33 @@ async def test_who_was_served_is_not_served_by_another_process(
         taken = spool.take(spool.names.dead_letter_queue)
         assert taken is not None
         assert message.decode(taken[1]).mail.recipients == ("c@b.example",)
+
+
+async def test_a_retry_that_is_repeated_leaves_the_copy_by_which_another_worker_took_it_over(
+    spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has lost RabbitMQ alone, repeats its retry in vain, and is killed."""
+    async with open_worker(spool.settings, spool.queue) as lost:
+        item = await lost.enqueue(mail(), CONTENT)
+        async with aclosing(lost.deliveries(4)) as deliveries:
+            delivery = await next_of(deliveries)
+
+            async def away(*_: object) -> None:
+                raise StoreUnavailable("RabbitMQ does not answer")
+
+            monkeypatch.setattr(lost.state.delays, "put", away)
+            with pytest.raises(StoreUnavailable):
+                await delivery.retry(after=timedelta(seconds=10))
+            await deliveries.disconnect()
+            async with (
+                open_worker(spool.settings, spool.queue) as worker,
+                aclosing(worker.deliveries(4)) as others,
+            ):
+                with pytest.raises(TimeoutError):
+                    await next_of(others, 3)  # it publishes the row's copy, and acknowledges
+                with pytest.raises(StoreUnavailable):
+                    await delivery.retry(after=timedelta(seconds=10))
+                later = await next_of(others, 60)
+                assert (later.item, later.failures) == (item, 1)
+                await later.complete()
+    assert spool.live() == []
