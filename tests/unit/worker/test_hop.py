@@ -71,10 +71,12 @@ async def test_copies_that_are_held_make_room_for_those_that_go_through(
     delays: Any = SimpleNamespace(on_expired=on_expired, has_published=lambda _: False)
     hop = ExpiredDelayConsumer(context_of_hop(), delays)
     now = asyncio.get_running_loop().time()
-    copies = [SimpleNamespace(headers={}, arrived=now, passes=False) for _ in range(held)]
+    copies: list[Any] = [
+        SimpleNamespace(headers={}, arrived=now, passes=False) for _ in range(held)
+    ]
     if others_pass:
         copies.append(SimpleNamespace(headers={}, arrived=now, passes=True))
-    surfacing = {asyncio.create_task(hop._surface(copy)) for copy in copies}  # type: ignore[arg-type]
+    surfacing = {asyncio.create_task(hop._surface(copy)) for copy in copies}
     await asyncio.wait(surfacing, timeout=0.3)
     assert bool(parked) is (held > 256 and others_pass)
     assert held - len(parked) <= 256 or not others_pass

@@ -156,7 +156,8 @@ async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_me
     *, lost: bool
 ) -> None:
     stores = Stores()
-    stores.state.delays = SimpleNamespace(forget=lambda _: stores.forget())  # type: ignore[assignment]
+    delays: Any = SimpleNamespace(forget=lambda _: stores.forget())
+    stores.state.delays = delays
     delivery = stores.delivery()
     delivery.message.redelivered = True  # type: ignore[misc]
     delivery.message.link.is_open = not lost  # type: ignore[misc]
@@ -184,7 +185,8 @@ async def test_a_bounced_mail_is_recorded_as_settled_and_not_as_completed() -> N
     context.opened = lambda _: answered(table)
     every = SimpleNamespace(record_every=timedelta(milliseconds=10))
     context.settings = SimpleNamespace(worker=every, queue=SimpleNamespace(shared=True))
-    stores.state.reporter = SimpleNamespace(report=lambda *_: answered(True))  # type: ignore[assignment]
+    reporter: Any = SimpleNamespace(report=lambda *_: answered(True))
+    stores.state.reporter = reporter
     failures = [Failure("a@b.example", "5.1.1", "no")]
     for settle in (lambda one: one.complete(), lambda one: one.bounce("no such user", failures)):
         delivery = stores.delivery()
