@@ -362,6 +362,8 @@ class Walk:
                     and process.running.poll() is not None
                 ):
                     self._start(process)
+        if empty < 3:
+            await asyncio.to_thread(self._note_what_is_left, stores)
         consumers = [process for process in self.processes if process.kind == "consumer"]
         for process in consumers:
             self._weigh(process)
@@ -372,6 +374,20 @@ class Walk:
         if empty < 3:
             await asyncio.sleep(5)
         return not await asyncio.to_thread(self._messages, stores)
+
+    def _note_what_is_left(self, stores: Stores) -> None:
+        """Where messages are, and the first of each queue, in the driver's journal."""
+        columns = ("name", "messages_ready", "messages_unacknowledged", "consumers")
+        queues = [one for one in stores.management.queues(columns) if one.get("messages_ready")]
+        with blocking_connection(self.direct.settings.rabbitmq) as connection:
+            for queue in queues:
+                channel = connection.channel()  # its end gives the message back
+                method, properties, _ = channel.basic_get(queue["name"])
+                said = None if method is None else [method.redelivered, str(properties.headers)]
+                self.journal.write("left", queue=queue, first=said)
+        for queue in stores.management.queues(columns):
+            if queue.get("messages_unacknowledged"):
+                self.journal.write("left", queue=queue)
 
     def _nothing_waits(self, stores: Stores) -> bool:
         """No message is ready anywhere but among the dead letters, and no mail that was accepted is
