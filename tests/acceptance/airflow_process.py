@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -93,6 +94,16 @@ class Airflow:
 
     def api(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         return self._call(method, "/api/v2/" + path, body, self.token)
+
+    def unpaused(self, dag: str) -> bool | None:
+        """Unpauses it; None: SQLite was locked, as it is while the DAG processor writes."""
+        try:
+            self.api("PATCH", f"dags/{dag}", {"is_paused": False})
+        except HTTPError as error:
+            if error.code != HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            return None
+        return True
 
     def parsed(self, dag: str) -> bool | None:
         try:
@@ -237,7 +248,7 @@ def airflow_standalone(
         until("starting Airflow", 400, airflow.healthy)
         for dag in dags:
             until(f"parsing {dag}", 200, lambda dag=dag: airflow.parsed(dag))
-            airflow.api("PATCH", f"dags/{dag}", {"is_paused": False})
+            until(f"unpausing {dag}", 60, lambda dag=dag: airflow.unpaused(dag))
         airflow.api(
             "POST",
             "pools",
