@@ -377,7 +377,7 @@ class Walk:
 
     def _note_what_is_left(self, stores: Stores) -> None:
         """Where messages are, and the first of each queue, in the driver's journal."""
-        columns = ("name", "messages_ready", "messages_unacknowledged", "consumers")
+        columns = ("name", "messages_ready", "messages_unacknowledged", "messages_dlx", "consumers")
         queues = [one for one in stores.management.queues(columns) if one.get("messages_ready")]
         with blocking_connection(self.direct.settings.rabbitmq) as connection:
             for queue in queues:
