@@ -96,8 +96,12 @@ def test_a_file_with_fewer_rows_than_were_planned_fails(full):
     view, request, _ = full
     view.steps(request, "plan")
     folder = RunFolder(artifacts(view.settings), request.duty, request.queue, request.run)
-    for path in Path(folder.uri).rglob("*.parquet"):
-        pq.write_table(pq.read_table(path).slice(0, 1), path)
+    for path in Path(folder.uri).rglob("part-*.parquet"):
+        file = pq.ParquetFile(path)
+        groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+        with pq.ParquetWriter(path, file.schema_arrow) as writer:
+            for group in groups:
+                writer.write_table(group.slice(0, 1))
     with pytest.raises(GateFailed, match="as many rows as were planned"):
         view.steps(request, "check")
 
@@ -191,7 +195,10 @@ def test_a_place_that_was_not_read_or_read_twice_stops_the_run(full, monkeypatch
 
     def other(*args):
         partitions = scan(*args)
-        return partitions[:found] if found < 0 else [*partitions[1:], partitions[-1]]
+        if found < 0:
+            return partitions[:found]
+        one, other = [each for each in partitions if not each.digest.count][:2]
+        return [one if each is other else each for each in partitions]
 
     with monkeypatch.context() as patch:
         patch.setattr(planning, "scan", other)
