@@ -177,6 +177,7 @@ class _Act:
         finally:
             self.counts = moved.counts
             self.ids = moved.shown_ids(_MOST_IDS)
+            self.information = {**(self.information or {}), **moved.names}
         self.failed = moved.problem("accept_duplicates")
 
     def stuck(self) -> None:

@@ -194,8 +194,9 @@ class Moves:
         left = list(self._quarantine.mails(serial=True))
         undecided = {one.enqueue_id for one in left if one.state is State.KEPT}
         self._history.begin()
-        in_flight = self._history.settled(undecided, self._right.renew)
-        over = self._history.done | self._closed(undecided)
+        in_flight = self._history.wait_for_handlers(undecided, self._right.renew)
+        stages = self._stages(undecided)
+        over = self._history.done | {one for one, record in stages.items() if record.closed}
         marked: list[QuarantinedMail] = []
         for part in batches(left, _BETWEEN_RENEWALS):
             self._right.renew()
@@ -233,9 +234,9 @@ class Moves:
         self._right.renew()
         if first:  # what was completed before is marked
             self._history.begin()
-        self._history.look()
+        self._history.observe()
         taken = [mail for mail in self._each(self._take, kept) if mail is not None]
-        self._history.look()
+        self._history.observe()
         lost = sum(mail.content is not Content.KEPT for mail in kept)
         outcome.lost += lost
         outcome.gone += len(kept) - lost - len(taken)
@@ -268,7 +269,7 @@ class Moves:
 
     def _free(self, rows: Sequence[ViewRow], outcome: MoveOutcome) -> list[ViewRow]:
         """The rows of mails that no worker has."""
-        in_flight = self._history.look()
+        in_flight = self._history.observe()
         stages = self._stages(row.enqueue_id for row in rows)
         free = []
         for row in rows:
@@ -297,7 +298,7 @@ class Moves:
         whom a handler served meanwhile are left out.
         """
         marked = {mail.enqueue_id for mail in mails if mail.state not in _PROVED}
-        in_flight = self._history.settled(marked, self._right.renew)
+        in_flight = self._history.wait_for_handlers(marked, self._right.renew)
         stages = self._stages(mail.enqueue_id for mail in mails)
         closed = {one for one, record in stages.items() if record.closed}
         sending = {one for one, record in stages.items() if record.those(Stage.SENDING)}
@@ -333,9 +334,6 @@ class Moves:
         if errors:
             raise errors[0]
         return [future.result() for future in futures]
-
-    def _closed(self, ids: Iterable[EnqueueId]) -> set[EnqueueId]:
-        return {one for one, record in self._stages(ids).items() if record.closed}
 
     def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))

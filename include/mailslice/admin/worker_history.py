@@ -38,15 +38,15 @@ class WorkerHistory:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets what it knows. The next look says where each worker is."""
+        """Forgets what it knows. The next observation says where each worker is."""
         self.done: set[EnqueueId] = set()
         self.missed = False
         self._last: dict[str, WorkerRecord] | None = None
         self._alive: set[str] = set()
 
-    def look(self) -> frozenset[EnqueueId]:
-        """What workers have now that were alive at a look. A mail that a worker gave back counts:
-        its handler may still run.
+    def observe(self) -> frozenset[EnqueueId]:
+        """What workers have now that were alive at an observation. A mail that a worker gave back
+        counts: its handler may still run.
         """
         records = {one.worker: one for one in self._stores.own.worker_records.list(self._queue)}
         last = records if self._last is None else self._last
@@ -63,14 +63,16 @@ class WorkerHistory:
         living = (record for worker, record in records.items() if worker in self._alive)
         return frozenset(mail.enqueue_id for record in living for mail in record.in_flight)
 
-    def settled(self, ids: set[EnqueueId], meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
-        """Of marked mails those that a handler still has, after the last look.
+    def wait_for_handlers(
+        self, ids: set[EnqueueId], meanwhile: Callable[[], None]
+    ) -> frozenset[EnqueueId]:
+        """Of marked mails those that a handler still has, after the last observation.
 
         A worker that was given a mail before its mark says so in the record after next. One that
         had mails, and does not write that record, may have completed any: `missed`. `meanwhile` is
         called after each pause.
         """
-        in_flight = self.look() & ids
+        in_flight = self.observe() & ids
         if not ids or not self.has_workers():
             return in_flight
         due = self._due()
@@ -79,26 +81,26 @@ class WorkerHistory:
         while waited < 2 * max(self._intervals) + _TICK or (
             waited < longest and self._is_silent(due)
         ):
-            pause = min(*self._intervals, _TICK)  # a worker may have begun meanwhile
+            pause = min(*self._intervals, _TICK)  # of a worker that began meanwhile, too
             waited += pause
-            in_flight = self._looked_after(pause, meanwhile) & ids
+            in_flight = self._observed_after(pause, meanwhile) & ids
         self.missed |= self._is_silent(due)
         end = elapsed_seconds() + self._patience
         while in_flight and elapsed_seconds() < end:
-            in_flight = self._looked_after(_TICK, meanwhile) & ids
+            in_flight = self._observed_after(_TICK, meanwhile) & ids
         return in_flight
 
     def has_workers(self) -> bool:
-        """Whether anybody consumes the queue, or did until a moment ago."""
-        if any(one.is_alive for one in self._stores.own.worker_records.list(self._queue)):
-            return True
+        """Whether anybody consumes the queue, or a worker was alive at an observation."""
         work_queue = RabbitNames(self._queue).work_queue
-        return has_consumers(self._stores.settings.rabbitmq, work_queue)
+        return bool(self._alive) or has_consumers(self._stores.settings.rabbitmq, work_queue)
 
-    def _looked_after(self, seconds: float, meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
+    def _observed_after(
+        self, seconds: float, meanwhile: Callable[[], None]
+    ) -> frozenset[EnqueueId]:
         self._sleep(seconds)
         meanwhile()
-        return self.look()
+        return self.observe()
 
     def _due(self) -> list[tuple[WorkerRecord, int]]:
         """Workers that have mails, and the beat that each is to reach."""

@@ -364,7 +364,7 @@ class Walk:
                 ):
                     self._start(process)
         if empty < 3:
-            await asyncio.to_thread(self._note_what_is_left, stores)
+            await asyncio.to_thread(self._journal_remaining, stores)
         consumers = [process for process in self.processes if process.kind == "consumer"]
         for process in consumers:
             self._weigh(process)
@@ -376,7 +376,7 @@ class Walk:
             await asyncio.sleep(5)
         return not await asyncio.to_thread(self._messages, stores)
 
-    def _note_what_is_left(self, stores: Stores) -> None:
+    def _journal_remaining(self, stores: Stores) -> None:
         """Where messages are, and the first of each queue, in the driver's journal."""
         columns = ("name", "messages_ready", "messages_unacknowledged", "messages_dlx", "consumers")
         queues = [one for one in stores.management.queues(columns) if one.get("messages_ready")]

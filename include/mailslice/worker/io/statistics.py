@@ -33,7 +33,10 @@ class WorkerStatistics:
         """Completed after more than a minute: the ones that may have been closed meanwhile."""
         self.count = 0
         """Mails that were handed out and are settled."""
-        self.finished = self.bounced = 0  # mails with a mark, and the bounced ones of them
+        self.finished = 0
+        """Mails whose mark is written."""
+        self.bounced = 0
+        """Of these, the ones that bounced."""
         self.hops = 0
         """Copies of delayed mails that were put into a level."""
         self.undoing = 0
