@@ -12,7 +12,8 @@ import pytest
 from mailslice.admin import queues
 from mailslice.maintenance.lock import LockHeld, locked
 from mailslice.maintenance.run_request import RunRequest
-from mailslice.model.errors import GateFailed, PlanRefused, Refused, UnknownQueue
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import ClockSkew, GateFailed, PlanRefused, Refused, UnknownQueue
 from mailslice.model.mail import Partition, QueueName, RecipientHeader
 from mailslice.stores import open_stores
 from tests.services.duties.migrate_v3_to_v4.conftest import OldView, settings_of
@@ -360,3 +361,10 @@ def test_a_cleanup_after_the_migration_empties_both_tables(old):
     )
     assert report["applied"] == 4
     assert (old.v3, old.v4) == ({}, {})
+
+
+def test_a_plan_by_a_clock_that_is_off_is_refused(old):
+    """Rows that are newer than the plan are not judged."""
+    planted(old)
+    with pytest.raises(ClockSkew):
+        old.steps(old.request(), "plan", clock=lambda: system_clock() + timedelta(hours=1))
