@@ -5,7 +5,7 @@ to act: still live, set aside, content there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
@@ -21,7 +21,6 @@ from mailslice.stores.rabbitmq.management import Management
 OVERDUE = timedelta(minutes=1)
 """A delayed mail surfaces within a second of its due time, where a worker runs."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
-_TICK = 1.0
 _READS_IN_FLIGHT = 8
 _CONTENTS_PER_REQUEST = 1000
 
@@ -81,40 +80,6 @@ def is_through(tables: QueueTables, queue: QueueName, new_id: EnqueueId, *, ente
     if entered:
         return is_over(tables, queue, new_id)
     return tables.deleted.is_marked(queue, new_id)
-
-
-def already_out(
-    stores: Stores,
-    queue: QueueName,
-    entries: Mapping[EnqueueId, bool],
-    sleep: Callable[[float], None],
-) -> set[EnqueueId]:
-    """Of new entries whose publish may have been cut off, those that were handled, or that a worker
-    has. `entries`: whether the row of each was written.
-
-    A worker that was handed one a moment ago says so in its next record: it is waited for.
-    """
-
-    def out(known_alive: Collection[str]) -> set[EnqueueId]:
-        taken: set[EnqueueId] = set()
-        for record in stores.worker_records(queue):
-            taken.update(record.done)
-            if record.is_alive or record.worker in known_alive:
-                taken.update(mail.enqueue_id for mail in record.in_flight)
-        return {
-            one
-            for one, entered in entries.items()
-            if one in taken or is_through(stores.tables, queue, one, entered=entered)
-        }
-
-    if not entries:
-        return set()
-    alive = {one.worker: one.every for one in stores.worker_records(queue) if one.is_alive}
-    found = out(())
-    if alive and len(found) < len(entries):
-        sleep(max(alive.values()).total_seconds() + _TICK)
-        found |= out(alive)
-    return found
 
 
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from mailslice.admin.evidence import is_over
+from mailslice.admin.leased_lock import LeasedLock
 from mailslice.admin.quarantine.copies import Copies
 from mailslice.admin.quarantine.release import Releases
 from mailslice.codec import message as codec
@@ -216,9 +217,9 @@ class Quarantine:
         """
         return self._releases.release(mail)
 
-    def release_within(self, mail: QuarantinedMail, until: float) -> EnqueueId:
-        """As `release`, by a lock of the caller that holds until then (`elapsed_seconds`)."""
-        return self._releases.release_within(mail, until)
+    def release_within(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
+        """As `release`, by a lock of the caller."""
+        return self._releases.release_within(mail, right)
 
     def advance(self, mail: QuarantinedMail, state: State) -> QuarantinedMail | None:
         """The row in that state, by a conditional write; None: it is not as `mail` any more."""
