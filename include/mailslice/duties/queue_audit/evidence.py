@@ -192,7 +192,8 @@ def explained_consumers(
     what such a record lists was with them at the figure, too. An earlier one may list what was done
     by then, and as many messages that no record has would pass for it. A record is written a moment
     after it is made: the second one that is read after the figure was certainly made after it.
-    What has come to the hold explains nothing.
+    What has come to the hold explains nothing. Nor does a mail that has a lease, or was marked in
+    its handler: the message may be acknowledged.
     """
     began = {record.worker: record.beat for record in before}
     deadline = time.monotonic() + (longest - HOLD).total_seconds()
@@ -207,7 +208,10 @@ def explained_consumers(
             proved = [one for one in records if one.beat > second.get(one.worker, one.beat)]
             new = {one.worker: one.beat for one in records if one.beat > first.get(one.worker, 0)}
             second = new | second
-            consumers = Consumers(records, figure, len(_in_flight(proved).keys() - hold.ids))
+            mails = _in_flight(proved).keys()
+            gone = stores.own.delayed_mails.waiting(queue, mails).keys() | hold.ids
+            gone |= stores.tables.deleted.marked(queue, mails)
+            consumers = Consumers(records, figure, len(mails - gone))
             if consumers.explained == figure:
                 return consumers
             if all(one in proved for one in records if _in_flight([one]).keys() - hold.ids):
