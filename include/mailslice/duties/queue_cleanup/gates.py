@@ -173,11 +173,12 @@ class Verification:
         return cls(run, plan, result, remaining, starts, run.read_rows(plan.live, RowKey))
 
     def frame(self) -> Frame:
-        browse, content = self.starts.browse, self.starts.content
+        browse, content, window = self.starts.browse, self.starts.content, self.plan.shape.window
         unmarked_rows = sum(
             partition.matched_unmarked
             for partition in self.remaining.partitions.values()
             if not self._was_skipped(partition.slice_start)
+            and (browse is None or is_live(partition.slice_start, browse, window))
         )
         return Frame.zeros(
             "after",
@@ -187,7 +188,7 @@ class Verification:
             ),
             planned_rows_left_without_mark=(
                 unmarked_rows,
-                "No row that was planned dead has lost its deleted mark while it is there.",
+                "No row in view that was planned dead has lost its deleted mark.",
             ),
             live_rows_passed=(
                 self._live_rows_passed(),
@@ -262,7 +263,8 @@ class Verification:
         browse = self.starts.browse
         if written_start is None or before is None or browse is None or browse < written_start:
             return 0
-        early_partitions = (one for one in self.remaining.partitions.values() if one.early)
+        left = self.remaining.partitions.values()  # a planned row was dead
+        early_partitions = (one for one in left if one.early > one.matched_unmarked)
         made_us, window = epoch_us(self.plan.made_at), self.plan.shape.window
         early = [
             row.enqueue_id
