@@ -55,7 +55,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class MailFacts:
-    """One live mail. `due`: when its delay ends; `was_delayed`: at the first read."""
+    """One live mail. `due`: when its delay ends; `was_delayed`: at the first read, or since."""
 
     enqueue_id: EnqueueId
     enqueued: datetime
