@@ -56,10 +56,7 @@ class QueueAudit(ReportDuty[AuditPlan]):
     def check(self, run: Run, plan: AuditPlan) -> Iterable[Frame]:
         """Whether the verdicts hold together, by the files' own rows."""
         reads = plan.reads
-        every = (
-            "Every old live mail of the first read was judged, or was not live any more at the "
-            "second."
-        )
+        every = "Every old live mail of the first read was judged, or not live at the second."
         yield Frame.facts(
             "totals",
             **Reads(reads.requested, reads.read, reads.twice).facts(),

@@ -35,9 +35,7 @@ _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 @dataclass(frozen=True, slots=True)
 class AuditSpec(PlanFiles):
-    """What tasks need: the run's folder, the view's shape, mails enqueued until `latest`, and when
-    the audit `began`.
-    """
+    """What tasks need: the run's folder, the view's shape, mails until `latest`, its beginning."""
 
     window: timedelta
     buckets: int

@@ -265,12 +265,11 @@ class Verification:
             return 0
         left = self.remaining.partitions.values()  # a planned row was dead
         early_partitions = (one for one in left if one.early > one.matched_unmarked)
+        read_again = {(one.table, one.partition) for one in (*self.live, *early_partitions)}
         made_us, window = epoch_us(self.plan.made_at), self.plan.shape.window
         early = [
             row.enqueue_id
-            for table, partition in {
-                (one.table, one.partition) for one in (*self.live, *early_partitions)
-            }
+            for table, partition in read_again
             if is_live(partition.slice_start, before, window)
             and partition.slice_start < written_start
             for row in rows_of(self.run.stores, table).ids(self.run.queue, partition)
@@ -280,19 +279,13 @@ class Verification:
 
     def _survivors_lost(self) -> int:
         """The plan's live rows that have neither row nor mark, but for what James moved behind."""
-        browse, window = self.starts.browse, self.plan.shape.window
-        if browse is None:
-            return 0
-        live = [row for row in self.live if is_live(row.slice_start, browse, window)]
-        existing_ids = existing(self.run, live)
-        missing = [row for row in live if row.enqueue_id not in existing_ids]
-        if not missing:
-            return 0
+        existing_ids = existing(self.run, self.live)
+        missing = [row for row in self.live if row.enqueue_id not in existing_ids]
         ids = [row.enqueue_id for row in missing]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, ids)
-        moved_on = starts_of(self.run.stores, self.run.queue).browse
+        browse = starts_of(self.run.stores, self.run.queue).browse
         return sum(
-            moved_on is not None and is_live(row.slice_start, moved_on, window)
+            browse is not None and is_live(row.slice_start, browse, self.plan.shape.window)
             for row in missing
             if row.enqueue_id not in marked
         )
