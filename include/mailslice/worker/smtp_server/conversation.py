@@ -202,6 +202,11 @@ class Conversation(SMTP):  # type: ignore[misc]
         self.reservation.release()
         super()._set_post_data_state()
 
+    def eof_received(self) -> bool:
+        """Closes it, also where its task has not begun: uvloop reads first."""
+        super().eof_received()
+        return False
+
     def connection_lost(self, error: Exception | None) -> None:
         self.reservation.release()
         super().connection_lost(error)
