@@ -252,6 +252,8 @@ def _addressable(
         elif not (utf8 or (recipient.isascii() and sender.isascii())):
             refused.add_local(recipient, NO_UTF8)
         else:
+            refused.for_good.pop(recipient, None)  # by a connection that had ended
+            refused.local.pop(recipient, None)
             good.append(recipient)
     return tuple(good)
 
