@@ -217,10 +217,8 @@ def test_a_mail_that_is_not_sent_whole_in_time_is_sent_later() -> None:
 
 def test_recipients_for_whom_there_is_no_time_are_left_for_later_and_one_is_always_served() -> None:
     done = talk(OK, b"450 later\r\n", OK, GO, OK, to=(A, B, C), begin_within=-1.0)
-    assert (done.stage.marks, done.refused.for_now) == (
-        [("sending", (B,)), ("sent", (B,))],
-        {A: 450, C: 0},
-    )
+    assert done.stage.marks == [("sending", (B,)), ("sent", (B,))]
+    assert (done.refused.for_now, done.refused.unnamed) == ({A: 450}, [C])
 
 
 PIPELINED: dict[str, Any] = {"features": ("pipelining",)}
@@ -370,6 +368,24 @@ def test_who_could_not_be_named_on_a_connection_that_ended_may_be_on_the_next(
     mail = Mail("m", "s@x", (A, "ü@x"))
     outcome = Relay(Settings.model_validate({}), hop=Hop([old, new]))(mail, CONTENT)
     assert outcome == (Complete() if utf8 else Retry(recipients=("ü@x",)))
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([OK, OK, GO, OK], Retry(recipients=(B,))),
+        ([OK, b"450 later\r\n", OK, GO, OK], Retry(recipients=(A,), back_off=True)),
+        ([OK, b"550 no\r\n", OK, GO, OK], Retry(recipients=(A,))),
+        ([OK, OK, b"554 no\r\n"], Retry(recipients=(A, B), back_off=True)),
+        ([OK, OK, GO, b"452 full\r\n"], Retry(recipients=(A, B), back_off=True)),
+    ],
+)
+def test_a_lack_of_time_is_a_failed_attempt_only_where_nobody_was_served(
+    answers: list[bytes], outcome: Retry
+) -> None:
+    hop = Hop([connected(*answers)])
+    send = Relay(Settings.model_validate({}), hop=hop, begin_within=-1.0)
+    assert send(Mail("m", "s@x", (A, B)), CONTENT) == outcome
 
 
 @pytest.mark.parametrize("answer", [b"450 later\r\n", b"502 no RSET here\r\n", b"354 go\r\n"])

@@ -27,12 +27,7 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
-from mailslice.worker.handlers.next_hop import (
-    Connection,
-    LoginRefused,
-    NextHop,
-    StaleConnection,
-)
+from mailslice.worker.handlers.next_hop import Connection, LoginRefused, NextHop, StaleConnection
 from mailslice.worker.handlers.smtp_dialogue import (
     BEGIN_WITHIN,
     Stopping,
@@ -92,10 +87,11 @@ class Relay:
                 unsent = self._send(to_now, content, refused, stage, timeouts)
         throttled = frozenset(mail.recipients) - frozenset(now)
         if unsent:
-            unsent |= throttled
+            left = {*unsent, *throttled, *refused.for_now, *refused.for_good}
             return Retry(
-                recipients=tuple(r for r in mail.recipients if r in unsent or r in refused),
-                why="the worker ends before it was sent",
+                recipients=tuple(one for one in mail.recipients if one in left),
+                back_off=bool(refused.for_now),
+                why="the worker ends, or the time of an attempt, before all were sent to",
                 answer=refused.accepted,
             )
         outcome = outcome_of(mail, refused, throttled, max(waits.values(), default=timedelta(0)))
@@ -120,7 +116,7 @@ class Relay:
         stage: BlockingStage,
         timeouts: Timeouts,
     ) -> frozenset[str]:
-        """Sends to `mail`'s recipients, or adds them to `refused`; those not begun as it ends."""
+        """Sends to `mail`'s recipients, or adds them to `refused`; those that had no time."""
         pending = deque(transactions(mail))
         body = Body.of(content)
         transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)
@@ -135,9 +131,10 @@ class Relay:
                     connection = self._hop.connection(fresh=True)
                     transact(connection, mail.sender, pending[0])
                 pending.popleft()
-                stopped = timeouts.stopping.is_set()
-                if stopped or timeouts.is_late:
+                if timeouts.stopping.is_set() or timeouts.is_late:
                     break
+            # Where nobody was served the next attempt may not come further: it is a failed one.
+            stopped = timeouts.stopping.is_set() or bool(refused.accepted)
             self._hop.release(connection)
             connection = None
         except Stopping:
@@ -154,9 +151,10 @@ class Relay:
         finally:
             if connection is not None:
                 connection.close()  # replies that were not read are no answers to the next mail
+        unsent = frozenset((*_recipients(pending), *refused.unnamed))
         if stopped:
-            return frozenset(_recipients(pending))
-        refused.add((r for r in _recipients(pending) if r not in refused), NO_ANSWER, problem)
+            return unsent
+        refused.add((r for r in unsent if r not in refused), NO_ANSWER, problem)
         return frozenset()
 
     def _log_failure(self, error: Exception) -> None:

@@ -164,7 +164,7 @@ class _Envelope:
             if self._mail_refused or (len(commands) == 1 and not self.accepted):
                 return
             while self.accepted and timeouts.is_late and len(commands) > 1:
-                self._refused.add(commands.popleft()[1], NO_ANSWER)
+                self._refused.unnamed += commands.popleft()[1]
 
     def _reset_heard(self, _: tuple[str, ...]) -> None:
         """The reply to RSET: a server that refuses it would refuse MAIL, too."""
