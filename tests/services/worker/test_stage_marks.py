@@ -24,6 +24,7 @@ from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker import Deliveries, Delivery, QueueWorker, open_queue, open_worker
+from mailslice.worker.outcome import Disposition
 from tests.services.worker.conftest import Place4Queue, at, mail
 
 A, B, C = "a@next.example", "b@next.example", "c@next.example"
@@ -513,6 +514,27 @@ async def test_a_bounced_mail_is_reported_and_done_and_the_null_senders_goes_to_
         spool.ready(spool.names.work_queue),
     ) == (1, 0)
     assert record(spool, nobody).recipients == {}
+
+
+async def test_who_is_not_in_doubt_is_bounced_by_the_next_delivery_and_is_no_dead_letter(
+    spool: Any,
+) -> None:
+    before = reported(spool)
+    failures = [Failure(recipient, "5.1.1", "no") for recipient in (A, B)]
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker, A, B)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            await delivery.stage_for_coroutine().sending([B])
+            assert await delivery.bounce("refused", failures) is Disposition.RETRIED
+            assert new_reports(spool, before) == [B]
+            again = await next_of(deliveries)
+            assert again.item.mail.recipients == (A,)
+            assert await again.bounce("refused", failures[:1]) is Disposition.BOUNCED
+            await settled(spool, deliveries, item)
+    assert new_reports(spool, before) == [A, B]
+    assert record(spool, item).recipients == {A: FAILED, B: FAILED}
+    assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
 async def test_what_is_given_back_at_the_end_counts_as_no_attempt(spool: Any) -> None:

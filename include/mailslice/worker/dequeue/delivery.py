@@ -295,14 +295,20 @@ class Delivery:
         """Reports to the sender that these recipients (all that remain) failed, and completes.
 
         Rejects where no report is possible: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, a mail
-        of which no report can be made.
+        of which no report can be made. Where some are in doubt the others are tried once more.
         """
         return await self._settled(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         marks, reporter = self._marks, self._state.reporter
-        if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
+        if reporter is None or (marks is not None and marks.taken):
             return await self._reject(reason)
+        if (
+            marks is not None and marks.doubtful
+        ):  # they fail by this; the others are tried once more
+            return await self._retry(
+                self.item.mail.recipients, None, counted=False, throttled=False
+            )
         if not self._bounce_sent and await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
         if not self._bounce_sent and not await reporter.report(self.item, failures, self.content):
