@@ -390,10 +390,8 @@ class Delivery:
         self.stage = stage.value
 
     def _retry_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
-        headers = own_headers(self.message.headers)
+        headers = own_headers(self.message.headers) | {HEADER_FAILURES: self.failures + counted}
         headers.pop(HEADER_THROTTLED, None)
-        if counted:
-            headers[HEADER_FAILURES] = self.failures + 1
         return headers | ({HEADER_THROTTLED: 1} if throttled else {})
 
     def _emit_retry(self, remaining: tuple[str, ...], delay: timedelta | None) -> None:
