@@ -1,8 +1,9 @@
-"""How long a reply of the next hop may take: real sockets."""
+"""How long a reply of the next hop may take, and what a broken handshake ends in: real sockets."""
 
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +15,12 @@ import pytest
 from mailslice.model.mail import Mail
 from mailslice.model.settings import Settings
 from mailslice.worker.handlers.relay import Relay
-from mailslice.worker.outcome import Retry
+from mailslice.worker.outcome import Complete, Retry
 
 MAIL = Mail("m", "s@x", ("a@x",))
 LATER = Retry(recipients=("a@x",), back_off=True)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
-NO_TLS = b"250 sink\r\n"
+NO_TLS, TLS = b"250 sink\r\n", b"250-sink\r\n250 STARTTLS\r\n"
 
 
 @contextmanager
@@ -67,3 +68,35 @@ def test_a_reply_that_does_not_end_is_none(where: str, drip: tuple[bytes, float]
     with serving(turn) as port:
         assert relay(port)(MAIL, CONTENT) == LATER
     assert time.monotonic() - began < 5
+
+
+def reset(one: socket.socket) -> None:
+    """Closes it so that the other side is told of a connection that was reset."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def close(_: socket.socket) -> None:
+    """Closes it in order."""
+
+
+@pytest.mark.parametrize("end", [reset, close])
+@pytest.mark.parametrize("starttls", ["may", "must"])
+def test_a_server_that_hangs_up_in_the_handshake_gets_mail_in_the_clear_where_that_is_allowed(
+    starttls: str, end: Callable[[socket.socket], None]
+) -> None:
+    def hang_up(one: socket.socket) -> None:
+        for answer in (b"220 sink\r\n", TLS, b"220 go on\r\n"):
+            one.sendall(answer)
+            one.recv(1000)
+        end(one)
+
+    def take(one: socket.socket) -> None:
+        for answer in (b"220 sink\r\n", TLS, *[b"250 ok\r\n"] * 2, b"354 go on\r\n", b"250 ok\r\n"):
+            one.sendall(answer)
+            got.append(one.recv(1000))
+
+    got: list[bytes] = []
+    with serving(hang_up, *[take] * (starttls == "may")) as port:
+        outcome = relay(port, starttls=starttls, mails_per_connection=1)(MAIL, CONTENT)
+    assert outcome == (Complete() if starttls == "may" else LATER)
+    assert (CONTENT + b".\r\n" in got) is (starttls == "may")

@@ -184,7 +184,8 @@ class NextHop:
             text = "next hop %s:%d: no TLS could be agreed on (%s); sending without, "
             text += "as MAILSLICE_RELAY_STARTTLS=may allows"
             where = self._settings.host, self._settings.port
-            log.info(text, *where, type(error).__name__, extra={"action": "relay_clear"})
+            what = type(error.__cause__ or error).__name__
+            log.info(text, *where, what, extra={"action": "relay_clear"})
             return Connection(self._opened(None))
 
     def _current_tls(self) -> ssl.SSLContext | None:
@@ -256,9 +257,11 @@ def start_tls(server: smtplib.SMTP, tls: ssl.SSLContext, *, only_if_offered: boo
         return
     try:
         server.starttls(context=tls)
-    except smtplib.SMTPResponseException:
-        if not only_if_offered:
+    except OSError as error:  # smtplib's errors are such, too
+        if not only_if_offered or getattr(error, "smtp_code", 0) == CLOSING:
             raise
+        if not isinstance(error, smtplib.SMTPResponseException):
+            raise ssl.SSLError(type(error).__name__) from error  # on to a connection without TLS
         return
     server.ehlo_or_helo_if_needed()
 
