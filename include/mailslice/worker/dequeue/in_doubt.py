@@ -64,9 +64,8 @@ class InDoubt:
         text = "mail %s: %d recipients failed in attempt %d: %s: %s"
         facts = {"recipients": len(failed), "worker": record.owner, "queue": self._context.queue}
         extra = about("stage_failed", item.enqueue_id, **facts)
-        log.error(
-            text, item.enqueue_id, len(failed), record.attempt, WHY, record.owner, extra=extra
-        )
+        what = item.enqueue_id, len(failed), record.attempt, WHY, record.owner
+        log.error(text, *what, extra=extra)
         self._context.events.emit("in_doubt", doubtful, attempt=record.attempt, why=WHY)
         self._context.statistics.in_doubt += len(failed)
         self._reported.append(key)

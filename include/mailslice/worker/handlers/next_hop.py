@@ -100,9 +100,6 @@ class Connection:
         self._may_be_stale = False
         self.is_unclean = True
 
-    def ended(self) -> None:
-        self.is_unclean = False
-
     def send_commands(self, commands: Sequence[str]) -> None:
         """In one flight; a reply follows for each."""
         if any("\r" in command or "\n" in command for command in commands):
@@ -183,9 +180,9 @@ class NextHop:
                 raise
             text = "next hop %s:%d: no TLS could be agreed on (%s); sending without, "
             text += "as MAILSLICE_RELAY_STARTTLS=may allows"
-            where = self._settings.host, self._settings.port
-            what = type(error.__cause__ or error).__name__
-            log.info(text, *where, what, extra={"action": "relay_clear"})
+            why = type(error.__cause__ or error).__name__
+            facts = self._settings.host, self._settings.port, why
+            log.info(text, *facts, extra={"action": "relay_clear"})
             return Connection(self._opened(None))
 
     def _current_tls(self) -> ssl.SSLContext | None:

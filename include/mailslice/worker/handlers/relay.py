@@ -75,10 +75,13 @@ class Relay:
         stopping: Event | None = None,
     ) -> Outcome:
         """Complete, or Retry with those that remain; Reject or Bounce: all refused, or too late."""
-        timeouts = self._timeouts(arrived, stopping)
-        if timeouts.stopping.is_set():
+        stopping, refused = stopping or Event(), Refusals()
+        if stopping.is_set():
             return Retry(why="the worker ends")
-        refused = Refusals()
+        step = self._settings.timeout.total_seconds()
+        answer = max(step, self._settings.answer_timeout.total_seconds())
+        began = time.monotonic() if arrived is None else arrived
+        timeouts = Timeouts(step, answer, began, stopping, self._begin_within)
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
             now = tuple(one for one in mail.recipients if domain_of(one) not in waits)
             unsent: frozenset[str] = frozenset()
@@ -97,16 +100,6 @@ class Relay:
         outcome = outcome_of(mail, refused, throttled, max(waits.values(), default=timedelta(0)))
         late = bool(refused.for_now or throttled)
         return self._final_outcome(mail, outcome, refused, stage, late=late)
-
-    def _timeouts(self, arrived: float | None, stopping: Event | None) -> Timeouts:
-        step = self._settings.timeout.total_seconds()
-        return Timeouts(
-            step,
-            max(step, self._settings.answer_timeout.total_seconds()),
-            time.monotonic() if arrived is None else arrived,
-            stopping or Event(),
-            self._begin_within,
-        )
 
     def _send(
         self,

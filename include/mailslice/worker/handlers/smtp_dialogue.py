@@ -118,12 +118,12 @@ def send(
     if code == _GO_ON and not accepted:
         connection.send(b".\r\n")  # a mail for nobody: the server refuses it (RFC 2920 3.1)
         _answer(connection, (), refused)
-        connection.ended()
+        connection.is_unclean = False
     elif code == _GO_ON:
         stage.sending(accepted)
         _pour(connection, data(head, body.content), accepted, stage, timeouts)
         code, words = _result(connection, timeouts)
-        connection.ended()
+        connection.is_unclean = False
         if code // 100 == 2:
             stage.sent(accepted)
             refused.accepted = f"{code} {words}"
