@@ -37,7 +37,7 @@ HEADER_DIED = "x-mailslice-died"
 """Of a dead letter that a worker published: when, in seconds since the epoch (AMQP long). RabbitMQ
 4 does not believe an `x-death` that it has not written."""
 HEADER_FAILURES = "x-mailslice-failures"
-"""Attempts at the mail that failed so far: a retry that counts adds one."""
+"""Attempts that failed so far. Present, if only as 0, where the mail may have been in a handler."""
 HEADER_THROTTLED = "x-mailslice-throttled"
 """1: the mail was put off because a destination takes no more, and has waited in its line."""
 HEADER_DELIVERY_COUNT = "x-delivery-count"

@@ -11,6 +11,7 @@ import logging
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker import Deliveries, Delivery, QueueWorker, open_queue, open_worker
+from mailslice.worker.dequeue.in_doubt import InDoubt
+from mailslice.worker.outcome import Disposition
 from tests.services.worker.conftest import Place4Queue, at, mail
 
 A, B, C = "a@next.example", "b@next.example", "c@next.example"
@@ -452,6 +455,44 @@ async def test_who_failed_and_is_sent_to_after_all_is_corrected_and_nobody_else_
     assert decisions(spool) == [(item.enqueue_id, "sent")]
 
 
+@pytest.mark.parametrize("became", [SENT, None, FAILED])
+async def test_who_was_told_as_failed_too_early_is_corrected_and_the_next_in_doubt_is_told(
+    spool: Any, became: Stage | None
+) -> None:
+    told: list[tuple[str, ...]] = []
+
+    async def report(doubtful: QueuedMail, *_: object) -> bool:
+        """The first time the sender, or another process, is faster than the record."""
+        told.append(doubtful.mail.recipients)
+        if len(told) == 1 and became is FAILED:
+            assert await in_doubt.stages.advance(decision.record, decision.after)
+        elif len(told) == 1:
+            await (stage.sent() if became is SENT else stage.not_sent())
+            await stage.sending([B])
+        return True
+
+    reporter: Any = SimpleNamespace(report=report)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        assert worker.state.in_doubt is not None
+        in_doubt = InDoubt(worker.context, worker.state.in_doubt.stages, reporter)
+        worker.state.in_doubt = in_doubt
+        item = await enqueued(worker)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            stage = delivery.stage_for_coroutine()
+            await stage.sending([A])
+            read = spool.stores.own.mail_stages.get(spool.queue, item.enqueue_id)
+            how: Any = {"by": "another", "now": worker.context.clock()}
+            decision = decide(read, item.enqueue_id, item.mail.recipients, **how)
+            assert not await in_doubt.fail(item, decision)
+            assert (item.enqueue_id, "sent") in decisions(spool) or became is FAILED
+            assert [finished for *_, finished in set_aside(spool)] == [became is not FAILED]
+            await delivery.retry()
+            left = {SENT: (C,), None: (A, C), FAILED: (B, C)}[became]
+            assert (await next_of(deliveries)).item.mail.recipients == left
+    assert told == [(A,), *([] if became is FAILED else [(B,)])]
+
+
 @pytest.mark.parametrize("action", ["failed", "released"])
 async def test_those_in_doubt_have_a_row_of_their_own_whatever_a_run_was_recovering(
     spool: Any, action: str
@@ -513,6 +554,27 @@ async def test_a_bounced_mail_is_reported_and_done_and_the_null_senders_goes_to_
         spool.ready(spool.names.work_queue),
     ) == (1, 0)
     assert record(spool, nobody).recipients == {}
+
+
+async def test_who_is_not_in_doubt_is_bounced_by_the_next_delivery_and_is_no_dead_letter(
+    spool: Any,
+) -> None:
+    before = reported(spool)
+    failures = [Failure(recipient, "5.1.1", "no") for recipient in (A, B)]
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker, A, B)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            await delivery.stage_for_coroutine().sending([B])
+            assert await delivery.bounce("refused", failures) is Disposition.RETRIED
+            assert new_reports(spool, before) == [B]
+            again = await next_of(deliveries)
+            assert again.item.mail.recipients == (A,)
+            assert await again.bounce("refused", failures[:1]) is Disposition.BOUNCED
+            await settled(spool, deliveries, item)
+    assert new_reports(spool, before) == [A, B]
+    assert record(spool, item).recipients == {A: FAILED, B: FAILED}
+    assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
 async def test_what_is_given_back_at_the_end_counts_as_no_attempt(spool: Any) -> None:

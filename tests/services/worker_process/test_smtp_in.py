@@ -578,6 +578,19 @@ STRANGER: dict[str, Any] = {"allowed_networks": (), "username": "u", "password":
 LOGIN = b"AUTH PLAIN AHUAcA=="
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_client_that_hangs_up_at_once_leaves_no_socket() -> None:
+    async with serving() as server:
+        before = open_files()
+        for _ in range(30):
+            socket.create_connection(("127.0.0.1", server.port)).close()
+        await asyncio.sleep(0.5)
+        assert open_files() == before
+
+
 async def greeting(server: Server) -> tuple[bytes, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     return await asyncio.wait_for(reader.readline(), 5), writer

@@ -11,10 +11,12 @@ from uuid import uuid4
 import pytest
 
 from mailslice.model.errors import StoreUnavailable, Unconfirmed
+from mailslice.model.names import HEADER_FAILURES
 from mailslice.worker.dequeue.lease import LAST_RESORT, Lease
 from mailslice.worker.enqueue import delayed_mails
 from mailslice.worker.enqueue.delayed_mails import DelayedRows
 from mailslice.worker.io.context import QueueContext
+from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.statistics import WorkerStatistics
 
 
@@ -54,6 +56,24 @@ async def test_a_message_that_goes_back_ends_a_lease_that_was_not_confirmed(
     link.is_open = not lost
     await lease.bring_back()
     assert stores.asked == ["row, and perhaps a copy", *([] if lost else ["closed"])]
+
+
+async def test_a_copy_that_is_brought_back_says_that_the_mail_was_in_a_handler() -> None:
+    brought: list[Copy] = []
+
+    async def publish(copy: Copy) -> None:
+        brought.append(copy)
+
+    context: Any = SimpleNamespace(publish=publish)
+    link = SimpleNamespace(is_open=True)
+    for headers, said in (({}, 0), ({HEADER_FAILURES: 2}, 2)):
+        message: Any = SimpleNamespace(
+            arrived=0, headers=headers, body=b"m", timestamp=None, link=link
+        )
+        lease = Lease(context, None, message, uuid4())  # type: ignore[arg-type]
+        lease.is_out = True
+        await lease.bring_back()
+        assert brought.pop().headers == {HEADER_FAILURES: said}
 
 
 async def test_a_message_that_is_adopted_while_the_lost_one_is_parked_is_acknowledged() -> None:

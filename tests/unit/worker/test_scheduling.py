@@ -12,7 +12,7 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId
-from mailslice.model.names import HEADER_DELAY_TOKEN, RabbitNames, queue_name
+from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_FAILURES, RabbitNames, queue_name
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.io.context import Tuning
@@ -50,6 +50,7 @@ class Stores:
 
     async def _publish(self, copy: Copy, _queue: str) -> None:
         self._ask("publish")
+        self.headers = copy.headers
         self.tokens.append(copy.headers[HEADER_DELAY_TOKEN])
 
     async def _load(self, _: EnqueueId) -> DelayedMail | None:
@@ -119,3 +120,11 @@ async def test_the_end_of_a_lease_does_not_close_a_delay() -> None:
     await stores.schedule(leased=True)
     await stores.delays.forget(MAIL, only_lease=True)
     assert stores.row.published
+
+
+async def test_a_copy_that_a_row_gives_says_that_the_mail_may_have_been_in_a_handler() -> None:
+    stores = Stores()
+    await stores.schedule()
+    assert stores.row is not None
+    assert await stores.delays.bring_forward(stores.row)
+    assert stores.headers[HEADER_FAILURES] == 0

@@ -151,6 +151,35 @@ async def test_a_delayed_mail_of_a_lost_link_has_no_message(
     assert has_message == [not lost]
 
 
+@pytest.mark.parametrize(
+    ("how", "failures"),
+    [
+        ({}, 3),
+        ({"counted": False}, 2),
+        ({"throttled": True}, 2),
+        ({"after": None, "recipients": ["c@d.example"]}, 2),
+    ],
+)
+async def test_the_message_of_a_retry_says_that_the_mail_was_in_a_handler(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], failures: int
+) -> None:
+    told: list[dict[str, object]] = []
+
+    async def publish(*_: object, **how: Any) -> None:
+        told.append(how["headers"])
+
+    monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
+    stores = Stores()
+    stores.state.delays = SimpleNamespace(forget=lambda *_, **__: stores.forget())  # type: ignore[assignment]
+    for before, after in (({}, failures - 2), ({HEADER_FAILURES: 2}, failures)):
+        recipients = ("a@b.example", "c@d.example")
+        delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=recipients)))
+        delivery.message.headers.update(before)
+        delivery.failures = before.get(HEADER_FAILURES, 0)
+        await delivery.retry(**{"after": timedelta(seconds=30), **how})
+        assert told.pop()[HEADER_FAILURES] == after
+
+
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_rejected_mail_of_a_lost_link_leaves_the_delay_to_who_has_the_message(
     *, lost: bool

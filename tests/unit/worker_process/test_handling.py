@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +44,7 @@ class FakeDelivery:
     failures: int = 0
     redelivered: bool = False
     arrived: float = 0.0
+    headers: dict[str, int] = field(default_factory=dict)
     told: list[tuple[Any, ...]] = field(default_factory=list)
     away: int = 0
     fault: Exception = field(
@@ -53,6 +55,10 @@ class FakeDelivery:
     explained: tuple[str, str] | None = None
     became: Disposition | None = None
     """What becomes of it, whatever is asked."""
+
+    @property
+    def message(self) -> Any:
+        return SimpleNamespace(redelivered=self.redelivered, headers=self.headers)
 
     @property
     def item(self) -> QueuedMail:
@@ -372,18 +378,23 @@ async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None
 
 
 @pytest.mark.parametrize(
-    ("redelivered", "failures", "expected"),
-    [(False, 0, False), (True, 0, True), (False, 1, True)],
+    ("redelivered", "headers", "expected"),
+    [
+        (False, {}, False),
+        (True, {}, True),
+        (False, {"x-mailslice-failures": 1}, True),
+        (False, {"x-mailslice-failures": 0}, True),
+    ],
 )
 async def test_a_handler_learns_when_a_mail_arrived_and_whether_it_was_handled_before(
-    *, redelivered: bool, failures: int, expected: bool
+    headers: dict[str, int], *, redelivered: bool, expected: bool
 ) -> None:
     calls: list[tuple[float, bool]] = []
 
     def handle(_mail: Mail, _content: bytes, *, arrived: float, redelivered: bool) -> None:
         calls.append((time.monotonic() - arrived, redelivered))
 
-    delivery = FakeDelivery(failures=failures, redelivered=redelivered)
+    delivery = FakeDelivery(headers=headers, redelivered=redelivered)
     delivery.arrived = asyncio.get_running_loop().time() - 7
     running = HandlerPool(
         loaded(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT

@@ -213,12 +213,14 @@ def relaying(
     mail: Mail,
     *,
     begin_within: float = BEGIN_WITHIN,
+    accepted: str = "",
     **given: Any,
 ) -> tuple[Outcome, list[tuple[float, float]]]:
     """What becomes of the mail at a server that accepts all, and each transaction's time-outs."""
     given_patience: list[tuple[float, float]] = []
 
-    def sent(*_: Any, timeouts: Timeouts, **__: Any) -> None:
+    def sent(*_: Any, timeouts: Timeouts, refused: Refusals, **__: Any) -> None:
+        refused.accepted = accepted
         given_patience.append((timeouts.step, timeouts.answer))
 
     monkeypatch.setattr(NextHop, "connection", lambda _, **__: smtplib.SMTP())
@@ -243,14 +245,15 @@ def test_the_answer_to_a_mail_has_minutes_and_never_less_than_a_command(
     assert relaying(monkeypatch, MAIL, **given_) == (Complete(), [patience])
 
 
+@pytest.mark.parametrize("accepted", ["250 ok", ""])
 def test_transactions_for_which_there_is_no_time_are_left_for_later(
-    monkeypatch: pytest.MonkeyPatch,
+    accepted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mail = replace(
         MAIL, per_recipient_headers=(RecipientHeader(B, "X", "b"), RecipientHeader(C, "X", "c"))
     )
-    outcome, patience = relaying(monkeypatch, mail, begin_within=-1.0)
-    assert (outcome, len(patience)) == (Retry(recipients=(B, C), back_off=True), 1)
+    outcome, patience = relaying(monkeypatch, mail, begin_within=-1.0, accepted=accepted)
+    assert (outcome, len(patience)) == (Retry(recipients=(B, C), back_off=not accepted), 1)
 
 
 def test_a_report_has_the_servers_words_and_its_status() -> None:

@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 from mailslice.codec.reports import Failure
-from mailslice.model.mail import RecipientHeader
+from mailslice.model.mail import Mail, RecipientHeader
+from mailslice.model.settings import Settings
 from mailslice.worker.handlers import smtp_dialogue
-from mailslice.worker.handlers.next_hop import Connection, StaleConnection
+from mailslice.worker.handlers.next_hop import Connection, NextHop, StaleConnection
+from mailslice.worker.handlers.relay import Relay
 from mailslice.worker.handlers.smtp_dialogue import Stopping, Timeouts, Transaction, send
 from mailslice.worker.handlers.smtp_refusals import Refusals
 from mailslice.worker.handlers.smtp_wire import Body
+from mailslice.worker.outcome import Complete, Retry
 from mailslice.worker.stages.handler_stage import BlockingStage
 
 A, B, C = "a@x", "b@x", "c@x"
@@ -214,10 +217,8 @@ def test_a_mail_that_is_not_sent_whole_in_time_is_sent_later() -> None:
 
 def test_recipients_for_whom_there_is_no_time_are_left_for_later_and_one_is_always_served() -> None:
     done = talk(OK, b"450 later\r\n", OK, GO, OK, to=(A, B, C), begin_within=-1.0)
-    assert (done.stage.marks, done.refused.for_now) == (
-        [("sending", (B,)), ("sent", (B,))],
-        {A: 450, C: 0},
-    )
+    assert done.stage.marks == [("sending", (B,)), ("sent", (B,))]
+    assert (done.refused.for_now, done.refused.unnamed) == ({A: 450}, [C])
 
 
 PIPELINED: dict[str, Any] = {"features": ("pipelining",)}
@@ -333,6 +334,58 @@ def test_a_connection_that_ended_between_two_mails_is_no_answer_to_the_second(
     with pytest.raises(StaleConnection):
         second()
     assert (refused, first.connection.is_open) == (Refusals(), False)
+
+
+@dataclass
+class Hop(NextHop):
+    """Gives these connections, one after the other."""
+
+    connections: list[Connection]
+
+    def connection(self, *, fresh: bool = False) -> Connection:
+        return self.connections.pop(0)
+
+    def release(self, connection: Connection) -> None:
+        pass
+
+
+def connected(*answers: bytes, features: tuple[str, ...] = (), mails: int = 0) -> Connection:
+    server = smtplib.SMTP(local_hostname="me")
+    wire: Any = FakeSocket()
+    server.sock, server.file = wire, io.BytesIO(b"".join(answers))
+    server.esmtp_features = dict.fromkeys(features, "")
+    connection = Connection(server)
+    connection.mails = mails
+    return connection
+
+
+@pytest.mark.parametrize("utf8", [True, False])
+def test_who_could_not_be_named_on_a_connection_that_ended_may_be_on_the_next(
+    *, utf8: bool
+) -> None:
+    old = connected(b"421 4.3.2 renewed\r\n", mails=1)
+    new = connected(*[OK] * (2 + utf8), GO, OK, features=("smtputf8",) * utf8)
+    mail = Mail("m", "s@x", (A, "ü@x"))
+    outcome = Relay(Settings.model_validate({}), hop=Hop([old, new]))(mail, CONTENT)
+    assert outcome == (Complete() if utf8 else Retry(recipients=("ü@x",)))
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([OK, OK, GO, OK], Retry(recipients=(B,))),
+        ([OK, b"450 later\r\n", OK, GO, OK], Retry(recipients=(A,), back_off=True)),
+        ([OK, b"550 no\r\n", OK, GO, OK], Retry(recipients=(A,))),
+        ([OK, OK, b"554 no\r\n"], Retry(recipients=(A, B), back_off=True)),
+        ([OK, OK, GO, b"452 full\r\n"], Retry(recipients=(A, B), back_off=True)),
+    ],
+)
+def test_a_lack_of_time_is_a_failed_attempt_only_where_nobody_was_served(
+    answers: list[bytes], outcome: Retry
+) -> None:
+    hop = Hop([connected(*answers)])
+    send = Relay(Settings.model_validate({}), hop=hop, begin_within=-1.0)
+    assert send(Mail("m", "s@x", (A, B)), CONTENT) == outcome
 
 
 @pytest.mark.parametrize("answer", [b"450 later\r\n", b"502 no RSET here\r\n", b"354 go\r\n"])

@@ -295,14 +295,18 @@ class Delivery:
         """Reports to the sender that these recipients (all that remain) failed, and completes.
 
         Rejects where no report is possible: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, a mail
-        of which no report can be made.
+        of which no report can be made. Where some are in doubt the others are tried once more.
         """
         return await self._settled(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         marks, reporter = self._marks, self._state.reporter
-        if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
+        if reporter is None or (marks is not None and marks.taken):
             return await self._reject(reason)
+        if marks is not None and marks.doubtful:
+            # They fail by this. The others are tried once more.
+            remaining = self.item.mail.recipients
+            return await self._retry(remaining, None, counted=False, throttled=False)
         if not self._bounce_sent and await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
         if not self._bounce_sent and not await reporter.report(self.item, failures, self.content):
@@ -384,10 +388,8 @@ class Delivery:
         self.stage = stage.value
 
     def _retry_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
-        headers = own_headers(self.message.headers)
+        headers = own_headers(self.message.headers) | {HEADER_FAILURES: self.failures + counted}
         headers.pop(HEADER_THROTTLED, None)
-        if counted:
-            headers[HEADER_FAILURES] = self.failures + 1
         return headers | ({HEADER_THROTTLED: 1} if throttled else {})
 
     def _emit_retry(self, remaining: tuple[str, ...], delay: timedelta | None) -> None:

@@ -28,9 +28,7 @@ from mailslice.worker.stages.stage_log import Stages
 log = logging.getLogger(__name__)
 
 WHY = "who was sending it ended before the answer was written down"
-_SENT_AFTER_ALL = (
-    "its sender was slow, not dead: the mail had gone out, and these recipients were sent to"
-)
+_SENT_AFTER_ALL = "its sender was slow, not dead: these were sent to, or are tried again"
 
 
 class InDoubt:
@@ -40,7 +38,7 @@ class InDoubt:
         self._context = context
         self._reporter = reporter
         self._reported: deque[tuple[EnqueueId, int]] = deque(maxlen=1000)
-        """The last mails and attempts that were reported; they are not reported twice."""
+        """The last mails and steps that were reported; they are not reported twice."""
         self.stages = stages
 
     async def notify(
@@ -55,7 +53,7 @@ class InDoubt:
         `record` has these recipients as sending. A sender of whose mail no report can be made gets
         none. Raises StoreUnavailable: then no recipient may be recorded as failed.
         """
-        key = (item.enqueue_id, record.attempt)
+        key = (item.enqueue_id, record.step)
         if not failed or key in self._reported:
             return
         doubtful = replace(item, mail=replace(item.mail, recipients=tuple(failed)))
@@ -66,9 +64,8 @@ class InDoubt:
         text = "mail %s: %d recipients failed in attempt %d: %s: %s"
         facts = {"recipients": len(failed), "worker": record.owner, "queue": self._context.queue}
         extra = about("stage_failed", item.enqueue_id, **facts)
-        log.error(
-            text, item.enqueue_id, len(failed), record.attempt, WHY, record.owner, extra=extra
-        )
+        what = item.enqueue_id, len(failed), record.attempt, WHY, record.owner
+        log.error(text, *what, extra=extra)
         self._context.events.emit("in_doubt", doubtful, attempt=record.attempt, why=WHY)
         self._context.statistics.in_doubt += len(failed)
         self._reported.append(key)
@@ -84,15 +81,16 @@ class InDoubt:
             crash.point("fail:recorded")
             return True
         now = await self.stages.fetch(item.enqueue_id)
-        if now is not None and not set(now.those(Stage.SENT)).isdisjoint(decision.failed):
+        at = {now.recipients.get(one) for one in decision.failed} if now else {Stage.FAILED}
+        if at.isdisjoint((Stage.FAILED, Stage.SENDING)):
             await self.sent_after_all(item, decision.record, decision.failed)
         return False
 
     async def sent_after_all(
         self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
     ) -> None:
-        """Records in quarantine and decisions that recipients reported as failed have the mail."""
-        text = "mail %s: %d recipients that were failed were sent to after all"
+        """Records in quarantine and decisions that recipients reported as failed are not."""
+        text = "mail %s: %d recipients that were failed were sent to after all, or are tried again"
         facts = {"recipients": len(recipients), "queue": self._context.queue}
         extra = about("sent_after_failed", item.enqueue_id, **facts)
         log.warning(text, item.enqueue_id, len(recipients), extra=extra)

@@ -15,9 +15,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+from mailslice.codec.headers import failures_in
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
+from mailslice.model.names import HEADER_FAILURES
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.dequeue.park import LONGEST_UNACKNOWLEDGED, RETRY_SECONDS, Park, is_counted
 from mailslice.worker.enqueue.delayed_mails import Delays
@@ -102,7 +104,8 @@ class Lease:
             return
         try:
             if self.is_out:
-                await self._context.publish(Copy.of(self.message))
+                failures = {HEADER_FAILURES: failures_in(self.message.headers)}
+                await self._context.publish(Copy.of(self.message).but(failures))
         except MailsliceError as error:
             self._log_warning("a mail comes back when its lease is over: %s", error)
         else:

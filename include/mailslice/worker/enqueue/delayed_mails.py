@@ -69,10 +69,10 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 
 
 def _copy_of(row: DelayedMail) -> Copy:
-    counts = {HEADER_FAILURES: row.failures, HEADER_REDRIVE_COUNT: row.redrives}
-    counts[HEADER_THROTTLED] = int(row.throttled)
+    counts = {HEADER_REDRIVE_COUNT: row.redrives, HEADER_THROTTLED: int(row.throttled)}
     given = {name: value for name, value in counts.items() if value}
-    return Copy(row.message, {**headers_of(row.partition), **given}, row.enqueued)
+    headers = {**headers_of(row.partition), HEADER_FAILURES: row.failures, **given}
+    return Copy(row.message, headers, row.enqueued)
 
 
 class DelayedRows:

@@ -7,6 +7,7 @@ commands and replies is ours, for it knows neither PIPELINING nor a mail in piec
 from __future__ import annotations
 
 import base64
+import io
 import logging
 import smtplib
 import socket
@@ -15,6 +16,8 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import RelaySettings, StartTls
@@ -36,6 +39,36 @@ class LoginRefused(smtplib.SMTPException):
         super().__init__(f"{code} to AUTH")
         self.code = code
         self.words = words
+
+
+class _Replies(socket.SocketIO):
+    """What a server says: `room` bytes until it `ends`. One that drips would hold the mail."""
+
+    _sock: socket.socket
+    ends, room = 0.0, 0
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(max(self.ends - time.monotonic(), 0.001))
+        count = super().readinto(buffer[: self.room])
+        self.room -= count or 0
+        return count
+
+
+class _Server(smtplib.SMTP):
+    """smtplib's, where the time-out is for all of a reply, which has at most 64 KiB."""
+
+    def getreply(self) -> tuple[int, bytes]:
+        sock: Any = self.sock
+        self.file = self.file or io.BufferedReader(_Replies(sock, "r"))
+        seconds = sock.gettimeout()
+        self.file.raw.ends, self.file.raw.room = time.monotonic() + seconds, 1 << 16
+        reply = super().getreply()
+        sock.settimeout(seconds)
+        return reply
+
+
+class _TlsServer(_Server, smtplib.SMTP_SSL):
+    """The same, by TLS from the first byte."""
 
 
 class Connection:
@@ -66,9 +99,6 @@ class Connection:
         """The server has answered this transaction's MAIL."""
         self._may_be_stale = False
         self.is_unclean = True
-
-    def ended(self) -> None:
-        self.is_unclean = False
 
     def send_commands(self, commands: Sequence[str]) -> None:
         """In one flight; a reply follows for each."""
@@ -150,8 +180,9 @@ class NextHop:
                 raise
             text = "next hop %s:%d: no TLS could be agreed on (%s); sending without, "
             text += "as MAILSLICE_RELAY_STARTTLS=may allows"
-            where = self._settings.host, self._settings.port
-            log.info(text, *where, type(error).__name__, extra={"action": "relay_clear"})
+            why = type(error.__cause__ or error).__name__
+            facts = self._settings.host, self._settings.port, why
+            log.info(text, *facts, extra={"action": "relay_clear"})
             return Connection(self._opened(None))
 
     def _current_tls(self) -> ssl.SSLContext | None:
@@ -200,13 +231,8 @@ class NextHop:
 
     def _opened(self, tls: ssl.SSLContext | None) -> smtplib.SMTP:
         hop = self._settings
-        timeout = hop.timeout.total_seconds()
-        if hop.implicit_tls:
-            server: smtplib.SMTP = smtplib.SMTP_SSL(
-                hop.host, hop.port, local_hostname=self._name, timeout=timeout, context=tls
-            )
-        else:
-            server = smtplib.SMTP(hop.host, hop.port, local_hostname=self._name, timeout=timeout)
+        kind = partial(_TlsServer, context=tls) if hop.implicit_tls else _Server
+        server = kind(hop.host, hop.port, self._name, timeout=hop.timeout.total_seconds())
         try:
             if server.sock is not None:
                 # The last piece of a mail must not wait for the acknowledgement of the one before.
@@ -228,9 +254,11 @@ def start_tls(server: smtplib.SMTP, tls: ssl.SSLContext, *, only_if_offered: boo
         return
     try:
         server.starttls(context=tls)
-    except smtplib.SMTPResponseException:
-        if not only_if_offered:
+    except OSError as error:  # smtplib's errors are such, too
+        if not only_if_offered or getattr(error, "smtp_code", 0) == CLOSING:
             raise
+        if not isinstance(error, smtplib.SMTPResponseException):
+            raise ssl.SSLError(type(error).__name__) from error  # on to a connection without TLS
         return
     server.ehlo_or_helo_if_needed()
 

@@ -27,12 +27,7 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
-from mailslice.worker.handlers.next_hop import (
-    Connection,
-    LoginRefused,
-    NextHop,
-    StaleConnection,
-)
+from mailslice.worker.handlers.next_hop import Connection, LoginRefused, NextHop, StaleConnection
 from mailslice.worker.handlers.smtp_dialogue import (
     BEGIN_WITHIN,
     Stopping,
@@ -80,10 +75,13 @@ class Relay:
         stopping: Event | None = None,
     ) -> Outcome:
         """Complete, or Retry with those that remain; Reject or Bounce: all refused, or too late."""
-        timeouts = self._timeouts(arrived, stopping)
-        if timeouts.stopping.is_set():
+        stopping, refused = stopping or Event(), Refusals()
+        if stopping.is_set():
             return Retry(why="the worker ends")
-        refused = Refusals()
+        step = self._settings.timeout.total_seconds()
+        answer = max(step, self._settings.answer_timeout.total_seconds())
+        began = time.monotonic() if arrived is None else arrived
+        timeouts = Timeouts(step, answer, began, stopping, self._begin_within)
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
             now = tuple(one for one in mail.recipients if domain_of(one) not in waits)
             unsent: frozenset[str] = frozenset()
@@ -92,25 +90,16 @@ class Relay:
                 unsent = self._send(to_now, content, refused, stage, timeouts)
         throttled = frozenset(mail.recipients) - frozenset(now)
         if unsent:
-            unsent |= throttled
+            left = {*unsent, *throttled, *refused.for_now, *refused.for_good}
             return Retry(
-                recipients=tuple(r for r in mail.recipients if r in unsent or r in refused),
-                why="the worker ends before it was sent",
+                recipients=tuple(one for one in mail.recipients if one in left),
+                back_off=bool(refused.for_now),
+                why="the worker ends, or the time of an attempt, before all were sent to",
                 answer=refused.accepted,
             )
         outcome = outcome_of(mail, refused, throttled, max(waits.values(), default=timedelta(0)))
         late = bool(refused.for_now or throttled)
         return self._final_outcome(mail, outcome, refused, stage, late=late)
-
-    def _timeouts(self, arrived: float | None, stopping: Event | None) -> Timeouts:
-        step = self._settings.timeout.total_seconds()
-        return Timeouts(
-            step,
-            max(step, self._settings.answer_timeout.total_seconds()),
-            time.monotonic() if arrived is None else arrived,
-            stopping or Event(),
-            self._begin_within,
-        )
 
     def _send(
         self,
@@ -120,7 +109,7 @@ class Relay:
         stage: BlockingStage,
         timeouts: Timeouts,
     ) -> frozenset[str]:
-        """Sends to `mail`'s recipients, or adds them to `refused`; those not begun as it ends."""
+        """Sends to `mail`'s recipients, or adds them to `refused`; those that had no time."""
         pending = deque(transactions(mail))
         body = Body.of(content)
         transact = partial(send, body=body, refused=refused, stage=stage, timeouts=timeouts)
@@ -135,9 +124,10 @@ class Relay:
                     connection = self._hop.connection(fresh=True)
                     transact(connection, mail.sender, pending[0])
                 pending.popleft()
-                stopped = timeouts.stopping.is_set()
-                if stopped or timeouts.is_late:
+                if timeouts.stopping.is_set() or timeouts.is_late:
                     break
+            # Where nobody was served the next attempt may not come further: it is a failed one.
+            stopped = timeouts.stopping.is_set() or bool(refused.accepted)
             self._hop.release(connection)
             connection = None
         except Stopping:
@@ -154,9 +144,10 @@ class Relay:
         finally:
             if connection is not None:
                 connection.close()  # replies that were not read are no answers to the next mail
+        unsent = frozenset((*_recipients(pending), *refused.unnamed))
         if stopped:
-            return frozenset(_recipients(pending))
-        refused.add((r for r in _recipients(pending) if r not in refused), NO_ANSWER, problem)
+            return unsent
+        refused.add((r for r in unsent if r not in refused), NO_ANSWER, problem)
         return frozenset()
 
     def _log_failure(self, error: Exception) -> None:

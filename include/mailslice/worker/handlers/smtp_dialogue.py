@@ -118,12 +118,12 @@ def send(
     if code == _GO_ON and not accepted:
         connection.send(b".\r\n")  # a mail for nobody: the server refuses it (RFC 2920 3.1)
         _answer(connection, (), refused)
-        connection.ended()
+        connection.is_unclean = False
     elif code == _GO_ON:
         stage.sending(accepted)
         _pour(connection, data(head, body.content), accepted, stage, timeouts)
         code, words = _result(connection, timeouts)
-        connection.ended()
+        connection.is_unclean = False
         if code // 100 == 2:
             stage.sent(accepted)
             refused.accepted = f"{code} {words}"
@@ -164,7 +164,7 @@ class _Envelope:
             if self._mail_refused or (len(commands) == 1 and not self.accepted):
                 return
             while self.accepted and timeouts.is_late and len(commands) > 1:
-                self._refused.add(commands.popleft()[1], NO_ANSWER)
+                self._refused.unnamed += commands.popleft()[1]
 
     def _reset_heard(self, _: tuple[str, ...]) -> None:
         """The reply to RSET: a server that refuses it would refuse MAIL, too."""
@@ -252,6 +252,8 @@ def _addressable(
         elif not (utf8 or (recipient.isascii() and sender.isascii())):
             refused.add_local(recipient, NO_UTF8)
         else:
+            refused.for_good.pop(recipient, None)  # by a connection that had ended
+            refused.local.pop(recipient, None)
             good.append(recipient)
     return tuple(good)
 

@@ -41,6 +41,8 @@ class Refusals:
     """Recipient -> text of the server's answer, for reports."""
     local: dict[str, str] = field(default_factory=dict)
     """Recipient -> status of a refusal by the relay itself. The recipient is in `for_good`, too."""
+    unnamed: list[str] = field(default_factory=list)
+    """Recipients that were left out, for there was no time."""
     accepted: str = ""
     """The server's last answer to a mail that it took."""
 

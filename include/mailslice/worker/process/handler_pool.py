@@ -22,6 +22,7 @@ from mailslice.codec.reports import Failure
 from mailslice.model.back_off import BackOff
 from mailslice.model.delay_levels import LONGEST_DELAY, snapped
 from mailslice.model.errors import BadSetting, DeadLetter, MailsliceError, TakenOver, TryAgain
+from mailslice.model.names import HEADER_FAILURES
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.dequeue.delivery import Delivery
 from mailslice.worker.dequeue.dequeuer import Deliveries
@@ -311,13 +312,13 @@ class HandlerPool:
 
     def _keywords(self, delivery: Delivery) -> dict[str, object]:
         """What the handler takes beside the mail and its content (`handler_spec`)."""
-        loop = asyncio.get_running_loop()
+        loop, message = asyncio.get_running_loop(), delivery.message
         offers: dict[str, Callable[[], object]] = {
             "enqueue_id": lambda: delivery.item.enqueue_id,
             "stage": delivery.stage_for_thread,
             "throttle": delivery.throttle_for_thread,
             # A retry is a message of its own, which the broker has not handed out before.
-            "redelivered": lambda: delivery.redelivered or delivery.failures > 0,
+            "redelivered": lambda: message.redelivered or HEADER_FAILURES in message.headers,
             "arrived": lambda: time.monotonic() - (loop.time() - delivery.arrived),
             "stopping": lambda: self.stopping,
         }

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import MutableSequence
 from contextlib import suppress
@@ -20,10 +19,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from types import FrameType
 from uuid import UUID
 
+from mailslice.engine.scratch import scratch_folder
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.settings import Settings
@@ -109,7 +108,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
-        figures = _figures_folder()
+        figures = str(scratch_folder("mailslice-metrics"))
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
         signals = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, self._on_signal) for number in signals}
@@ -265,26 +264,6 @@ class Supervisor:
                 log.error("process %d did not end; killed", slot.number, extra={"action": "kill"})
                 slot.process.kill()
                 slot.process.join()
-
-
-def _figures_folder() -> str:
-    """The folder of this run's metric files; those of runs that were killed are removed."""
-    prefix = "mailslice-metrics-"
-    for old in Path(tempfile.gettempdir()).glob(prefix + "*"):
-        pid = old.name.removeprefix(prefix).partition("-")[0]
-        if pid.isdigit() and not _is_running(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _ending(code: int | None) -> str:

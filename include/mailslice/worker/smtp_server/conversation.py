@@ -202,20 +202,24 @@ class Conversation(SMTP):  # type: ignore[misc]
         self.reservation.release()
         super()._set_post_data_state()
 
+    def eof_received(self) -> bool:
+        """Closes it, also where its task has not begun: uvloop reads first."""
+        super().eof_received()
+        return False
+
     def connection_lost(self, error: Exception | None) -> None:
         self.reservation.release()
         super().connection_lost(error)
 
-    def _timeout_cb(self) -> None:
-        """Cuts off: a close would wait for ever for a client that does not read."""
-        self._cut_off()
-
     def _cut_off(self) -> None:
+        """Not in order: a close would wait for ever for a client that does not read."""
         (self._original_transport or self.transport).abort()
         if self._handler_coroutine is not None:
             # asyncio reports no end of a connection within a TLS handshake.
             self._handler_coroutine.cancel()
         self.reservation.release()
+
+    _timeout_cb = _cut_off
 
     def dismiss(self) -> None:
         """Closes it with 421 (RFC 5321 3.8), called until it is: who reads not is cut off."""

@@ -57,9 +57,8 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
     auth_without_tls = loopback or settings.auth_without_tls
     if settings.username is not None and tls is None and not auth_without_tls:
         raise BadSetting(
-            f"MAILSLICE_SMTP_IN_USERNAME is set, MAILSLICE_SMTP_IN_HOST={settings.host!r} "
-            "is not loopback, and there is no TLS: "
-            "passwords would cross the network in the clear; "
+            f"MAILSLICE_SMTP_IN_USERNAME is set, MAILSLICE_SMTP_IN_HOST={settings.host!r} is not "
+            "loopback, and there is no TLS: passwords would cross the network in the clear; "
             "set MAILSLICE_SMTP_IN_TLS_CERTIFICATE and _TLS_KEY, "
             "or, where only this machine reaches the port, MAILSLICE_SMTP_IN_AUTH_WITHOUT_TLS=true"
         )
@@ -117,10 +116,9 @@ def _refuse_open_relay(host: str, networks: tuple[IPNetwork, ...]) -> None:
     for network in joined:
         if network.prefixlen < _WIDEST[network.version]:
             raise BadSetting(
-                f"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS holds {network}, and "
-                f"MAILSLICE_SMTP_IN_HOST={host!r} is not loopback: that is an open relay; "
-                f"allowed: networks of /{_WIDEST[network.version]} or longer, "
-                "and AUTH for everybody else"
+                f"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS holds {network}, and MAILSLICE_SMTP_IN_HOST="
+                f"{host!r} is not loopback: that is an open relay; allowed: networks of "
+                f"/{_WIDEST[network.version]} or longer, and AUTH for everybody else"
             )
 
 

@@ -173,9 +173,8 @@ async def serve(
         )
     except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
         raise BadSetting(
-            f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, "
-            f"MAILSLICE_SMTP_IN_PORT={smtp_in.port}: cannot listen there: "
-            f"{getattr(error, 'strerror', None) or error}; choose another"
+            f"MAILSLICE_SMTP_IN_HOST={smtp_in.host!r}, MAILSLICE_SMTP_IN_PORT={smtp_in.port}: "
+            f"cannot listen there: {getattr(error, 'strerror', None) or error}; choose another"
         ) from error
     host, port = server.sockets[0].getsockname()[:2]
     log.info("listening on %s", host_port(host, port), extra={"action": "smtp_listening"})

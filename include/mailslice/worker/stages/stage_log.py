@@ -42,51 +42,50 @@ class StageMarks:
         self._on_stage = on_stage
         self._on_late = on_late
         self._written = record
-        self._known = record
-        self._next: MailStage | None = None
-        self.taken = False
-
-    @property
-    def known(self) -> MailStage:
+        self.known = record
         """The stage of each recipient."""
-        return self._known
+        self.next_record: MailStage | None = None
+        """The record of the next attempt, once it is written."""
+        self.taken = False
 
     @property
     def doubtful(self) -> tuple[str, ...]:
         """Recipients that were begun and never answered for."""
-        return self._known.those(Stage.SENDING)
+        return self.known.those(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
         """Durable when it returns: these (None: all left) are sent to here, or nowhere. TakenOver,
         StoreUnavailable: do nothing to them.
         """
-        requested = _once(self._known.remaining if recipients is None else recipients)
-        if self.taken or self._next is not None:
-            raise _taken(self._known.enqueue_id)
-        if unknown := set(requested) - set(self._known.remaining):
+        requested = tuple(dict.fromkeys(self.known.remaining if recipients is None else recipients))
+        if self.taken or self.next_record is not None:
+            raise _taken(self.known.enqueue_id)
+        if unknown := set(requested) - set(self.known.remaining):
             raise BadInput(
-                f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, "
+                f"mail {self.known.enqueue_id}: {len(unknown)} recipients are begun already, "
                 "or are not the mail's"
             )
         begun = self._moved(requested, Stage.SENDING)
         await self._write(begun)
         crash.point("stage:sending-written")
-        self._known = begun
+        self.known = begun
         self._on_stage(Stage.SENDING)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
         """These (None: all being sent to) have the mail. A store that is away raises nothing."""
         requested = self._begun(recipients)
-        before, self._known = self._known, self._moved(requested, Stage.SENT)
-        self._on_stage(self._known.stage)
+        before, self.known = self.known, self._moved(requested, Stage.SENT)
+        self._on_stage(self.known.stage)
         try:
-            if self._next is not None:  # it was ended under its handler: these are told as failed
-                raise _taken(self._known.enqueue_id)
-            await self._write(self._known)
+            if (
+                self.next_record is not None
+            ):  # it was ended under its handler: these are told as failed
+                raise _taken(self.known.enqueue_id)
+            await self._write(self.known)
             crash.point("stage:sent-written")
         except TryAgain as error:
             text = "'sent' is not stored yet: %s"
-            log.warning(text, error, extra=about("sent_unstored", self._known.enqueue_id))
+            log.warning(text, error, extra=about("sent_unstored", self.known.enqueue_id))
         except TakenOver:
             # The operator was notified that they failed, and they did not.
             with suppress(TryAgain):
@@ -94,49 +93,44 @@ class StageMarks:
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These surely do not have the mail, and remain to be tried. The next mark writes that."""
-        back, known = dict.fromkeys(self._begun(recipients)), self._known
+        back, known = dict.fromkeys(self._begun(recipients)), self.known
         states = {one: stage for one, stage in known.recipients.items() if one not in back}
-        self._known = replace(known, remaining=(*known.remaining, *back), recipients=states)
-        self._on_stage(self._known.stage)
+        self.known = replace(known, remaining=(*known.remaining, *back), recipients=states)
+        self._on_stage(self.known.stage)
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
         """All recipients remaining or begun are now at `stage`. Raises TakenOver."""
         if self.taken:
-            raise _taken(self._known.enqueue_id)
+            raise _taken(self.known.enqueue_id)
         if self._written.step and not self._written.closed:
-            await self._write(self._moved((*self._known.remaining, *self.doubtful), stage))
+            await self._write(self._moved((*self.known.remaining, *self.doubtful), stage))
             crash.point("stage:finished")
-
-    @property
-    def next_record(self) -> MailStage | None:
-        """The record of the next attempt, once it is written."""
-        return self._next
 
     async def begin_next_attempt(self, remaining: Iterable[str]) -> MailStage:
         """Writes the record of the next attempt, for those of `remaining` not begun; those in doubt
         fail by it. Raises TakenOver.
         """
         if self.taken:
-            raise _taken(self._known.enqueue_id)
-        if self._next is None:
-            untouched = [one for one in remaining if one not in self._known.recipients]
+            raise _taken(self.known.enqueue_id)
+        if self.next_record is None:
+            untouched = [one for one in remaining if one not in self.known.recipients]
             by, now = self._stages.worker, self._stages.clock()
-            await self._write(next_attempt(self._known, untouched, self.doubtful, by=by, now=now))
+            await self._write(next_attempt(self.known, untouched, self.doubtful, by=by, now=now))
             crash.point("stage:again-written")
-            self._next = self._written
-        return self._next
+            self.next_record = self._written
+        return self.next_record
 
     def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
-        requested = _once(self.doubtful if recipients is None else recipients)
+        requested = tuple(dict.fromkeys(self.doubtful if recipients is None else recipients))
         if unknown := set(requested) - set(self.doubtful):
             raise BadInput(
-                f"mail {self._known.enqueue_id}: {len(unknown)} recipients were not begun"
+                f"mail {self.known.enqueue_id}: {len(unknown)} recipients were not begun"
             )
         return requested
 
     def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
         by, now = self._stages.worker, self._stages.clock()
-        return self._known.moved(recipients, stage, by=by, now=now)
+        return self.known.moved(recipients, stage, by=by, now=now)
 
     async def _write(self, after: MailStage) -> None:
         """Writes it. After a lost answer the table may be ahead, under our name and attempt."""
@@ -154,10 +148,6 @@ class StageMarks:
             self._written = existing
             after = replace(after, step=existing.step + 1)
         self._written = after
-
-
-def _once(recipients: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(recipients))
 
 
 def _taken(enqueue_id: EnqueueId) -> TakenOver:
