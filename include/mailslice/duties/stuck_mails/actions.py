@@ -170,12 +170,10 @@ class StuckMailActions:
 
     def _recover(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         """By its stage marks. From `_take` on those of the holder are refused."""
-        act = {
-            DeliveryVerdict.HANDLE: self._release,
-            DeliveryVerdict.FAIL: self._fail,
-            DeliveryVerdict.COMPLETE: self._complete,
-        }
-        return act[decision.verdict](stuck_mail, decision)
+        if decision.verdict is DeliveryVerdict.COMPLETE:
+            return self._complete(stuck_mail)
+        recover = self._fail if decision.failed else self._release
+        return recover(stuck_mail, decision)
 
     def _release(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         decided = self._decided(Action.RELEASED, stuck_mail)
@@ -211,10 +209,12 @@ class StuckMailActions:
         crash.point("apply:published")
         return stuck_mail.quarantined_entry(Action.FAILED, self.quarantine.settle(quarantined))
 
-    def _complete(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
+    def _complete(self, stuck_mail: StuckMail) -> dict[str, Any]:
+        """The record stays the holder's: it is final, and the next run does what a kill cut off."""
         decided = self._decided(Action.COMPLETED, stuck_mail)
         self._save(stuck_mail, decided, Action.COMPLETED, self.run.clock())
-        self._take(decision, None)
+        crash.point("apply:decided")
+        self.run.require_lock()
         self.run.stores.tables.deleted.mark_many(self.run.queue, [stuck_mail.enqueue_id])
         return stuck_mail.report_entry(Action.COMPLETED, decided.why, content="done")
 
@@ -263,7 +263,7 @@ class StuckMailActions:
         if quarantined.state is State.RECOVERING and quarantined.run == self.plan.run:
             self.quarantine.withdraw(quarantined)
 
-    def _take(self, decision: Decision, quarantined: QuarantinedMail | None) -> None:
+    def _take(self, decision: Decision, quarantined: QuarantinedMail) -> None:
         """The record is ours from now on. Refused, the copy goes.
 
         It stays where an earlier write of this run that was not answered turns out to have been
@@ -274,7 +274,7 @@ class StuckMailActions:
         if stages.advance(queue, decision.record, decision.after):
             return
         now = stages.get(queue, decision.record.enqueue_id)
-        if quarantined is not None and (now is None or now.owner != self.plan.run):
+        if now is None or now.owner != self.plan.run:
             self._withdraw(quarantined)
         raise LeftAlone("its holder went on meanwhile")
 

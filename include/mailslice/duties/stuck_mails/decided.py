@@ -109,7 +109,8 @@ class DecidedMails:
         """A cleanup may have taken the mark of what is done, after its row."""
         if one in self.marked:
             return "there"
-        mail, stage = self.rows.get(one), self.stages.get(one)
+        mail, stage, decision = self.rows.get(one), self.stages.get(one), self.decisions.get(one)
+        completed = decision is not None and decision.action == Action.COMPLETED
         closed = (
             mail is not None
             and self._is_of_this_run(mail.run)
@@ -117,7 +118,7 @@ class DecidedMails:
             and mail.state not in _WITHOUT_COPY
         )
         ended = stage is not None and self._is_of_this_run(stage.owner) and stage.closed
-        if not (closed or ended):
+        if not (completed or closed or ended):
             return NOT_NEEDED
         return "there" if is_over(self.run.stores.tables, self.run.queue, one) else "missing"
 

@@ -136,6 +136,16 @@ def test_after_sent_the_mail_is_complete(recover):
     assert [decision.action for decision in recover.decisions()] == ["completed"]
 
 
+def test_a_completion_that_was_cut_off_before_its_mark_is_done_by_the_next_run(
+    recover, monkeypatch
+):
+    item, worker, _ = held(recover, A, B, sent=(A, B))
+    cut(recover, monkeypatch, "apply:decided")
+    assert (recover.is_marked(item), stage(recover, item).owner) == (False, worker.name)
+    report = recover.run(mode="recover")
+    assert (report["completed"], report["status"], recover.is_marked(item)) == (1, "done", True)
+
+
 def test_the_sender_of_a_failed_mail_is_told_when_that_is_set(recover):
     bounces = queues.create(recover.stores, f"bounces-{recover.queue}")
     worker = recover.settings.worker.model_copy(update={"bounce_queue": bounces})
