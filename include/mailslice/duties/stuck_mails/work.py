@@ -132,11 +132,12 @@ class StuckMailWork:
             for mail in known
             if mail["run"] != run.request.run
         }
-        self.actions = StuckMailActions(run, plan, self.quarantine, noted_at)
+        alarms = list(progress.earlier.get("alarms", ()))
+        self.actions = StuckMailActions(run, plan, self.quarantine, noted_at, alarms)
         # A mail is a handful of writes and a copy of its content.
         self.throttle = run.throttle("s3")
         self.decisions: list[dict[str, Any]] = []
-        run.report(decisions=self.decisions, alarms=self.actions.alarms)  # the lists grow
+        run.report(decisions=self.decisions, alarms=alarms)  # the lists grow
 
     def perform_all(self) -> None:
         """Until the time is over."""

@@ -332,6 +332,28 @@ def test_a_mail_that_is_withdrawn_at_its_mark_is_kept_anew_and_an_alarm(world, m
     assert f"{item.enqueue_id} was withdrawn from quarantine" in report["message"]
 
 
+def test_an_alarm_of_a_try_that_a_store_ended_is_in_the_report_of_the_next_one(world, monkeypatch):
+    first, second = world.mail("first"), world.mail("second")
+    world.worker(world.held(first, 200), world.held(second))
+    request = world.request()
+    world.steps(request, "plan", "check")
+
+    def withdrawn_and_away(point):
+        if point == "apply:marked":
+            (kept,) = world.kept()
+            assert world.quarantine.withdraw(kept)
+        if point == "quarantine:noted" and any(mail.name == "second" for mail in world.kept()):
+            raise StoreUnavailable("S3 at 127.0.0.1:1 answers 503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailslice.model.crash.point", withdrawn_and_away)
+        with pytest.raises(StoreUnavailable):
+            world.steps(request, "apply")
+    report = world.steps(request, "apply", "verify", "report")
+    assert (report["closed"], report["status"], report["errorCount"]) == (2, "failed", 1)
+    assert f"{first.enqueue_id} was withdrawn from quarantine" in report["message"]
+
+
 def test_a_closing_whose_machine_was_suspended_marks_nothing(world, monkeypatch):
     """Its lock is another run's by now."""
     item = world.mail()
