@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -57,13 +57,14 @@ class LeftAlone(Exception):
 class StuckMailActions:
     """Acts on the mails of one plan.
 
-    `noted`: since when an earlier run in shadow mode says so, by enqueue id. `alarms`: what a
-    person has to look at.
+    `why_left`: why a mail is left after all, by a look that is not old. `noted`: since when an
+    earlier run in shadow mode says so, by enqueue id. `alarms`: what a person has to look at.
     """
 
     run: Run
     plan: StuckPlan
     quarantine: Quarantine
+    why_left: Callable[[PlannedMail], str | None]
     noted: Mapping[str, datetime] = field(default_factory=dict)
     alarms: list[str] = field(default_factory=list)
 
@@ -83,15 +84,14 @@ class StuckMailActions:
         if self.plan.mode is StuckMode.SHADOW:
             return self._note(stuck_mail, Action(planned.action))
         if not record.stage_marks:
-            return self._close(stuck_mail)
+            return self._close(planned, stuck_mail)
         decision = stages_of(stores, queue, item, by=self.plan.run, now=self.run.clock())
         if self.plan.mode is StuckMode.RECOVER or decision.verdict is DeliveryVerdict.COMPLETE:
             return self._recover(stuck_mail, decision)
         # A release by a person must not serve anybody twice.
         unserved = {*decision.left, *decision.failed}
-        return self._close(
-            stuck_mail.to(tuple(one for one in item.mail.recipients if one in unserved))
-        )
+        those = tuple(one for one in item.mail.recipients if one in unserved)
+        return self._close(planned, stuck_mail.to(those))
 
     def closed_by_earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
         """What an earlier try of this very run has closed: its decisions, finished."""
@@ -122,7 +122,7 @@ class StuckMailActions:
         content = {"content": Content.NOT_COPIED.value, "bytes": 0}
         return stuck_mail.report_entry(action, decided.why, **content, decided=iso(at))
 
-    def _close(self, stuck_mail: StuckMail) -> dict[str, Any]:
+    def _close(self, planned: PlannedMail, stuck_mail: StuckMail) -> dict[str, Any]:
         """Content and row, decision, mark. A mail that its holder completes meanwhile is its own.
 
         A holder that hangs over the end of an attempt has quarantined those in doubt already: its
@@ -134,10 +134,13 @@ class StuckMailActions:
         crash.point("apply:kept")
         if quarantined.state not in {State.CLOSING, State.KEPT}:
             raise LeftAlone(f"it is {quarantined.state} in quarantine")
+        why = self.why_left(planned)
         if deleted.is_marked(queue, stuck_mail.enqueue_id):
+            why = "completed meanwhile"
+        if why is not None:
             if quarantined.state is State.CLOSING:  # else it has recipients in doubt of its holder
                 self.quarantine.withdraw(quarantined)
-            raise LeftAlone("completed meanwhile")
+            raise LeftAlone(why)
         quarantined = self._named(quarantined, stuck_mail, decided, take=True)
         self._save(stuck_mail, decided, Action.CLOSED, quarantined.decided)
         crash.point("apply:decided")

@@ -127,13 +127,13 @@ class StuckMailWork:
         self.mails = run.read_rows(plan.mails, PlannedMail)
         self.quarantine = Quarantine(run.stores, run.queue, run.clock)
         known = noted(run.stores, run.queue) if self.shadow else ()
-        noted_at = {
+        since = {
             mail["enqueueId"]: datetime.fromisoformat(mail["decided"])
             for mail in known
             if mail["run"] != run.request.run
         }
         alarms = list(progress.earlier.get("alarms", ()))
-        self.actions = StuckMailActions(run, plan, self.quarantine, noted_at, alarms)
+        self.actions = StuckMailActions(run, plan, self.quarantine, self._why_left, since, alarms)
         # A mail is a handful of writes and a copy of its content.
         self.throttle = run.throttle("s3")
         self.decisions: list[dict[str, Any]] = []
@@ -181,23 +181,28 @@ class StuckMailWork:
     def _perform(self, planned: PlannedMail) -> None:
         """One mail. A mail that cannot be acted on stops no other."""
         self.throttle.take()
-        stuck = self._stuck.get(planned.enqueue_id)
-        # Its holder may have died since: what was done for mails before took long.
-        if stuck and elapsed_seconds() - self._looked > stuck.record.dead_after.total_seconds():
-            self._read_holders()
-            stuck = self._stuck.get(planned.enqueue_id)
-        self.run.require_lock()
-        if stuck is None or stuck.record.worker != planned.worker:
-            self.progress.skip(_why_not(planned, self._liveness))
+        if (why := self._why_left(planned)) is not None:
+            self.progress.skip(why)
             return
+        self.run.require_lock()
         try:
-            self._done(self.actions.act(planned, stuck))
+            self._done(self.actions.act(planned, self._stuck[planned.enqueue_id]))
         except LeftAlone as skipped:
             self.progress.skip(str(skipped))
         except TryAgain:
             raise
         except MailsliceError as error:
             self.progress.fail(str(planned.enqueue_id), str(error))
+
+    def _why_left(self, planned: PlannedMail) -> str | None:
+        """Why it is not this holder's that hangs; None: it is, by a look that is not old."""
+        stuck = self._stuck.get(planned.enqueue_id)
+        # Its holder may have died since: copies of mails, and of this one, took long.
+        if stuck and elapsed_seconds() - self._looked > stuck.record.dead_after.total_seconds():
+            self._read_holders()
+            stuck = self._stuck.get(planned.enqueue_id)
+        is_held = stuck is not None and stuck.record.worker == planned.worker
+        return None if is_held else _why_not(planned, self._liveness)
 
     def _done(self, decision: dict[str, Any]) -> None:
         self.decisions.append(decision)

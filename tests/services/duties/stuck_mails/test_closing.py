@@ -246,6 +246,26 @@ def test_a_mail_whose_worker_dies_while_apply_deals_with_others_is_left(world, m
     assert (world.is_marked(first), world.is_marked(second)) == (True, False)
 
 
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_mail_whose_worker_dies_while_its_content_is_copied_is_left(world, monkeypatch, dies):
+    """A great mail's copy takes minutes."""
+    item = world.mail()
+    worker = world.worker(world.held(item))
+
+    def slow(point):
+        if point == "quarantine:copied":
+            if dies:
+                worker.fall_silent()
+            time.sleep(worker.record.dead_after.total_seconds() + 0.5)
+
+    monkeypatch.setattr("mailslice.model.crash.point", slow)
+    report = world.run()
+    assert (report["closed"], report["skippedBy"]) == (
+        (0, {"its holder is silent": 1}) if dies else (1, {})
+    )
+    assert (world.is_marked(item), len(world.kept())) == (not dies, not dies)
+
+
 def test_a_mail_that_another_worker_was_given_between_plan_and_apply_is_left(world):
     item = world.mail()
     world.worker(world.held(item))
