@@ -16,7 +16,7 @@ from mailslice.admin.enqueue import publish
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine import OVER, Quarantine
 from mailslice.codec import message as codec
-from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions, send_bounce
+from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions
 from mailslice.duties.stuck_mails.mails import Action, PlannedMail, StuckPlan
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.liveness import WorkerLiveness, observe, stuck_mails
@@ -52,12 +52,13 @@ log = logging.getLogger(__name__)
 _GOING = {State.DISCARDING, State.RELEASED}
 
 
-def finish(run: Run, quarantine: Quarantine, planned: Collection[EnqueueId]) -> dict[str, int]:
+def finish(actions: StuckMailActions, planned: Collection[EnqueueId]) -> dict[str, int]:
     """What was finished, by what became of it; but what is being closed of this run's plan.
 
     Also remembered: which closed mails their workers completed after all, so that nobody releases
     those without knowing it.
     """
+    run, quarantine = actions.run, actions.quarantine
     records = run.stores.own.worker_records.list(run.queue)
     done = {enqueue_id for record in records for enqueue_id in record.done}
     finished: Counter[str] = Counter()
@@ -69,7 +70,7 @@ def finish(run: Run, quarantine: Quarantine, planned: Collection[EnqueueId]) -> 
                 quarantine.finished(mail, run.clock())
                 finished["completed by its worker after all"] += 1
         elif mail.state is State.RECOVERING:
-            finished[_recover(run, quarantine, mail)] += 1
+            finished[_recover(actions, mail)] += 1
         # What was on its way out is so for every plan: nothing can be kept beside it.
         elif (mail.state in _GOING or mail.enqueue_id not in planned) and _tidied(quarantine, mail):
             finished[f"was {mail.state}"] += 1
@@ -85,17 +86,16 @@ def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
         return False
 
 
-def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
+def _recover(actions: StuckMailActions, mail: QuarantinedMail) -> str:
     """Not taken from its holder: the next plan's. Taken: published again, safe by stage marks."""
-    stores, queue, failed = run.stores, run.queue, mail.action == Action.FAILED
+    run, quarantine, failed = actions.run, actions.quarantine, mail.action == Action.FAILED
+    stores, queue = run.stores, run.queue
     item, stage = codec.decode(mail.message), stores.own.mail_stages.get(queue, mail.enqueue_id)
     # Its holder may have begun the next attempt itself: then none of these has failed.
     none_failed = stage and set(item.mail.recipients).isdisjoint(stage.those(Stage.FAILED))
     if stage is None or stage.attempt <= mail.attempt or (failed and none_failed):
         quarantine.withdraw(mail)
         return "not taken from its holder"
-    if failed:
-        send_bounce(stores, item, run.clock)
     # A James that took what was published says nothing to the record.
     if stage.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
         if stage.remaining:
@@ -104,6 +104,7 @@ def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
         else:
             stores.tables.deleted.mark_many(queue, [mail.enqueue_id])
     if failed:
+        actions.send_bounce(mail)
         quarantine.settle(mail)
         return "failed"
     quarantine.withdraw(mail)
@@ -161,7 +162,7 @@ class StuckMailWork:
 
     def _finish_earlier_runs(self) -> None:
         planned = {mail.enqueue_id for mail in self.mails}
-        finished, unswept = finish(self.run, self.quarantine, planned), None
+        finished, unswept = finish(self.actions, planned), None
         try:
             if orphans := self.quarantine.sweep():
                 finished["content without a row"] = orphans
@@ -225,9 +226,7 @@ class StuckMailWork:
 
 
 def _why_not(planned: PlannedMail, liveness: WorkerLiveness) -> str:
-    record = next((one for one in liveness.alive if one.worker == planned.worker), None)
-    if record is None:
-        mute = {one.worker for one in liveness.mute}
-        return SILENT if planned.worker in mute else SETTLED
-    is_in_flight = any(mail.enqueue_id == planned.enqueue_id for mail in record.in_flight)
-    return RETURNED if is_in_flight else SETTLED
+    if any(one.worker == planned.worker for one in liveness.mute):
+        return SILENT
+    in_flight = {(one.worker, mail.enqueue_id) for one in liveness.alive for mail in one.in_flight}
+    return RETURNED if (planned.worker, planned.enqueue_id) in in_flight else SETTLED

@@ -6,6 +6,7 @@ What the stage marks decide of a mail whose holder hangs, and what a kill in bet
 import time
 from dataclasses import replace
 from datetime import timedelta
+from uuid import uuid5
 
 import pytest
 
@@ -146,10 +147,49 @@ def test_a_completion_that_was_cut_off_before_its_mark_is_done_by_the_next_run(
     assert (report["completed"], report["status"], recover.is_marked(item)) == (1, "done", True)
 
 
+def bouncing(world):
+    """The name of its queue of reports, which is not created."""
+    name = f"bounces-{world.queue}"
+    worker = world.settings.worker.model_copy(update={"bounce_queue": name})
+    world.settings = world.settings.model_copy(update={"worker": worker})
+    return name
+
+
+def test_a_queue_of_reports_that_was_deleted_is_an_alarm_and_stops_no_mail(recover, monkeypatch):
+    bouncing(recover)
+    cut_off, _, _ = held(recover, A, B, sending=(A,))
+    cut(recover, monkeypatch, "apply:taken")
+    item, _, _ = held(recover, A, C, sending=(A,))
+    report = recover.run(mode="recover")
+    assert (report["failed"], report["finishedOfEarlierRuns"]) == (1, {"failed": 1})
+    assert (report["status"], report["errorCount"]) == ("failed", 2)
+    assert all("there is no queue 'bounces-" in error for error in report["errors"])
+    assert {(each.enqueue_id, each.mail.recipients) for each in published(recover)} == {
+        (cut_off.enqueue_id, (B,)),
+        (item.enqueue_id, (C,)),
+    }
+    assert {mail.state for mail in recover.kept()} == {State.KEPT}
+    assert recover.run(mode="recover")["status"] == "nothing to do"
+
+
+@pytest.mark.parametrize("point", ["apply:taken", "apply:published", "apply:told"])
+def test_a_sender_is_told_under_one_id_and_the_others_are_served_wherever_a_failing_is_cut_off(
+    recover, monkeypatch, point
+):
+    bounces = queues.create(recover.stores, bouncing(recover))
+    item, _, _ = held(recover, A, B, sending=(A,))
+    cut(recover, monkeypatch, point)
+    assert len(published(recover, bounces)) == (point == "apply:told")
+    assert recover.run(mode="recover")["finishedOfEarlierRuns"] == {"failed": 1}
+    (told,) = published(recover, bounces)
+    assert told.enqueue_id == uuid5(item.enqueue_id, "report/1")
+    assert {each.mail.recipients for each in published(recover)} == {(B,)}
+    (kept,) = recover.kept()
+    assert (kept.state, message.decode(kept.message).mail.recipients) == (State.KEPT, (A,))
+
+
 def test_the_sender_of_a_failed_mail_is_told_when_that_is_set(recover):
-    bounces = queues.create(recover.stores, f"bounces-{recover.queue}")
-    worker = recover.settings.worker.model_copy(update={"bounce_queue": bounces})
-    recover.settings = recover.settings.model_copy(update={"worker": worker})
+    bounces = queues.create(recover.stores, bouncing(recover))
     held(recover, A, B, sending=(A,))
     recover.run(mode="recover")
     (told,) = published(recover, bounces)
