@@ -10,7 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid5
@@ -199,6 +199,9 @@ class StuckMailActions:
         self._save(stuck_mail, decided, Action.FAILED, quarantined.decided)
         crash.point("apply:kept")
         self._take(decision, quarantined)
+        if quarantined.state is State.KEPT:  # the holder's: a kill from now on is the next run's
+            mine = replace(quarantined, run=self.plan.run)
+            quarantined = self.quarantine.advance(mine, State.RECOVERING) or quarantined
         crash.point("apply:taken")
         if decision.left:
             self._publish(stuck_mail.to(decision.left))

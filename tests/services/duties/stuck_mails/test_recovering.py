@@ -172,12 +172,16 @@ def test_a_queue_of_reports_that_was_deleted_is_an_alarm_and_stops_no_mail(recov
     assert recover.run(mode="recover")["status"] == "nothing to do"
 
 
+@pytest.mark.parametrize("of", ["the run", "its holder"])
 @pytest.mark.parametrize("point", ["apply:taken", "apply:published", "apply:told"])
 def test_a_sender_is_told_under_one_id_and_the_others_are_served_wherever_a_failing_is_cut_off(
-    recover, monkeypatch, point
+    recover, monkeypatch, point, of
 ):
+    """Also where its holder, which hangs, has quarantined those in doubt itself."""
     bounces = queues.create(recover.stores, bouncing(recover))
-    item, _, _ = held(recover, A, B, sending=(A,))
+    item, worker, _ = held(recover, A, B, sending=(A,))
+    if of == "its holder":
+        kept_by_holder(recover, item, worker, A)
     cut(recover, monkeypatch, point)
     assert len(published(recover, bounces)) == (point == "apply:told")
     assert recover.run(mode="recover")["finishedOfEarlierRuns"] == {"failed": 1}
