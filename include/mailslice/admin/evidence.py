@@ -101,19 +101,19 @@ def in_delay_queues(management: Management, queue: QueueName) -> int | None:
 
 def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
     """Mails in quarantine, or on their way in or out, in words for people; also the new entries of
-    releases that did not end yet. They are few.
+    releases that did not end yet. They are few. A mail whose recipients in doubt failed goes on
+    with the others: it is held only while a run is at it.
     """
     reasons: dict[EnqueueId, str] = {}
     for mail in stores.own.quarantine.list(queue):
-        if mail.state not in _NOT_QUARANTINED:
-            reasons[mail.enqueue_id] = (
-                f"in quarantine ({mail.state.value}) since {mail.decided:%Y-%m-%dT%H:%M:%SZ}: "
-                f"{mail.why}"
-            )
-            if mail.released_as is not None:
-                reasons[mail.released_as] = (
-                    f"being released from quarantine, in place of {mail.enqueue_id}"
-                )
+        if mail.state in _NOT_QUARANTINED:
+            continue
+        if mail.action != "failed" or mail.state is State.RECOVERING:
+            since = f"{mail.decided:%Y-%m-%dT%H:%M:%SZ}"
+            reasons[mail.enqueue_id] = f"in quarantine ({mail.state}) since {since}: {mail.why}"
+        if mail.released_as is not None:
+            new = f"being released from quarantine, in place of {mail.enqueue_id}"
+            reasons[mail.released_as] = new
     return reasons
 
 

@@ -118,15 +118,16 @@ class Quarantine:
 
         None when it is not as `mail` any more. A mail has one row an attempt, and each decision
         about it its own recipients: those in doubt first, then the others, when it is closed. With
-        `take` the row is this decision's from then on: its action, its run.
+        `take` the row is this decision's from then on: its action, its run. One that was to be
+        closed, and was not, names nobody else then: the others are not set aside.
         """
         stored = codec.decode(mail.message)
         taken = {"action": decided.action, "run": decided.run, "who": decided.who} if take else {}
-        if set(item.mail.recipients) <= set(stored.mail.recipients) and all(
-            getattr(mail, name) == value for name, value in taken.items()
-        ):
+        earlier = () if take and mail.action == "closed" else stored.mail.recipients
+        every = tuple(dict.fromkeys((*earlier, *item.mail.recipients)))
+        is_taken = all(getattr(mail, name) == value for name, value in taken.items())
+        if is_taken and set(every) == set(stored.mail.recipients):
             return mail
-        every = tuple(dict.fromkeys((*stored.mail.recipients, *item.mail.recipients)))
         message = codec.encode(replace(stored, mail=replace(stored.mail, recipients=every)))
         why = f"{mail.why}; {decided.why}"
         at = self._later(mail)
