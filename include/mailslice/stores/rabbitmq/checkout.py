@@ -33,7 +33,7 @@ from mailslice.model.errors import Refused, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import RabbitSettings, Settings
-from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.connection import blocking_connection, is_missing
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
@@ -41,7 +41,7 @@ from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
 QUIET_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0
 _DEAF_SECONDS = 1.0
-_NO_QUEUE, _IN_USE = 404, 403
+_IN_USE = 403
 
 
 class Windows(NamedTuple):
@@ -185,7 +185,7 @@ class Checkout:
         try:
             self.consume()
         except ChannelClosedByBroker as closed:
-            if closed.reply_code not in {_NO_QUEUE, _IN_USE}:
+            if closed.reply_code != _IN_USE and not is_missing(closed):
                 raise
             raise StoreUnavailable(
                 f"queue {self._name} was taken or deleted while it was looked through "
@@ -226,7 +226,7 @@ def check_out(
                 checkout.consume()
                 break
             except ChannelClosedByBroker as closed:
-                if closed.reply_code == _NO_QUEUE:
+                if is_missing(closed):
                     yield None
                     return
                 if closed.reply_code != _IN_USE or "refused for user" in closed.reply_text:
