@@ -56,11 +56,14 @@ def retry(
     from mailslice.worker import retrying
 
     mail_filter, settings = mails.parsed(), load_settings()
-    outcome, pending = run(retrying.retry(settings, queue, mail_filter, dry_run=dry_run))
+    outcome, pending = retrying.Retried(), None
+    try:
+        pending = run(retrying.retry(settings, queue, mail_filter, outcome, dry_run=dry_run))
+    finally:
+        if not dry_run and (outcome.retried or pending is not None):
+            facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:_MOST_IDS]}
+            record(settings, "queue retry", queue, reason, **outcome.counts, **facts)
     about = outcome.counts | ({"dryRun": True} if dry_run else {"pending": pending})
-    if not dry_run:
-        facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:_MOST_IDS]}
-        record(settings, "queue retry", queue, reason, **outcome.counts, **facts)
     if pending:
         out.note(f"{pending} mails are due, and not in the work queue yet: a worker brings them")
     out.one({"queue": queue, **about})

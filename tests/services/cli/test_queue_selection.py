@@ -7,6 +7,8 @@ import pytest
 
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.worker.enqueue.delayed_mails import Delays
 from tests.acceptance.command import Cli
 from tests.services.cli.test_queue import add
 
@@ -110,6 +112,27 @@ def test_retry_brings_delayed_mails_that_match_to_the_queue(cli):
     (newest, *_) = cli.json("decisions", "list", "--queue", "spool", "--since", "1h")[1:]
     assert (newest["action"], newest["mails"], newest["reason"]) == ("queue retry", 1, "it is up")
     assert newest["facts"]["filter"] == {"domain": "DOWN.example"}
+
+
+def test_a_retry_that_fails_half_way_is_recorded(cli, monkeypatch):
+    for _ in range(2):
+        cli.json(
+            *("mail", "enqueue", "spool", "-", "--sender", "a@example.org"),
+            *("--recipient", "b@example.net", "--delay", "5h"),
+            stdin=b"Subject: x\r\n\r\nbody",
+        )
+    calls = []
+
+    async def second_fails(_, row):
+        calls.append(row)
+        if len(calls) > 1:
+            raise StoreUnavailable("away")
+        return True
+
+    monkeypatch.setattr(Delays, "bring_forward", second_fails)
+    assert "away" in cli("queue", "retry", "spool", code=StoreUnavailable.exit_code).err
+    (newest, *_) = cli.json("decisions", "list", "--queue", "spool", "--since", "1h")
+    assert (newest["action"], newest["facts"]["retried"]) == ("queue retry", 1)
 
 
 def test_what_was_done_to_which_mails_and_why_is_listed(cli):
