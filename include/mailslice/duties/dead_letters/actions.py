@@ -53,6 +53,7 @@ _OF_THE_BROKER = frozenset(
 _DEATHS = ("x-first-death-", "x-last-death-")
 UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
 VANISHED = "gone since the plan"
+Match = tuple[CheckedOutMessage, PlannedLetter, Letter]
 _KINDS = {
     LetterAction.DROP: "dropped",
     LetterAction.EXPORT: "exported",
@@ -116,7 +117,7 @@ class LetterWork:
             if checkout is None:
                 return True
             self.redriving.sleep = self.taking.sleep = checkout.sleep
-            matches: list[tuple[CheckedOutMessage, PlannedLetter, Letter]] = []
+            matches: list[Match] = []
             for position, message in enumerate(checkout.messages()):
                 letter = letter_of(message, position, self.names.work_queue)
                 if letter.key in self.pending:
@@ -140,9 +141,7 @@ class LetterWork:
             del self.pending[key]
         return planned
 
-    def _act(
-        self, checkout: Checkout, matches: Sequence[tuple[CheckedOutMessage, PlannedLetter, Letter]]
-    ) -> None:
+    def _act(self, checkout: Checkout, matches: Sequence[Match]) -> None:
         """Act on letters whose marks are read together; what the time limit leaves is pending."""
         drops = [
             letter.enqueue_id
@@ -150,21 +149,15 @@ class LetterWork:
             if planned.action == LetterAction.DROP and letter.enqueue_id is not None
         ]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
-        for message, planned, letter in matches:
+        for match in matches:
+            _, planned, letter = match
             if self.run.out_of_time():
                 self.pending.setdefault(letter.key, []).append(planned)
             else:
-                self._act_on(checkout, message, planned, letter, marked=letter.enqueue_id in marked)
+                self._act_on(checkout, match, marked=letter.enqueue_id in marked)
 
-    def _act_on(
-        self,
-        checkout: Checkout,
-        message: CheckedOutMessage,
-        planned: PlannedLetter,
-        letter: Letter,
-        *,
-        marked: bool,
-    ) -> None:
+    def _act_on(self, checkout: Checkout, match: Match, *, marked: bool) -> None:
+        message, planned, letter = match
         (self.redriving if planned.action == LetterAction.REDRIVE else self.taking).take()
         self.run.require_lock()
         match planned.action:

@@ -69,15 +69,8 @@ class CheckedOutMessage:
 class Checkout:
     """Messages of one queue that are checked out. For one thread."""
 
-    def __init__(
-        self,
-        connection: BlockingConnection,
-        channel: BlockingChannel,
-        name: str,
-        most: int,
-        windows: Windows,
-    ) -> None:
-        self._connection = connection
+    def __init__(self, channel: BlockingChannel, name: str, most: int, windows: Windows) -> None:
+        self._connection: BlockingConnection = channel.connection
         self._channel = channel
         self._name = name
         self._most = most
@@ -222,9 +215,9 @@ def check_out(
     with blocking_connection(settings) as connection:
         deadline = time.monotonic() + patience
         while True:
-            channel = connection.channel()
             try:
-                checkout = Checkout(connection, channel, name, min(most, MAX_CHECKED_OUT), windows)
+                most = min(most, MAX_CHECKED_OUT)
+                checkout = Checkout(connection.channel(), name, most, windows)
                 checkout.consume()
                 break
             except ChannelClosedByBroker as closed:

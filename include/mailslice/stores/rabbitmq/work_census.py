@@ -44,16 +44,12 @@ class WorkHold:
     """The hold of one work queue. For one thread, which serves it every half minute at least."""
 
     def __init__(
-        self,
-        connection: BlockingConnection,
-        channel: BlockingChannel,
-        names: RabbitNames,
-        management: Management,
+        self, channel: BlockingChannel, names: RabbitNames, management: Management
     ) -> None:
         self.ids: set[EnqueueId] = set()
         self.messages = 0
         self.not_mails = 0
-        self._connection = connection
+        self._connection: BlockingConnection = channel.connection
         self._channel = channel
         self._queue = names.queue
         self._name = names.work_queue
@@ -147,8 +143,7 @@ def hold_work_queue(
     """Hold what is ready; all goes back. Raises Refused, StoreUnavailable."""
     names = RabbitNames(queue)
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
-        channel = connection.channel()
-        census = WorkHold(connection, channel, names, management)
+        census = WorkHold(connection.channel(), names, management)
         is_quorum = not management.keeps_order(names.work_queue)
         most = MAX_CENSUS_QUORUM if is_quorum else MAX_CENSUS
         _require_holdable(management, names.work_queue, census._ready(), most)  # noqa: SLF001

@@ -16,7 +16,7 @@ class Broker:
     """A connection and its channel; each message of the queue comes `seconds` after the last."""
 
     def __init__(self, seconds: float, ready: int) -> None:
-        self.ready, self.asked = ready, 0
+        self.connection, self.ready, self.asked = self, ready, 0
         self._seconds, self._since = seconds, time.monotonic()
 
     def basic_qos(self, **_: object) -> None:
@@ -39,7 +39,7 @@ class Broker:
 
 
 def checked_out(broker: Any, most: int = 9) -> Checkout:
-    checkout = Checkout(broker, broker, "q", most, Windows())
+    checkout = Checkout(broker, "q", most, Windows())
     checkout.consume()
     return checkout
 
