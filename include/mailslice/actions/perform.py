@@ -160,6 +160,7 @@ class _Act:
         finally:
             self.counts |= outcome.counts | self._gone(sum(outcome.counts.values()))
             self.ids = [str(one) for one in outcome.retried[:_MOST_IDS]]
+        self.failed = outcome.problem(self.request.queue)
 
     def move(self) -> None:
         """A move; also a delay, which is one into the mails' own queue."""

@@ -51,7 +51,7 @@ def retry(
     """Try delayed mails now: all of them, or those for which all that is given holds.
 
     Each is delivered once, also when this is asked again or cut off. Mails that are due within a
-    minute are left to their time.
+    minute are left to their time. It fails for mails that are overdue: 'queue flush' delivers them.
     """
     from mailslice.worker import retrying
 
@@ -67,6 +67,8 @@ def retry(
     if pending:
         out.note(f"{pending} mails are due, and not in the work queue yet: a worker brings them")
     out.one({"queue": queue, **about})
+    if not dry_run and (problem := outcome.problem(queue)):
+        raise SomeFailed(f"queue retry: {problem}")
 
 
 @command(app, "move")

@@ -9,6 +9,7 @@ from datetime import timedelta
 from itertools import islice
 
 from mailslice.admin.deletions.keeping import all_ended
+from mailslice.admin.evidence import OVERDUE
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message
@@ -30,19 +31,26 @@ class Retried:
     """What became of the delayed mails that were asked for, filled as it goes.
 
     `retried`: due now (with a dry run: would be). `soon`: due by themselves within a minute, and
-    left. `in_handler`: a worker has them. `deleted`: they have a mark, or were cleaned.
+    left. `overdue`: they have not come since they were due, and are left, too. `in_handler`: a
+    worker has them. `deleted`: they have a mark, or were cleaned.
     """
 
     retried: list[EnqueueId] = field(default_factory=list)
     soon: int = 0
+    overdue: int = 0
     in_handler: int = 0
     deleted: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """For answers and decisions."""
-        counts = {"retried": len(self.retried), "soon": self.soon}
+        counts = {"retried": len(self.retried), "soon": self.soon, "overdue": self.overdue}
         return counts | {"inHandler": self.in_handler, "deleted": self.deleted}
+
+    def problem(self, queue: QueueName) -> str | None:
+        """Why mails are left that may never come by themselves; None: none is."""
+        why = f"{self.overdue} mails are overdue: no worker runs, or their copies are lost; "
+        return f"{why}`mailslice queue flush {queue}` delivers them" if self.overdue else None
 
 
 async def retry(
@@ -97,9 +105,8 @@ async def retry_now(
 
 
 def _is_wanted(worker: QueueWorker, mail_filter: MailFilter, row: DelayedMail) -> bool:
-    if row.published or row.due is None:
-        return False
-    if mail_filter.ids is not None and row.enqueue_id not in mail_filter.ids:
+    ids = mail_filter.ids
+    if row.published or row.due is None or (ids is not None and row.enqueue_id not in ids):
         return False
     try:
         mail = message.decode(row.message).mail
@@ -114,6 +121,8 @@ async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_ru
         outcome.deleted += 1
     elif row.leased:
         outcome.in_handler += 1
+    elif row.due is not None and row.due + OVERDUE < worker.context.clock():
+        outcome.overdue += 1
     elif not delays.is_far(row) or not (dry_run or await delays.bring_forward(row)):
         outcome.soon += 1
     else:

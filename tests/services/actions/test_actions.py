@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -182,6 +183,19 @@ def test_delayed_mails_alone_are_retried(queue):
     result = queue.act(queue.request("flush"), ANY, dag_run="manual__2")
     assert (result["retried"], result["selected"]) == (1, None)
     assert queue.previewed(queue.request("flush"))["count"] == 0
+
+
+def test_a_retry_fails_for_mails_that_are_overdue(queue, fresh_module, stores):
+    queue.add("m", delay=timedelta(hours=1))
+    table = stores.own.delayed_mails
+    (row,) = table.rows(queue.name)
+    past = system_clock() - timedelta(minutes=2)
+    table.save(queue.name, replace(row, due=past))
+    result = queue.act(queue.request("flush"), ANY)
+    assert result["overdue"] == 1
+    assert f"`mailslice queue flush {queue.name}` delivers them" in result["failed"]
+    (decision,) = decisions(fresh_module, queue.name)
+    assert (decision["overdue"], decision["soon"], decision["retried"]) == (1, 0, 0)
 
 
 def test_a_retry_that_fails_half_way_leaves_a_decision_that_says_how_far_it_came(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -134,6 +135,25 @@ async def test_only_what_matches_and_is_far_is_retried(spool: Any) -> None:
         ids = frozenset({soon.enqueue_id, deleted.enqueue_id, uuid4()})
         outcome = await retry_now(worker, MailFilter(ids=ids))
         assert (outcome.retried, outcome.soon, outcome.deleted) == ([], 1, 1)
+
+
+async def test_a_mail_that_is_overdue_is_left_and_named_until_a_flush_delivers_it(
+    spool: Any,
+) -> None:
+    """As one whose copy RabbitMQ lost."""
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        rows = worker.state.delays.rows
+        row = await rows.load(item.enqueue_id)
+        assert row is not None
+        await rows.save(replace(row, due=datetime.now(UTC) - timedelta(minutes=2)))
+        outcome = await retry_now(worker, EVERY)
+        assert (outcome.retried, outcome.soon, outcome.overdue) == ([], 0, 1)
+        assert "1 mails are overdue" in (outcome.problem(spool.queue) or "")
+        assert await worker.flush() == 1
+        outcome = await retry_now(worker, EVERY)
+        assert (outcome.overdue, outcome.problem(spool.queue)) == (0, None)
+        assert await asyncio.to_thread(waiting, spool) == 1
 
 
 async def test_a_mail_that_is_delayed_anew_meanwhile_is_left_as_it_is(spool: Any) -> None:
