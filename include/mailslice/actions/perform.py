@@ -153,10 +153,14 @@ class _Act:
         from mailslice.worker import retrying
 
         settings, wanted = self.stores.settings, self.selection.mail_filter(self.clock())
-        retried, pending = asyncio.run(retrying.retry(settings, self.request.queue, wanted))
-        counts = retried.counts
-        self.counts = counts | {"pending": pending} | self._gone(sum(counts.values()))
-        self.ids = [str(one) for one in retried.retried[:_MOST_IDS]]
+        outcome = retrying.Retried()
+        work = retrying.retry(settings, self.request.queue, wanted, outcome, dry_run=False)
+        try:
+            self.counts = {"pending": asyncio.run(work)}
+        finally:
+            self.counts |= outcome.counts | self._gone(sum(outcome.counts.values()))
+            self.ids = [str(one) for one in outcome.retried[:_MOST_IDS]]
+        self.failed = outcome.problem(self.request.queue)
 
     def move(self) -> None:
         """A move; also a delay, which is one into the mails' own queue."""

@@ -31,8 +31,6 @@ _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
 """How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt
 with.
 """
-_QUIET_SECONDS = 0.2
-"""Peeking proves nothing: the next peek sees what comes a moment later."""
 _OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
 
 
@@ -99,9 +97,10 @@ def peek(stores: Stores, queue: QueueName, most: int = MAX_CHECKED_OUT) -> Peeke
     with check_out(stores.settings.rabbitmq, names.dead_letter_queue, most) as checkout:
         if checkout is None:
             return PeekedLetters((), 0, exists=False)
+        # Peeking proves nothing: the next peek sees what comes a moment later.
         letters = tuple(
             letter_of(message, position, names.work_queue)
-            for position, message in enumerate(checkout.messages(most, _QUIET_SECONDS))
+            for position, message in enumerate(checkout.messages(most, quiet=0.2))
         )
         return PeekedLetters(
             letters,

@@ -24,7 +24,12 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail,
 from mailslice.model.names import BENCH_NAMES, DELETED_MAILS, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import open_stores
-from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, blocking_connection, meaning
+from mailslice.stores.rabbitmq.connection import (
+    PIKA_ERRORS,
+    blocking_connection,
+    is_missing,
+    meaning,
+)
 from mailslice.view.configuration import view_shape
 
 if TYPE_CHECKING:
@@ -43,7 +48,7 @@ _REMEDY = (
     "exist"
 )
 _LOCK = "mailslice-bench-lock-"
-_LOCKED, _MISSING = 405, 404
+_LOCKED = 405
 _AT_ONCE = 20_000
 _A_REQUEST = 10
 _INSERTS_IN_FLIGHT = 64
@@ -263,7 +268,7 @@ def _remove(stores: Stores, name: QueueName) -> None:
                     return
                 connection.channel().queue_delete(queue, if_unused=classic, if_empty=classic)
             except ChannelClosedByBroker as error:
-                if error.reply_code != _MISSING:
+                if not is_missing(error):
                     return
         for exchange in (names.exchange, names.dead_letter_exchange, names.hop_exchange):
             connection.channel().exchange_delete(exchange)

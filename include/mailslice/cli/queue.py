@@ -256,17 +256,14 @@ def clear(out: Output, queue: Queue, *, options: DeleteOptions) -> None:
 @command(app, "flush")
 def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
     """Deliver delayed mails now."""
-    from mailslice.worker import open_worker
+    from mailslice.worker import retrying
 
     settings = load_settings()
 
-    async def deliver() -> int:
-        async with open_worker(settings, queue) as worker:
-            return await worker.flush()
+    def keep(flushed: int) -> None:
+        record(settings, "queue flush", queue, reason, flushed=flushed)
 
-    flushed = run(deliver())
-    record(settings, "queue flush", queue, reason, flushed=flushed)
-    out.one({"queue": queue, "flushed": flushed})
+    out.one({"queue": queue, "flushed": run(retrying.flush(settings, queue, keep))})
 
 
 @command(app, "export")

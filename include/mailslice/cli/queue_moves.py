@@ -51,19 +51,24 @@ def retry(
     """Try delayed mails now: all of them, or those for which all that is given holds.
 
     Each is delivered once, also when this is asked again or cut off. Mails that are due within a
-    minute are left to their time.
+    minute are left to their time. It fails for mails that are overdue: 'queue flush' delivers them.
     """
     from mailslice.worker import retrying
 
     mail_filter, settings = mails.parsed(), load_settings()
-    outcome, pending = run(retrying.retry(settings, queue, mail_filter, dry_run=dry_run))
+    outcome, pending = retrying.Retried(), None
+    try:
+        pending = run(retrying.retry(settings, queue, mail_filter, outcome, dry_run=dry_run))
+    finally:
+        if not dry_run and (outcome.retried or pending is not None):
+            facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:_MOST_IDS]}
+            record(settings, "queue retry", queue, reason, **outcome.counts, **facts)
     about = outcome.counts | ({"dryRun": True} if dry_run else {"pending": pending})
-    if not dry_run:
-        facts = {"filter": mail_filter.as_json(), "ids": outcome.retried[:_MOST_IDS]}
-        record(settings, "queue retry", queue, reason, **outcome.counts, **facts)
     if pending:
         out.note(f"{pending} mails are due, and not in the work queue yet: a worker brings them")
     out.one({"queue": queue, **about})
+    if not dry_run and (problem := outcome.problem(queue)):
+        raise SomeFailed(f"queue retry: {problem}")
 
 
 @command(app, "move")

@@ -38,6 +38,7 @@ _COUNTS = {
     "discarded": "discarded",
     "gone": "gone meanwhile",
     "soon": "due within a minute",
+    "overdue": "overdue",
     "inHandler": "in a handler",
     "contentLost": "without content",
     "pending": "pending",

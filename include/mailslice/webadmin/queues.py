@@ -104,25 +104,17 @@ class Queues:
 
     def flush(self, name: str, who: str, reason: str | None) -> int:
         """Deliver delayed mails now; how many."""
-        from mailslice.worker import open_worker
+        from mailslice.worker import retrying
 
         queue, settings = self.require(name), self._facts.settings
 
-        async def deliver() -> int:
-            async with open_worker(settings, queue) as worker:
-                return await worker.flush()
+        def record(flushed: int) -> None:
+            action, now, facts = "queue flush", self._facts.now, {"flushed": flushed}
+            write_decision(
+                settings, now, who=who, action=action, queue=queue, reason=reason, facts=facts
+            )
 
-        flushed = asyncio.run(deliver())
-        write_decision(
-            settings,
-            self._facts.now,
-            who=who,
-            action="queue flush",
-            queue=queue,
-            reason=reason,
-            facts={"flushed": flushed},
-        )
-        return flushed
+        return asyncio.run(retrying.flush(settings, queue, record))
 
 
 def _known(stores: Stores, name: str) -> QueueName:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 
+from mailslice.admin.deletions.keeping import all_ended
+from mailslice.admin.evidence import OVERDUE
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.leased_lock import LEASE, LeasedLock
 from mailslice.codec import message
@@ -26,40 +28,53 @@ _PATIENCE_S = 30.0
 
 @dataclass(slots=True)
 class Retried:
-    """What became of the delayed mails that were asked for.
+    """What became of the delayed mails that were asked for, filled as it goes.
 
     `retried`: due now (with a dry run: would be). `soon`: due by themselves within a minute, and
-    left. `in_handler`: a worker has them. `deleted`: they have a mark, or were cleaned.
+    left. `overdue`: they have not come since they were due, and are left, too. `in_handler`: a
+    worker has them. `deleted`: they have a mark, or were cleaned.
     """
 
     retried: list[EnqueueId] = field(default_factory=list)
     soon: int = 0
+    overdue: int = 0
     in_handler: int = 0
     deleted: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """For answers and decisions."""
-        return {
-            "retried": len(self.retried),
-            "soon": self.soon,
-            "inHandler": self.in_handler,
-            "deleted": self.deleted,
-        }
+        counts = {"retried": len(self.retried), "soon": self.soon, "overdue": self.overdue}
+        return counts | {"inHandler": self.in_handler, "deleted": self.deleted}
+
+    def problem(self, queue: QueueName) -> str | None:
+        """Why mails are left that may never come by themselves; None: none is."""
+        why = f"{self.overdue} mails are overdue: no worker runs, or their copies are lost; "
+        return f"{why}`mailslice queue flush {queue}` delivers them" if self.overdue else None
 
 
 async def retry(
-    settings: Settings, queue: QueueName, mail_filter: MailFilter, *, dry_run: bool = False
-) -> tuple[Retried, int]:
-    """`retry_now`, then `deliver_due`, whose answer is the second value; 0 of a dry run."""
+    settings: Settings, queue: QueueName, wanted: MailFilter, outcome: Retried, *, dry_run: bool
+) -> int:
+    """`retry_now`, then `deliver_due`, whose answer this is; 0 of a dry run."""
     async with open_worker(settings, queue) as worker:
-        outcome = await retry_now(worker, mail_filter, dry_run=dry_run)
-        return outcome, 0 if dry_run else await deliver_due(worker, outcome.retried)
+        await retry_now(worker, wanted, outcome, dry_run=dry_run)
+        return 0 if dry_run else await deliver_due(worker, outcome.retried)
+
+
+async def flush(settings: Settings, queue: QueueName, record: Callable[[int], object]) -> int:
+    """Delivers delayed mails now; how many, which `record` is given also when the rest fails."""
+    async with open_worker(settings, queue) as worker:
+        try:
+            return await worker.flush()
+        finally:
+            record(worker.state.delays.flushed)
 
 
 async def retry_now(
     worker: QueueWorker,
     mail_filter: MailFilter,
+    outcome: Retried | None = None,
     *,
     dry_run: bool = False,
     lease: timedelta = LEASE,
@@ -69,7 +84,7 @@ async def retry_now(
     One at a time for a queue: waits a minute (two leases) for another who is at work, or was
     killed. Raises Refused then, and StoreUnavailable: ask again.
     """
-    outcome = Retried()
+    outcome = outcome or Retried()
     delays, stores, queue = worker.state.delays, worker.context.stores, worker.queue
     if not await delays.rows.exist():
         return outcome
@@ -82,7 +97,7 @@ async def retry_now(
             if not dry_run:
                 await asyncio.to_thread(right.renew)
             wanted = [row for row in batch if _is_wanted(worker, mail_filter, row)]
-            await asyncio.gather(*(_retry(worker, row, outcome, dry_run) for row in wanted))
+            await all_ended(_retry(worker, row, outcome, dry_run) for row in wanted)
     finally:
         if not dry_run:
             await asyncio.to_thread(right.give_back)
@@ -90,9 +105,8 @@ async def retry_now(
 
 
 def _is_wanted(worker: QueueWorker, mail_filter: MailFilter, row: DelayedMail) -> bool:
-    if row.published or row.due is None:
-        return False
-    if mail_filter.ids is not None and row.enqueue_id not in mail_filter.ids:
+    ids = mail_filter.ids
+    if row.published or row.due is None or (ids is not None and row.enqueue_id not in ids):
         return False
     try:
         mail = message.decode(row.message).mail
@@ -107,6 +121,8 @@ async def _retry(worker: QueueWorker, row: DelayedMail, outcome: Retried, dry_ru
         outcome.deleted += 1
     elif row.leased:
         outcome.in_handler += 1
+    elif row.due is not None and row.due + OVERDUE < worker.context.clock():
+        outcome.overdue += 1
     elif not delays.is_far(row) or not (dry_run or await delays.bring_forward(row)):
         outcome.soon += 1
     else:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -16,9 +17,10 @@ from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.admin.queues import create
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, Refused, UnknownQueue
+from mailslice.model.errors import BadInput, Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import Mail
 from mailslice.stores import open_stores
+from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.queue_worker import worker_of
 from tests.services.hop_queue import consumed
 
@@ -181,6 +183,39 @@ def test_delayed_mails_alone_are_retried(queue):
     result = queue.act(queue.request("flush"), ANY, dag_run="manual__2")
     assert (result["retried"], result["selected"]) == (1, None)
     assert queue.previewed(queue.request("flush"))["count"] == 0
+
+
+def test_a_retry_fails_for_mails_that_are_overdue(queue, fresh_module, stores):
+    queue.add("m", delay=timedelta(hours=1))
+    table = stores.own.delayed_mails
+    (row,) = table.rows(queue.name)
+    past = system_clock() - timedelta(minutes=2)
+    table.save(queue.name, replace(row, due=past))
+    result = queue.act(queue.request("flush"), ANY)
+    assert result["overdue"] == 1
+    assert f"`mailslice queue flush {queue.name}` delivers them" in result["failed"]
+    (decision,) = decisions(fresh_module, queue.name)
+    assert (decision["overdue"], decision["soon"], decision["retried"]) == (1, 0, 0)
+
+
+def test_a_retry_that_fails_half_way_leaves_a_decision_that_says_how_far_it_came(
+    queue, fresh_module, monkeypatch
+):
+    queue.add(*(f"m-{number}" for number in range(201)), delay=timedelta(hours=1))
+    done = []
+
+    async def brought_forward(_, row):
+        if len(done) == 200:
+            raise StoreUnavailable("away")
+        done.append(str(row.enqueue_id))
+        return True
+
+    monkeypatch.setattr(Delays, "bring_forward", brought_forward)
+    with pytest.raises(StoreUnavailable, match="away"):
+        queue.act(queue.request("flush"), ANY)
+    (decision,) = decisions(fresh_module, queue.name)
+    assert (decision["retried"], decision["soon"], len(decision["ids"])) == (200, 0, 100)
+    assert set(decision["ids"]) <= set(done)
 
 
 def test_a_move_brings_the_previewed_mails_to_the_other_queue(queue, stores, fresh_module):

@@ -1,12 +1,17 @@
 """Which mails `queue delete`, `queue browse` and `queue export` are about, on real stores."""
 
 import json
+from dataclasses import replace
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.stores import open_stores
+from mailslice.worker.enqueue.delayed_mails import Delays
 from tests.acceptance.command import Cli
 from tests.services.cli.test_queue import add
 
@@ -110,6 +115,46 @@ def test_retry_brings_delayed_mails_that_match_to_the_queue(cli):
     (newest, *_) = cli.json("decisions", "list", "--queue", "spool", "--since", "1h")[1:]
     assert (newest["action"], newest["mails"], newest["reason"]) == ("queue retry", 1, "it is up")
     assert newest["facts"]["filter"] == {"domain": "DOWN.example"}
+
+
+def test_a_retry_fails_for_mails_that_are_overdue(cli, fresh_module):
+    cli.json(
+        *("mail", "enqueue", "spool", "-", "--sender", "a@example.org"),
+        *("--recipient", "b@example.net", "--delay", "5h"),
+        stdin=b"Subject: x\r\n\r\nbody",
+    )
+    with open_stores(fresh_module.settings) as stores:
+        table = stores.own.delayed_mails
+        (row,) = table.rows(cli.spool)
+        past = system_clock() - timedelta(minutes=2)
+        table.save(cli.spool, replace(row, due=past))
+    answer = cli("queue", "retry", "spool", "--json", code=1)
+    assert (answer.one["overdue"], answer.one["soon"]) == (1, 0)
+    assert f"`mailslice queue flush {cli.spool}` delivers them" in answer.err
+    assert cli.json("queue", "retry", "spool", "--dry-run")[0]["overdue"] == 1
+    assert cli.json("queue", "flush", "spool")[0]["flushed"] == 1
+    assert cli.json("queue", "retry", "spool")[0]["overdue"] == 0
+
+
+def test_a_retry_that_fails_half_way_is_recorded(cli, monkeypatch):
+    for _ in range(2):
+        cli.json(
+            *("mail", "enqueue", "spool", "-", "--sender", "a@example.org"),
+            *("--recipient", "b@example.net", "--delay", "5h"),
+            stdin=b"Subject: x\r\n\r\nbody",
+        )
+    calls = []
+
+    async def second_fails(_, row):
+        calls.append(row)
+        if len(calls) > 1:
+            raise StoreUnavailable("away")
+        return True
+
+    monkeypatch.setattr(Delays, "bring_forward", second_fails)
+    assert "away" in cli("queue", "retry", "spool", code=StoreUnavailable.exit_code).err
+    (newest, *_) = cli.json("decisions", "list", "--queue", "spool", "--since", "1h")
+    assert (newest["action"], newest["facts"]["retried"]) == ("queue retry", 1)
 
 
 def test_what_was_done_to_which_mails_and_why_is_listed(cli):

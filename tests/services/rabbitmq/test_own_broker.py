@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import QueueMissing, StoreUnavailable
+from mailslice.stores.rabbitmq.checkout import check_out
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.publisher import Publisher
+from mailslice.stores.rabbitmq.publishing import has_consumers
 from tests.own_broker import Broker, own_broker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
@@ -107,3 +109,22 @@ async def test_a_broker_that_is_killed_keeps_every_message_that_it_confirmed(
             assert message.ack()
     await consumer.close()
     await publisher.close()
+
+
+def test_a_queue_that_has_crashed_is_not_taken_for_one_that_is_missing(broker: Broker) -> None:
+    kill = "{ok, Q} = rabbit_amqqueue:lookup(Name), exit(amqqueue:get_pid(Q), kill)"
+    broker.control(
+        "eval",
+        f'Name = rabbit_misc:r(<<"/">>, queue, <<"{QUEUE}">>), '
+        f"[begin {kill}, timer:sleep(100) end || _ <- lists:seq(1, 20)].",
+    )
+    with pytest.raises(StoreUnavailable, match="has crashed") as raised:
+        has_consumers(broker.settings, QUEUE)
+    assert not isinstance(raised.value, QueueMissing)
+    with pytest.raises(QueueMissing):
+        has_consumers(broker.settings, "none")
+    with (
+        pytest.raises(StoreUnavailable, match="has crashed"),
+        check_out(broker.settings, QUEUE),
+    ):
+        raise AssertionError("looked through")

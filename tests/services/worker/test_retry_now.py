@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -13,14 +14,15 @@ import pytest
 
 from mailslice.admin.filters import MailFilter
 from mailslice.codec.wildcards import Wildcard
-from mailslice.model.errors import Refused
+from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.stores.cassandra import own
 from mailslice.stores.cassandra.own.table import create
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.publishing import ready_messages
 from mailslice.worker import open_worker
+from mailslice.worker.enqueue.delayed_mails import DelayedRows, Delays
 from mailslice.worker.io.context import Tuning
-from mailslice.worker.retrying import deliver_due, retry_now
+from mailslice.worker.retrying import Retried, deliver_due, flush, retry_now
 from tests.services.worker.conftest import mail
 
 CONTENT = b"A: b\r\n\r\nlater"
@@ -135,6 +137,25 @@ async def test_only_what_matches_and_is_far_is_retried(spool: Any) -> None:
         assert (outcome.retried, outcome.soon, outcome.deleted) == ([], 1, 1)
 
 
+async def test_a_mail_that_is_overdue_is_left_and_named_until_a_flush_delivers_it(
+    spool: Any,
+) -> None:
+    """As one whose copy RabbitMQ lost."""
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
+        rows = worker.state.delays.rows
+        row = await rows.load(item.enqueue_id)
+        assert row is not None
+        await rows.save(replace(row, due=datetime.now(UTC) - timedelta(minutes=2)))
+        outcome = await retry_now(worker, EVERY)
+        assert (outcome.retried, outcome.soon, outcome.overdue) == ([], 0, 1)
+        assert "1 mails are overdue" in (outcome.problem(spool.queue) or "")
+        assert await worker.flush() == 1
+        outcome = await retry_now(worker, EVERY)
+        assert (outcome.overdue, outcome.problem(spool.queue)) == (0, None)
+        assert await asyncio.to_thread(waiting, spool) == 1
+
+
 async def test_a_mail_that_is_delayed_anew_meanwhile_is_left_as_it_is(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=HOUR)
@@ -155,3 +176,46 @@ async def test_two_who_retry_do_not_do_it_at_once(spool: Any) -> None:
         locks.release(lock, "somebody")
         assert len((await retry_now(worker, EVERY)).retried) == 1
         assert locks.holder(lock) is None
+
+
+async def test_where_one_fails_the_others_end_first_and_are_counted(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    async def first_fails(_: Delays, row: Any) -> bool:
+        calls.append(row)
+        if len(calls) == 1:
+            raise StoreUnavailable("away")
+        await asyncio.sleep(0.2)
+        return True
+
+    monkeypatch.setattr(Delays, "bring_forward", first_fails)
+    outcome = Retried()
+    async with open_worker(spool.settings, spool.queue) as worker:
+        for number in range(3):
+            await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=HOUR)
+        with pytest.raises(StoreUnavailable, match="away"):
+            await retry_now(worker, EVERY, outcome)
+    assert len(outcome.retried) == 2
+
+
+async def test_a_flush_that_fails_half_way_is_recorded(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        for number in range(2):
+            await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=HOUR)
+    closed, close = [], DelayedRows.close
+
+    async def second_fails(rows: DelayedRows, row: Any) -> None:
+        closed.append(row)
+        if len(closed) > 1:
+            raise StoreUnavailable("away")
+        await close(rows, row)
+
+    monkeypatch.setattr(DelayedRows, "close", second_fails)
+    flushed: list[int] = []
+    with pytest.raises(StoreUnavailable, match="away"):
+        await flush(spool.settings, spool.queue, flushed.append)
+    assert flushed == [1]

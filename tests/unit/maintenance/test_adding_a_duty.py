@@ -45,6 +45,7 @@ def settings(tmp_path, monkeypatch):
         records=own,
         existing_runs=lambda: runs,
         prune_records=lambda: 0,
+        cassandra=SimpleNamespace(require_clock=lambda *_: None),
         own_blobs=SimpleNamespace(pages=lambda *_: iter(())),
     )
 

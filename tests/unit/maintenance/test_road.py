@@ -85,6 +85,7 @@ def duty(monkeypatch, runs):
             records=own,
             existing_runs=lambda: runs,
             prune_records=lambda: 0,
+            cassandra=SimpleNamespace(require_clock=lambda *_: None),
             own_blobs=SimpleNamespace(pages=lambda *_: iter(())),
         )
 

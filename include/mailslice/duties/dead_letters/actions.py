@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from mailslice.admin.dead_letters import Letter, classify, letter_of
 from mailslice.admin.enqueue import add_row
@@ -27,14 +28,14 @@ from mailslice.duties.dead_letters.decide import (
     is_redriven_often,
     refused_by,
 )
-from mailslice.duties.dead_letters.letters import PlannedLetter, export_letter
+from mailslice.duties.dead_letters.letters import PlannedLetter, export_letter, folder_of
 from mailslice.duties.dead_letters.lookups import LetterLookups
 from mailslice.duties.dead_letters.params import Params
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model import crash, names
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
-from mailslice.model.mail import Partition
+from mailslice.model.mail import EnqueueId, Partition
 from mailslice.stores.rabbitmq.checkout import CheckedOutMessage, Checkout, check_out
 
 MAX_CHECKOUT = timedelta(minutes=10)
@@ -52,6 +53,7 @@ _OF_THE_BROKER = frozenset(
 _DEATHS = ("x-first-death-", "x-last-death-")
 UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
 VANISHED = "gone since the plan"
+Match = tuple[CheckedOutMessage, PlannedLetter, Letter]
 _KINDS = {
     LetterAction.DROP: "dropped",
     LetterAction.EXPORT: "exported",
@@ -86,13 +88,22 @@ class LetterWork:
         while not self._perform_once():
             pass
         crash.point("apply:after-all")
-        if self.run.out_of_time():
+        if not self.pending or self.run.out_of_time():
             return
+        exports = " ".join(self.run.folder.artifacts.files(folder_of(self.run.queue)))
         for letter in (letter for letters in self.pending.values() for letter in letters):
-            if self.progress.earlier:  # the try that was killed dealt with it
+            if self.progress.earlier and self._was_done(letter, exports):
                 self._done(letter)
             else:
                 self.progress.skip(VANISHED)
+
+    def _was_done(self, letter: PlannedLetter, exports: str) -> bool:
+        """Whether an earlier try dealt with it. A dropped letter leaves no trace."""
+        if letter.action != LetterAction.REDRIVE:
+            return letter.action == LetterAction.DROP or f"-{letter.key[:12]}.json" in exports
+        enqueue_id = EnqueueId(UUID(letter.enqueue_id))
+        notes = self.run.stores.own.dead_letter_notes.by_ids(self.run.queue, [enqueue_id])
+        return enqueue_id in notes and notes[enqueue_id].redrives > letter.redrives
 
     def _done(self, letter: PlannedLetter) -> None:
         self.progress.done(_KINDS[LetterAction(letter.action)])
@@ -106,7 +117,7 @@ class LetterWork:
             if checkout is None:
                 return True
             self.redriving.sleep = self.taking.sleep = checkout.sleep
-            matches: list[tuple[CheckedOutMessage, PlannedLetter, Letter]] = []
+            matches: list[Match] = []
             for position, message in enumerate(checkout.messages()):
                 letter = letter_of(message, position, self.names.work_queue)
                 if letter.key in self.pending:
@@ -130,9 +141,7 @@ class LetterWork:
             del self.pending[key]
         return planned
 
-    def _act(
-        self, checkout: Checkout, matches: Sequence[tuple[CheckedOutMessage, PlannedLetter, Letter]]
-    ) -> None:
+    def _act(self, checkout: Checkout, matches: Sequence[Match]) -> None:
         """Act on letters whose marks are read together; what the time limit leaves is pending."""
         drops = [
             letter.enqueue_id
@@ -140,21 +149,15 @@ class LetterWork:
             if planned.action == LetterAction.DROP and letter.enqueue_id is not None
         ]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
-        for message, planned, letter in matches:
+        for match in matches:
+            _, planned, letter = match
             if self.run.out_of_time():
                 self.pending.setdefault(letter.key, []).append(planned)
             else:
-                self._act_on(checkout, message, planned, letter, marked=letter.enqueue_id in marked)
+                self._act_on(checkout, match, marked=letter.enqueue_id in marked)
 
-    def _act_on(
-        self,
-        checkout: Checkout,
-        message: CheckedOutMessage,
-        planned: PlannedLetter,
-        letter: Letter,
-        *,
-        marked: bool,
-    ) -> None:
+    def _act_on(self, checkout: Checkout, match: Match, *, marked: bool) -> None:
+        message, planned, letter = match
         (self.redriving if planned.action == LetterAction.REDRIVE else self.taking).take()
         self.run.require_lock()
         match planned.action:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -33,15 +33,14 @@ from mailslice.model.errors import Refused, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import RabbitSettings, Settings
-from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.connection import blocking_connection, is_missing
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
 
-QUIET_SECONDS = 1.0
-_PATIENCE_SECONDS = 10.0
+_PATIENCE = 10.0
 _DEAF_SECONDS = 1.0
-_NO_QUEUE, _IN_USE = 404, 403
+_IN_USE = 403
 
 
 class Windows(NamedTuple):
@@ -70,15 +69,8 @@ class CheckedOutMessage:
 class Checkout:
     """Messages of one queue that are checked out. For one thread."""
 
-    def __init__(
-        self,
-        connection: BlockingConnection,
-        channel: BlockingChannel,
-        name: str,
-        most: int,
-        windows: Windows,
-    ) -> None:
-        self._connection = connection
+    def __init__(self, channel: BlockingChannel, name: str, most: int, windows: Windows) -> None:
+        self._connection: BlockingConnection = channel.connection
         self._channel = channel
         self._name = name
         self._most = most
@@ -95,35 +87,38 @@ class Checkout:
         self._listened = time.monotonic()
 
     def messages(
-        self, most: int = MAX_CHECKED_OUT, quiet: float = QUIET_SECONDS
+        self, most: int = MAX_CHECKED_OUT, quiet: float = 1.0, *, patience: float = _PATIENCE
     ) -> Iterator[CheckedOutMessage]:
         """The messages from the head on, at most `most`, until nothing is ready and nothing came
         for `quiet` seconds.
 
-        What arrives meanwhile may be among them. Ends too when something is ready and does not come
-        for QUIET_SECONDS: `ready_count` tells.
+        What arrives meanwhile may be among them. Raises StoreUnavailable when something is ready
+        and does not come for `patience` seconds.
         """
         count = 0
         while count < most:
-            if not self._arrived and not self._more(quiet):
+            if not self._arrived and not self._more(quiet, patience):
                 return
             if time.monotonic() - self._listened > _DEAF_SECONDS:
                 self._listen(0)
             count += 1
             yield self._arrived.popleft()
 
-    def _more(self, quiet: float) -> bool:
+    def _more(self, quiet: float, patience: float) -> bool:
         since = time.monotonic()
-        while not self._arrived:
-            if self._unsettled >= self._window and self._received < self._most:
+        while not self._arrived and self._received < self._most:
+            if self._unsettled >= self._window:
                 self._next_window()
             self._listen(min(0.2, quiet))
             waited = time.monotonic() - since
             if self._arrived or waited < quiet:
                 continue
-            if waited >= QUIET_SECONDS or not self.ready_count():
+            # The answer to the second comes after what was handed out before the first.
+            if not (self.ready_count() or self.ready_count()):
                 self._listen(min(0.1, quiet))
                 break
+            if waited > patience:
+                raise StoreUnavailable(f"queue {self._name}: RabbitMQ does not hand messages out")
         return bool(self._arrived)
 
     def ready_count(self) -> int:
@@ -185,7 +180,7 @@ class Checkout:
         try:
             self.consume()
         except ChannelClosedByBroker as closed:
-            if closed.reply_code not in {_NO_QUEUE, _IN_USE}:
+            if closed.reply_code != _IN_USE and not is_missing(closed):
                 raise
             raise StoreUnavailable(
                 f"queue {self._name} was taken or deleted while it was looked through "
@@ -206,7 +201,7 @@ def check_out(
     name: str,
     most: int = MAX_CHECKED_OUT,
     *,
-    patience: float = _PATIENCE_SECONDS,
+    patience: float = _PATIENCE,
     windows: Windows = _WINDOWS,
 ) -> Iterator[Checkout | None]:
     """Check out up to `most` messages of the queue `name`; None when there is no such queue.
@@ -220,13 +215,13 @@ def check_out(
     with blocking_connection(settings) as connection:
         deadline = time.monotonic() + patience
         while True:
-            channel = connection.channel()
             try:
-                checkout = Checkout(connection, channel, name, min(most, MAX_CHECKED_OUT), windows)
+                most = min(most, MAX_CHECKED_OUT)
+                checkout = Checkout(connection.channel(), name, most, windows)
                 checkout.consume()
                 break
             except ChannelClosedByBroker as closed:
-                if closed.reply_code == _NO_QUEUE:
+                if is_missing(closed):
                     yield None
                     return
                 if closed.reply_code != _IN_USE or "refused for user" in closed.reply_text:
@@ -253,7 +248,11 @@ def _require_patient(settings: RabbitSettings, name: str) -> None:
 
 def dead_letter_ids(settings: Settings, queue: QueueName) -> set[EnqueueId]:
     """The enqueue ids on the dead letter queue, if there is one. Raises as `dead_letters`."""
-    return {one for one in map(_enqueue_id, dead_letters(settings, queue)) if one is not None}
+    ids = set()
+    for body in dead_letters(settings, queue):
+        with suppress(Undecodable):
+            ids.add(codec.decode(body).enqueue_id)
+    return ids
 
 
 def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
@@ -273,10 +272,3 @@ def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
                 f"queue {name}: {remaining} messages could not be held for a census, "
                 f"which holds {MAX_CHECKED_OUT} at most; redrive or drop some first"
             )
-
-
-def _enqueue_id(body: bytes) -> EnqueueId | None:
-    try:
-        return codec.decode(body).enqueue_id
-    except Undecodable:
-        return None

@@ -24,7 +24,7 @@ HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
 """Of blocking connections, which have no time-out: a frozen broker is left after two of them."""
 _URL = "MAILSLICE_RABBITMQ_URL"
-_NO_QUEUE = 404
+_MISSING = ("NOT_FOUND - no queue '", "NOT_FOUND - no exchange '")
 _NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
 _SIZES = {b"T": 8, b"d": 8, b"f": 4}
 _NESTED = (b"F", b"A")
@@ -140,11 +140,15 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
             f"{address.vhost!r}, or it does not exist"
         )
     if isinstance(error, pika.exceptions.ChannelClosedByBroker):
-        missing = error.reply_code == _NO_QUEUE
-        return (QueueMissing if missing else StoreUnavailable)(
+        return (QueueMissing if is_missing(error) else StoreUnavailable)(
             f"RabbitMQ at {address} closed the channel: {error.reply_code} {error.reply_text}"
         )
     return StoreUnavailable(f"RabbitMQ at {address} does not answer: {_last_words(error)}")
+
+
+def is_missing(closed: pika.exceptions.ChannelClosedByBroker) -> bool:
+    """Whether no such queue or exchange exists. 404 is the code for a queue that is down, too."""
+    return bool(closed.reply_text.startswith(_MISSING))
 
 
 def _causes(error: BaseException) -> Iterator[str]:

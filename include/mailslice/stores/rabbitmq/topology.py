@@ -19,12 +19,11 @@ from mailslice.model.errors import TopologyDiffers
 from mailslice.model.mail import QueueName
 from mailslice.model.names import OWN_PREFIX, PARK_SECONDS, ROUTING_KEY, RabbitNames
 from mailslice.model.settings import JamesVersion, QueueSettings, Settings
-from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.connection import blocking_connection, is_missing
 from mailslice.stores.rabbitmq.delivery_limits import AtLimit, QueueLimit, queue_limits
 from mailslice.stores.rabbitmq.management import NO_LIMIT, Management, kind_of
 
 Arguments = Mapping[str, Any]
-_NO_QUEUE = 404
 _DIFFERS = 406
 _QUEUE_VERSION = "x-queue-version"
 
@@ -237,7 +236,7 @@ class _Missing:
         try:
             self._do(ask)
         except ChannelClosedByBroker as closed:
-            if closed.reply_code == _NO_QUEUE:
+            if is_missing(closed):
                 return False
             raise
         return True

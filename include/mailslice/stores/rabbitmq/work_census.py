@@ -22,11 +22,11 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.codec import message
-from mailslice.model.errors import Refused, StoreUnavailable, Undecodable, UnknownQueue
+from mailslice.model.errors import Refused, StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
-from mailslice.stores.rabbitmq.connection import HEARTBEAT_SECONDS, blocking_connection
+from mailslice.stores.rabbitmq.connection import HEARTBEAT_SECONDS, blocking_connection, is_missing
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publishing import ready_messages
 
@@ -38,23 +38,18 @@ T = TypeVar("T")
 _PRIORITY = 1_000_000
 _DRAIN_SECONDS = 60.0
 _EMPTY_READINGS = 10
-_NO_QUEUE = 404
 
 
 class WorkHold:
     """The hold of one work queue. For one thread, which serves it every half minute at least."""
 
     def __init__(
-        self,
-        connection: BlockingConnection,
-        channel: BlockingChannel,
-        names: RabbitNames,
-        management: Management,
+        self, channel: BlockingChannel, names: RabbitNames, management: Management
     ) -> None:
         self.ids: set[EnqueueId] = set()
         self.messages = 0
         self.not_mails = 0
-        self._connection = connection
+        self._connection: BlockingConnection = channel.connection
         self._channel = channel
         self._queue = names.queue
         self._name = names.work_queue
@@ -113,7 +108,7 @@ class WorkHold:
             with self._connection.channel() as channel:
                 ready = ready_messages(channel, self._park_queue)
         except ChannelClosedByBroker as closed:
-            if closed.reply_code != _NO_QUEUE:
+            if not is_missing(closed):
                 raise
             return 0
         # What is on its way in at-least-once dead-lettering is not ready any more; the figures tell
@@ -145,15 +140,14 @@ class WorkHold:
 def hold_work_queue(
     settings: Settings, queue: QueueName, management: Management
 ) -> Iterator[WorkHold]:
-    """Hold what is ready; all goes back. Raises Refused, UnknownQueue, StoreUnavailable."""
+    """Hold what is ready; all goes back. Raises Refused, StoreUnavailable."""
     names = RabbitNames(queue)
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
-        channel = connection.channel()
-        census = WorkHold(connection, channel, names, management)
+        census = WorkHold(connection.channel(), names, management)
         is_quorum = not management.keeps_order(names.work_queue)
         most = MAX_CENSUS_QUORUM if is_quorum else MAX_CENSUS
-        _require_holdable(management, names.work_queue, _waiting(channel, names.work_queue), most)
-        census._begin(most if is_quorum else 0)  # noqa: SLF001 - of this module
+        _require_holdable(management, names.work_queue, census._ready(), most)  # noqa: SLF001
+        census._begin(most if is_quorum else 0)  # noqa: SLF001
         yield census
 
 
@@ -174,12 +168,3 @@ def _require_holdable(management: Management, name: str, waiting: int, most: int
             f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes "
             "later, so a census would prove nothing"
         )
-
-
-def _waiting(channel: BlockingChannel, name: str) -> int:
-    try:
-        return ready_messages(channel, name)
-    except ChannelClosedByBroker as closed:
-        if closed.reply_code == _NO_QUEUE:
-            raise UnknownQueue(f"RabbitMQ has no queue {name}") from closed
-        raise

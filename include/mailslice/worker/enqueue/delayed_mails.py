@@ -24,6 +24,7 @@ from functools import partial
 from itertools import islice
 from uuid import UUID, uuid4
 
+from mailslice.admin.deletions.keeping import all_ended
 from mailslice.codec import message as codec
 from mailslice.codec.headers import count_in, failures_in, headers_of, partition_in
 from mailslice.model import crash
@@ -127,7 +128,7 @@ class Delays:
         self._context = context
         self._declared: set[int | None] = set()
         self._lock = asyncio.Lock()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self.flushed = 0
         self.rows = DelayedRows(context)
         self._published: dict[UUID, None] = {}
         """The newest tokens of rows published here: not again by who read a row that was open."""
@@ -280,13 +281,12 @@ class Delays:
             self._waiting_bytes -= taken
 
     async def flush(self) -> int:
-        """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
-        rows = await self.rows.scan()
-        flushed = 0
+        """Delivers every delayed mail now, but for those in a handler (`lease`): `flushed` many."""
+        rows, self.flushed = await self.rows.scan(), 0
         while batch := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
             waiting = (row for row in batch if not (row.published or row.leased))
-            flushed += sum(await asyncio.gather(*map(self._flush_one, waiting)))
-        return flushed
+            await all_ended(map(self._flush_one, waiting))
+        return self.flushed
 
     async def bring_forward(self, row: DelayedMail) -> bool:
         """Makes a delayed mail due now; False: it is due soon by itself, or was delayed anew.
@@ -314,16 +314,16 @@ class Delays:
         soon = self._context.clock() + timedelta(seconds=self._context.tuning.due_soon)
         return not (row.published or row.leased) and row.due is not None and row.due > soon
 
-    async def _flush_one(self, row: DelayedMail) -> bool:
+    async def _flush_one(self, row: DelayedMail) -> None:
         marked = await self._context.is_marked(row.enqueue_id)
         now = await self.rows.load(row.enqueue_id)
         if now is None or now.published or now.token != row.token:
-            return False  # it came due, or was delayed anew, since the rows were listed
+            return  # it came due, or was delayed anew, since the rows were listed
         if marked or await self._is_cleaned(now.enqueue_id, now.partition):
             await self.rows.close(now)
-            return False
-        await self._release(now, _copy_of(now))
-        return True
+        else:
+            await self._release(now, _copy_of(now))
+            self.flushed += 1
 
     async def _is_cleaned(self, enqueue_id: EnqueueId, *where: Partition | None) -> bool:
         """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""

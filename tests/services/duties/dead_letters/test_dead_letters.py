@@ -337,6 +337,27 @@ def test_between_plan_and_apply_a_mail_is_deleted_another_dies_and_one_is_taken_
     assert letters.dead_names() == ["m2"]
 
 
+def test_letters_that_somebody_took_after_a_try_that_did_nothing_are_not_called_done(
+    letters, monkeypatch
+):
+    letters.letter(b"{no mail")
+    letters.letter(letters.mail("m"))
+    request = letters.request(redrive=True)
+    letters.steps(request, "plan", "check")
+
+    def away(*_):
+        raise StoreUnavailable("the queue has a consumer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkout, "consume", away)
+        with pytest.raises(StoreUnavailable):
+            letters.steps(request, "apply")
+    letters.taken(letters.names.dead_letter_queue)
+    again = letters.steps(request, "apply")
+    assert (again["exported"], again["redriven"]) == (0, 0)
+    assert again["skippedBy"] == {"gone since the plan": 2}
+
+
 def test_a_mark_that_is_gone_again_keeps_its_letter(letters):
     item = letters.mail("undeleted", marked=True)
     letters.letter(item)

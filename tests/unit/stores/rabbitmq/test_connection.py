@@ -7,7 +7,7 @@ from typing import Any
 import pika.exceptions
 import pytest
 
-from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.errors import BadSetting, QueueMissing, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq import connection, link
 from mailslice.stores.rabbitmq.connection import (
@@ -20,6 +20,11 @@ from mailslice.stores.rabbitmq.connection import (
 
 def settings(url: str, **more: Any) -> RabbitSettings:
     return RabbitSettings(url=url, **more)
+
+
+def closed(text: str) -> Exception:
+    """A passive declare that RabbitMQ answered with 404."""
+    return pika.exceptions.ChannelClosedByBroker(404, f"NOT_FOUND - {text}")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +126,17 @@ def test_tls_files_that_cannot_be_read_are_a_bad_setting() -> None:
             pika.exceptions.ConnectionBlockedTimeout("Blocked connection timeout expired."),
             StoreUnavailable,
             "Blocked connection",
+        ),
+        (closed("no queue 'q' in vhost '/'"), QueueMissing, "no queue 'q'"),
+        (closed("no exchange 'e' in vhost '/'"), QueueMissing, "no exchange 'e'"),
+        *(
+            (closed(text), StoreUnavailable, f"closed the channel: 404 NOT_FOUND - {text}")
+            for text in (
+                "home node 'b' of durable queue 'no queue' in vhost '/' is down or inaccessible",
+                "queue 'q' in vhost '/' process is stopped by supervisor",
+                "queue 'q' in vhost '/' has crashed and failed to restart",
+                "failed to perform operation on queue 'q' in vhost '/' due to timeout",
+            )
         ),
     ],
 )

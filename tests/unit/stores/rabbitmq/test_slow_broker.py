@@ -1,0 +1,60 @@
+"""A broker that is slow to hand out what is ready: nothing of it is passed over."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.stores.rabbitmq.checkout import Checkout, Windows
+
+
+class Broker:
+    """A connection and its channel; each message of the queue comes `seconds` after the last."""
+
+    def __init__(self, seconds: float, ready: int) -> None:
+        self.connection, self.ready, self.asked = self, ready, 0
+        self._seconds, self._since = seconds, time.monotonic()
+
+    def basic_qos(self, **_: object) -> None:
+        pass
+
+    def basic_consume(self, _queue: str, deliver: Any, **_: object) -> str:
+        self._deliver = deliver
+        return "tag"
+
+    def queue_declare(self, _queue: str, **_: object) -> Any:
+        self.asked += 1
+        return SimpleNamespace(method=SimpleNamespace(message_count=self.ready))
+
+    def process_data_events(self, time_limit: float) -> None:
+        time.sleep(time_limit)
+        if self.ready and time.monotonic() - self._since > self._seconds:
+            self.ready, self._since = self.ready - 1, time.monotonic()
+            properties = SimpleNamespace(headers=None, timestamp=None)
+            self._deliver(self, SimpleNamespace(delivery_tag=1), properties, b"x")
+
+
+def checked_out(broker: Any, most: int = 9) -> Checkout:
+    checkout = Checkout(broker, "q", most, Windows())
+    checkout.consume()
+    return checkout
+
+
+def test_what_is_ready_and_comes_late_is_waited_for() -> None:
+    assert len(list(checked_out(Broker(1.3, ready=1)).messages())) == 1
+
+
+def test_what_is_ready_and_never_comes_is_an_error() -> None:
+    checkout = checked_out(Broker(60, ready=1))
+    with pytest.raises(StoreUnavailable, match="queue q: RabbitMQ does not hand messages out"):
+        next(checkout.messages(quiet=0.05, patience=0.1))
+
+
+def test_nobody_waits_for_more_than_was_asked_for() -> None:
+    broker = Broker(0, ready=3)
+    assert len(list(checked_out(broker, most=2).messages(quiet=3))) == 2
+    assert (broker.ready, broker.asked) == (1, 0)
