@@ -458,6 +458,32 @@ class MailQueueContract:
         assert look(mail_queue) == 0
         assert not list(stores.tables.deleted.ids(queue))
 
+    @pytest.mark.parametrize(
+        "look",
+        [
+            lambda queue: queue.size(),
+            lambda queue: len(list(queue.slices())),
+            lambda queue: queue.live_summary(10).size,
+        ],
+    )
+    def test_mails_that_james_clears_between_two_reads_do_not_count_as_live(
+        self, stores, queue, mail_queue, monkeypatch, look
+    ):
+        """James moves browseStart on, then drops marks, then rows."""
+        rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
+        ids = [one.enqueue_id for one in rows]
+        stores.tables.deleted.mark_many(queue, ids)
+        look_up = stores.tables.deleted.look_up
+
+        def cleared_meanwhile(queue, asked, *rest, **named):
+            drawn, written = list(asked), stores.tables.browse_starts.get(queue).written_us
+            stores.tables.browse_starts.write(queue, NOW, written + 1)
+            stores.tables.deleted.drop_many(queue, ids)
+            return look_up(queue, drawn, *rest, **named)
+
+        monkeypatch.setattr(stores.tables.deleted, "look_up", cleared_meanwhile)
+        assert look(mail_queue) == 0
+
     def test_very_many_slices_are_found_by_the_keys_that_exist(self, stores, queue, mail_queue):
         first = datetime(1990, 1, 1, tzinfo=UTC)
         rows = self.put(stores, row(queue, NOW - HOUR), row(queue, NOW), start=first)

@@ -33,6 +33,7 @@ SAMPLE = 10
 GOOD_FOR = timedelta(hours=1)
 """How old a preview may be when a run takes it."""
 MOST_KEPT = 200
+_OLDEST = timedelta(days=36_500)
 _MEASURED = 200
 """Mails whose content is measured; of more the size is reckoned from these."""
 _AT_ONCE = 500
@@ -60,7 +61,7 @@ class Selection:
         asked = self.request.texts.parsed()
         if self.before is None or self.request.action in DELAYED_ONLY:
             return asked
-        age = max(asked.older_than or timedelta(0), now - self.before)
+        age = min(asked.older_than or timedelta(0), _OLDEST) + (now - self.before)
         return replace(asked, older_than=age)
 
     def as_json(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ to act: still live, set aside, content there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
@@ -21,7 +21,6 @@ from mailslice.stores.rabbitmq.management import Management
 OVERDUE = timedelta(minutes=1)
 """A delayed mail surfaces within a second of its due time, where a worker runs."""
 _NOT_QUARANTINED = frozenset({State.NOTED, State.RELEASED})
-_TICK = 1.0
 _READS_IN_FLIGHT = 8
 _CONTENTS_PER_REQUEST = 1000
 
@@ -83,40 +82,6 @@ def is_through(tables: QueueTables, queue: QueueName, new_id: EnqueueId, *, ente
     return tables.deleted.is_marked(queue, new_id)
 
 
-def already_out(
-    stores: Stores,
-    queue: QueueName,
-    entries: Mapping[EnqueueId, bool],
-    sleep: Callable[[float], None],
-) -> set[EnqueueId]:
-    """Of new entries whose publish may have been cut off, those that were handled, or that a worker
-    has. `entries`: whether the row of each was written.
-
-    A worker that was handed one a moment ago says so in its next record: it is waited for.
-    """
-
-    def out(known_alive: Collection[str]) -> set[EnqueueId]:
-        taken: set[EnqueueId] = set()
-        for record in stores.worker_records(queue):
-            taken.update(record.done)
-            if record.is_alive or record.worker in known_alive:
-                taken.update(mail.enqueue_id for mail in record.in_flight)
-        return {
-            one
-            for one, entered in entries.items()
-            if one in taken or is_through(stores.tables, queue, one, entered=entered)
-        }
-
-    if not entries:
-        return set()
-    alive = {one.worker: one.every for one in stores.worker_records(queue) if one.is_alive}
-    found = out(())
-    if alive and len(found) < len(entries):
-        sleep(max(alive.values()).total_seconds() + _TICK)
-        found |= out(alive)
-    return found
-
-
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
     """Whether a delayed mail's copy is gone: long due, and no delay level nor the hop queue holds
     anything (None: nobody knows).
@@ -136,19 +101,19 @@ def in_delay_queues(management: Management, queue: QueueName) -> int | None:
 
 def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
     """Mails in quarantine, or on their way in or out, in words for people; also the new entries of
-    releases that did not end yet. They are few.
+    releases that did not end yet. They are few. A mail whose recipients in doubt failed goes on
+    with the others: it is held only while a run is at it.
     """
     reasons: dict[EnqueueId, str] = {}
     for mail in stores.own.quarantine.list(queue):
-        if mail.state not in _NOT_QUARANTINED:
-            reasons[mail.enqueue_id] = (
-                f"in quarantine ({mail.state.value}) since {mail.decided:%Y-%m-%dT%H:%M:%SZ}: "
-                f"{mail.why}"
-            )
-            if mail.released_as is not None:
-                reasons[mail.released_as] = (
-                    f"being released from quarantine, in place of {mail.enqueue_id}"
-                )
+        if mail.state in _NOT_QUARANTINED:
+            continue
+        if mail.action != "failed" or mail.state is State.RECOVERING:
+            since = f"{mail.decided:%Y-%m-%dT%H:%M:%SZ}"
+            reasons[mail.enqueue_id] = f"in quarantine ({mail.state}) since {since}: {mail.why}"
+        if mail.released_as is not None:
+            new = f"being released from quarantine, in place of {mail.enqueue_id}"
+            reasons[mail.released_as] = new
     return reasons
 
 

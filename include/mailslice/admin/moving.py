@@ -325,7 +325,7 @@ class Moves:
                 outcome.moved[mail.enqueue_id] = new_id
 
     def _release(self, mail: QuarantinedMail) -> EnqueueId:
-        return self._quarantine.release_within(mail, self._right.until)
+        return self._quarantine.release_within(mail, self._right)
 
     def _each(self, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
         """The results in order. All of them end before the first error is raised."""

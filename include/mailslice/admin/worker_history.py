@@ -63,6 +63,13 @@ class WorkerHistory:
         living = (record for worker, record in records.items() if worker in self._alive)
         return frozenset(mail.enqueue_id for record in living for mail in record.in_flight)
 
+    def observe_twice(self) -> frozenset[EnqueueId]:
+        """`observe`, now and when living workers have written their next record."""
+        in_flight = self.observe()
+        if self._alive:
+            self._sleep(max(self._intervals) + _TICK)
+        return in_flight | self.observe()
+
     def wait_for_handlers(
         self, ids: set[EnqueueId], meanwhile: Callable[[], None]
     ) -> frozenset[EnqueueId]:

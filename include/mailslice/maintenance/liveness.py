@@ -79,11 +79,11 @@ def observe(
         waited += timedelta(seconds=_PAUSE)
         records.update({record.worker: record for record in read() if record.worker in records})
     holding = [record for record in records.values() if record.in_flight]
-    alive = [record for record in holding if record.beat > before[record.worker]]
-    mute = [record for record in holding if record.beat <= before[record.worker]]
-    dead = tuple(record for record in mute if not record.is_alive)
-    silent = tuple(record for record in mute if record.is_alive)
-    return WorkerLiveness(tuple(alive), dead, silent, tuple(records.values()))
+    # Who has written may have died since, while others were waited for.
+    dead = tuple(record for record in holding if not record.is_alive)
+    alive = tuple(one for one in holding if one.is_alive and one.beat > before[one.worker])
+    silent = tuple(one for one in holding if one.is_alive and one.beat <= before[one.worker])
+    return WorkerLiveness(alive, dead, silent, tuple(records.values()))
 
 
 def _in_doubt(record: WorkerRecord, before: Mapping[str, int]) -> bool:

@@ -14,8 +14,10 @@ from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 from mailslice.admin.deletions.packs import DELETED_PREFIX, expire
+from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.checks.data_docs import DOCS_FOLDER, ENTRIES, GATES, VALIDATIONS
 from mailslice.maintenance.artifacts import Artifacts, queue_folder
+from mailslice.model.clock import Clock
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, has_cassandra
@@ -42,14 +44,16 @@ def prune_sometimes(
     return prune(artifacts, duty, queue, before) if runs_due else []
 
 
-def expire_sometimes(
-    artifacts: Artifacts, settings: Settings, stores: Stores, now: datetime
-) -> int:
-    """Delete the kept mails whose time is over, once an hour at most; how many objects went."""
+def expire_sometimes(artifacts: Artifacts, settings: Settings, stores: Stores, clock: Clock) -> int:
+    """Delete the kept mails whose time is over, once an hour at most; how many objects went.
+
+    Raises ClockSkew: nothing was deleted.
+    """
     folder = DELETED_PREFIX.rstrip("/")
-    if not has_cassandra(settings) or not _is_due(artifacts, folder, now, _EXPIRY_EVERY):
+    if not has_cassandra(settings) or not _is_due(artifacts, folder, clock(), _EXPIRY_EVERY):
         return 0
-    return expire(stores.own_blobs, now)
+    stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
+    return expire(stores.own_blobs, clock())
 
 
 def prune(artifacts: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:

@@ -28,7 +28,7 @@ from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import STEPS, RunRequest
 from mailslice.maintenance.steps import partial_report, step_of
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain
+from mailslice.model.errors import BadInput, ClockSkew, MailsliceError, Refused, TryAgain
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores, open_stores
 from mailslice.view.sharing import agree
@@ -266,10 +266,10 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
     folder.write_json(FILES["report"], report)
     _ledger(run).write(report)
     retention = run.settings.duty.retention
-    with suppress(TryAgain):  # the report is written, and the next run prunes, too
+    with suppress(TryAgain, ClockSkew):  # the report is written, and the next run prunes, too
         prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
         run.stores.prune_records()
-        expire_sometimes(folder.artifacts, run.settings, run.stores, run.clock())
+        expire_sometimes(folder.artifacts, run.settings, run.stores, run.clock)
     return report
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
+from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.ids import (
@@ -272,7 +273,7 @@ class LiveRows:
             yield from (rows[candidate[0]] for candidate in batch if candidate[0] in rows)
 
     def present(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-        """Those candidates whose rows are still there, in their order."""
+        """Those candidates whose rows are still there and in view, in their order."""
         for batch in batches(candidates, _ROWS_AT_A_TIME):
             yield from self._present(batch)
 
@@ -297,7 +298,9 @@ class LiveRows:
         )
 
     def _present(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        batch = list(candidates)
+        batch, window = list(candidates), self.shape.window
+        if batch and (start := self._start()) is not None:  # James moves it on, then drops marks
+            batch = [one for one in batch if is_live(one[2].slice_start, start, window)]
         present = {
             row_id.enqueue_id
             for table, ids_by_partition in self._by_table(batch)

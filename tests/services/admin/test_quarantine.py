@@ -4,6 +4,7 @@ A release happens once wherever it is cut off.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -454,6 +455,98 @@ def test_a_release_whose_mail_is_in_a_workers_hands_is_not_repeated(world):
     assert world.quarantine().release(again) == held.enqueue_id
     assert world.messages() == []
     assert [row.enqueue_id for row in world.live()] == [held.enqueue_id]
+
+
+def record_of(done=(), in_flight=(), every=timedelta(seconds=3)):
+    mails = [InFlightMail(one, "m", MINUTE, "loaded", 1, begun=True) for one in in_flight]
+    return WorkerRecord("w", "h", 1, NOW, every, 1, tuple(mails), done=tuple(done))
+
+
+def test_a_release_whose_mail_was_served_in_part_meanwhile_is_not_repeated(world):
+    """A retry writes the row for those who are left, then its delayed copy."""
+    mail = replace(world.item.mail, recipients=("a@x.org", "b@x.org"))
+    world.item = replace(world.item, mail=mail)
+    kept = world.kept()
+    with pytest.raises(Killed):
+        world.quarantine(kill_at="release:published").release(kept)
+    (came,) = world.messages()
+    (live,) = world.live()
+    left = replace(live.item, mail=replace(live.item.mail, recipients=("b@x.org",)))
+    world.stores.tables.written.insert_many([replace(live, item=left)])
+    (again,) = world.quarantine().mails()
+    assert world.quarantine().release(again) == came.enqueue_id
+    assert [row.item.mail.recipients for row in world.live()] == [("b@x.org",)]
+    assert world.messages() == []
+
+
+@pytest.mark.parametrize("killed_again", [True, False])
+def test_a_release_whose_mail_is_completed_before_its_void_is_not_repeated(world, killed_again):
+    """Between the look and the deleted mark, or between the next id and that mark."""
+    kept = world.kept()
+    with pytest.raises(Killed):
+        world.quarantine(kill_at="release:published").release(kept)
+    (came,) = world.messages()
+
+    def completed(point):
+        if point == "release:claimed":
+            crash.arm(None)
+            world.stores.tables.deleted.mark_many(world.queue, [came.enqueue_id])
+            record = record_of(done=[came.enqueue_id])
+            world.stores.own.worker_records.save(world.queue, record)
+            if killed_again:
+                raise Killed(point)
+
+    quarantine = world.quarantine()
+    crash.arm(completed)
+    (again,) = quarantine.mails()
+    with suppress(Killed):
+        assert quarantine.release(again) == came.enqueue_id
+    for left in world.quarantine().mails():
+        assert world.quarantine().release(left) == came.enqueue_id
+    assert (world.messages(), world.live(), list(world.quarantine().mails())) == ([], [], [])
+
+
+def test_a_release_waits_for_a_handler_that_has_its_voided_entry(world, monkeypatch):
+    monkeypatch.setattr("mailslice.admin.cut_off.PATIENCE", timedelta(0))
+    kept = world.kept()
+    with pytest.raises(Killed):
+        world.quarantine(kill_at="release:published").release(kept)
+    (came,) = world.messages()
+    records = world.stores.own.worker_records
+
+    def handed_out(point):
+        if point == "release:claimed":
+            records.save(world.queue, record_of(in_flight=[came.enqueue_id]))
+
+    quarantine = world.quarantine()
+    crash.arm(handed_out)
+    (again,) = quarantine.mails()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"a handler of .* still has 1 mails"):
+            quarantine.release(again)
+        (again,) = quarantine.mails()
+    records.save(world.queue, replace(record_of(done=[came.enqueue_id]), beat=9))
+    assert world.quarantine().release(again) == came.enqueue_id
+    assert (world.messages(), world.live()) == ([], [])
+
+
+def test_a_release_that_was_cut_off_ends_beside_workers_that_seldom_write_records(
+    world, monkeypatch
+):
+    kept = world.kept()
+    with pytest.raises(Killed):
+        world.quarantine(kill_at="release:published").release(kept)
+    (again,) = world.quarantine().mails()
+    minute = timedelta(minutes=1)
+    world.stores.own.worker_records.save(world.queue, record_of(every=minute))
+    now = [time.monotonic()]
+    monkeypatch.setattr("mailslice.admin.leased_lock.elapsed_seconds", lambda: now[0])
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    Quarantine(world.stores, world.queue, system_clock, sleep=sleep).release(again)
+    world.delivered_once()
 
 
 def test_two_releases_at_once_are_one(world):

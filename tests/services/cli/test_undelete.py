@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -31,6 +32,7 @@ from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import file_name
+from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores, open_stores
 from mailslice.worker.queue_worker import worker_of
 from tests.acceptance.command import Cli, Inside
@@ -345,6 +347,54 @@ def test_delivered_after_a_kill_it_is_not_brought_back_again(spool: Spool) -> No
     assert (spool.names(), spool.delivered(0)) == ([], [])
 
 
+def test_served_in_part_after_a_kill_it_is_not_brought_back_again(spool: Spool) -> None:
+    both = ("a@example.org", "b@example.org")
+
+    async def serve_one() -> None:
+        async with (
+            worker_of(spool.stores, spool.queue) as worker,
+            aclosing(worker.deliveries(1)) as deliveries,
+        ):
+            delivery = await anext(deliveries)
+            await delivery.retry([both[1]], after=timedelta(hours=1))
+
+    spool.enqueue(replace(mail(), recipients=both))
+    spool.clear()
+    kill_at("undelete:published")
+    with pytest.raises(Killed):
+        spool.undelete()
+    asyncio.run(serve_one())
+    assert spool.undelete().undeleted == 1, "by the one that was killed"
+    assert [row.item.mail.recipients for row in spool.view.browse()] == [both[1:]]
+    assert spool.delivered(0) == []
+
+
+@pytest.mark.parametrize("killed_again", [True, False])
+def test_delivered_before_its_entry_is_voided_it_is_not_brought_back_again(
+    spool: Spool, killed_again: bool
+) -> None:
+    spool.enqueue(mail())
+    spool.clear()
+    kill_at("undelete:published")
+    with pytest.raises(Killed):
+        spool.undelete()
+
+    def deliver(name: str) -> None:
+        if name == "undelete:claimed-anew":
+            crash.arm(None)
+            with ThreadPoolExecutor(1) as thread:
+                assert len(thread.submit(spool.delivered, 1).result()) == 1
+            if killed_again:
+                raise Killed
+
+    crash.arm(deliver)
+    with suppress(Killed):
+        assert spool.undelete().undeleted == 1
+    outcome = spool.undelete()
+    assert outcome.undeleted + outcome.already == 1
+    assert (spool.names(), spool.delivered(0)) == ([], [])
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("point", UNDELETE_POINTS)
 def test_a_process_that_is_killed_leaves_the_same(
@@ -382,6 +432,28 @@ def test_a_mail_that_a_worker_has_is_told_and_comes_back_on_demand_alone(spool: 
     assert spool.names() == []
     assert spool.undelete().undeleted == 1
     assert spool.names() == ["m-1"]
+
+
+def test_a_mail_of_which_a_recipient_was_begun_may_be_delivered(spool: Spool) -> None:
+    (item,) = spool.enqueue(mail())
+    begun = MailStage(item.enqueue_id, "w", 1, 1, (), {item.mail.recipients[0]: Stage.SENT})
+    assert spool.stores.own.mail_stages.advance(spool.queue, None, begun)
+    spool.clear()
+    (kept,) = spool.deleted()
+    assert kept.as_json()["mayBeDelivered"] is True
+    assert spool.undelete(accept_duplicates=False).doubtful == 1
+
+
+def test_by_a_clock_that_is_off_no_kept_mail_expires(spool: Spool) -> None:
+    spool.enqueue(mail("one"), mail("two"))
+    spool.clear()
+
+    def ahead() -> datetime:
+        return system_clock() + timedelta(days=400)
+
+    spool.enqueue(mail("three"))
+    delete_and_keep(spool.stores, spool.queue, ahead, list(spool.view.browse()), Deletion())
+    assert spool.undelete().undeleted == 3
 
 
 def test_of_two_deletions_of_one_mail_it_comes_back_once(spool: Spool) -> None:

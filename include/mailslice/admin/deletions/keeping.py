@@ -23,10 +23,12 @@ from mailslice.admin.deletions.packs import (
     place_of,
     write_batch,
 )
+from mailslice.admin.holds import MOST_SKEW, SKEWED
 from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import (
     BadSetting,
+    ClockSkew,
     ContentMissing,
     Refused,
     StoreUnavailable,
@@ -97,7 +99,8 @@ def delete_and_keep(
         )
     deletion.run = f"{clock():%Y%m%dT%H%M%SZ}-{token_hex(3)}"
     stores.own_blobs.ensure_bucket()
-    with suppress(TryAgain):
+    with suppress(TryAgain, ClockSkew):
+        stores.cassandra.require_clock(clock, MOST_SKEW, SKEWED)
         expire(stores.own_blobs, clock())
     _Keeping(stores, queue, clock, deletion).delete(rows)
 
@@ -178,9 +181,12 @@ class _Keeping:
         self._stores.own.deletions.save(self._queue, row, self._until - self._clock())
 
     def _in_hands(self, mails: Sequence[KeptMail]) -> list[KeptMail]:
-        """With a note on those that workers have, as far as these have said so."""
+        """With a note on those that workers have or began, as far as these have said so."""
         records = self._stores.worker_records(self._queue)
         ids = {mail.enqueue_id for record in records for mail in record.held}
+        wanted = [mail.item.enqueue_id for mail in mails]
+        stages = self._stores.own.mail_stages.by_ids(self._queue, wanted)
+        ids.update(one for one, record in stages.items() if record.recipients)
         return [replace(one, in_handler=one.item.enqueue_id in ids) for one in mails]
 
     def _copied(self, place: str, mails: Sequence[KeptMail]) -> list[KeptMail]:

@@ -1,8 +1,8 @@
 """Deleted mails on their way back: new entries with fresh blobs, each mail once.
 
 The new enqueue id is claimed before anything is written. What a kill leaves is decided as a release
-from quarantine is: an entry that was handled, or that a worker has, is done; else it is marked as
-deleted, so that its message is dropped, and the mail goes under another id.
+from quarantine is: an entry that was handled, or that a worker has, is done; else it is voided, and
+the mail goes under another id (`cut_off`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from datetime import timedelta
 from typing import TypeVar
 from uuid import uuid4
 
+from mailslice.admin.cut_off import CutOff, CutOffEntries
 from mailslice.admin.deletions.entries import DeletedMail
 from mailslice.admin.deletions.keeping import all_ended
 from mailslice.admin.deletions.packs import Contents
-from mailslice.admin.evidence import already_out
 from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
@@ -114,6 +114,10 @@ def undelete(
         runner.run(way.bring_all(wanted()))
 
 
+_Ready = dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]]
+"""Mails with their header and body."""
+
+
 @dataclass(frozen=True, slots=True)
 class _New:
     mail: DeletedMail
@@ -195,11 +199,13 @@ class _Way:
         self._right.require()
         await self._publish_all(rows)
         crash.point("undelete:published")
-        await self._in_thread(self._record, entered, self._ttl(chunk[0].mail))
+        await self._in_thread(
+            self._record, {one: one.new_id for one in entered}, self._ttl(chunk[0].mail)
+        )
         crash.point("undelete:recorded")
 
     def _claimed(self, contents: Contents, mails: Sequence[DeletedMail]) -> list[_New]:
-        ready: dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]] = {}
+        ready: _Ready = {}
         for mail in mails:
             if mail.is_back:
                 self._outcome.already += 1
@@ -221,10 +227,34 @@ class _Way:
                 self._outcome.already += 1
             elif claim.new_id != wanted[one]:
                 half.append(claim)
-        tried = {one.new_id: one.step is UndeleteStep.ENTERED for one in half}
-        ids = already_out(self._stores, self._queue, tried, self._sleep)
-        out = [one for one in half if one.new_id in ids]
-        self._record(out, ttl)
+        if half:
+            claims |= self._claimed_anew(half, ready, wanted, ttl)
+        return [
+            _New(*ready[one], claims[one]) for one in wanted if claims[one].new_id == wanted[one]
+        ]
+
+    def _claimed_anew(
+        self,
+        half: Sequence[UndeletedMail],
+        ready: _Ready,
+        wanted: Mapping[EnqueueId, EnqueueId],
+        ttl: timedelta,
+    ) -> dict[EnqueueId, UndeletedMail]:
+        """Claims of mails whose earlier entries are not out; those that are out are recorded."""
+        tries = CutOffEntries(self._stores, self._queue, self._sleep)
+        out = tries.out(
+            [
+                CutOff(
+                    ready[one.enqueue_id][0].kept.item,
+                    one.new_id,
+                    one.step is UndeleteStep.ENTERED,
+                    one.voided,
+                )
+                for one in half
+            ]
+        )
+        self._right.renew()  # it waited for workers
+        self._record({one: out[one.new_id] for one in half if one.new_id in out}, ttl)
         anew = {
             one: UndeletedMail(
                 one.enqueue_id,
@@ -233,15 +263,14 @@ class _Way:
                 (*one.voided, one.new_id),
             )
             for one in half
-            if one not in out
+            if one.new_id not in out
         }
         self._change(anew, ttl)
-        voided = [one for after in anew.values() for one in after.voided]
-        self._stores.tables.deleted.mark_many(self._queue, voided)
-        claims |= {after.enqueue_id: after for after in anew.values()}
-        return [
-            _New(*ready[one], claims[one]) for one in wanted if claims[one].new_id == wanted[one]
-        ]
+        crash.point("undelete:claimed-anew")
+        voided = {each: one for one in anew.values() for each in one.voided}
+        late = tries.void(list(voided), self._right.renew)
+        self._record({voided[each]: each for each in late}, ttl)
+        return {one.enqueue_id: one for one in anew.values() if late.isdisjoint(one.voided)}
 
     def _entered(
         self, chunk: Sequence[_New], items: Sequence[QueuedMail]
@@ -258,10 +287,15 @@ class _Way:
         crash.point("undelete:entered")
         return list(entered.values()), rows
 
-    def _record(self, claims: Sequence[UndeletedMail], ttl: timedelta) -> None:
-        self._change({one: replace(one, step=UndeleteStep.DONE) for one in claims}, ttl)
-        self._outcome.undeleted += len(claims)
-        named = claims[: _NAMED - len(self._outcome.ids)]
+    def _record(self, entries: Mapping[UndeletedMail, EnqueueId], ttl: timedelta) -> None:
+        """They are back, each as this entry."""
+        done = {
+            claim: replace(claim, step=UndeleteStep.DONE, new_id=new_id)
+            for claim, new_id in entries.items()
+        }
+        self._change(done, ttl)
+        self._outcome.undeleted += len(done)
+        named = list(done.values())[: _NAMED - len(self._outcome.ids)]
         self._outcome.ids.update((claim.enqueue_id, claim.new_id) for claim in named)
 
     def _change(self, changes: Mapping[UndeletedMail, UndeletedMail], ttl: timedelta) -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from mailslice.admin.evidence import is_over
+from mailslice.admin.leased_lock import LeasedLock
 from mailslice.admin.quarantine.copies import Copies
 from mailslice.admin.quarantine.release import Releases
 from mailslice.codec import message as codec
@@ -117,15 +118,16 @@ class Quarantine:
 
         None when it is not as `mail` any more. A mail has one row an attempt, and each decision
         about it its own recipients: those in doubt first, then the others, when it is closed. With
-        `take` the row is this decision's from then on: its action, its run.
+        `take` the row is this decision's from then on: its action, its run. One that was to be
+        closed, and was not, names nobody else then: the others are not set aside.
         """
         stored = codec.decode(mail.message)
         taken = {"action": decided.action, "run": decided.run, "who": decided.who} if take else {}
-        if set(item.mail.recipients) <= set(stored.mail.recipients) and all(
-            getattr(mail, name) == value for name, value in taken.items()
-        ):
+        earlier = () if take and mail.action == "closed" else stored.mail.recipients
+        every = tuple(dict.fromkeys((*earlier, *item.mail.recipients)))
+        is_taken = all(getattr(mail, name) == value for name, value in taken.items())
+        if is_taken and set(every) == set(stored.mail.recipients):
             return mail
-        every = tuple(dict.fromkeys((*stored.mail.recipients, *item.mail.recipients)))
         message = codec.encode(replace(stored, mail=replace(stored.mail, recipients=every)))
         why = f"{mail.why}; {decided.why}"
         at = self._later(mail)
@@ -216,9 +218,9 @@ class Quarantine:
         """
         return self._releases.release(mail)
 
-    def release_within(self, mail: QuarantinedMail, until: float) -> EnqueueId:
-        """As `release`, by a lock of the caller that holds until then (`elapsed_seconds`)."""
-        return self._releases.release_within(mail, until)
+    def release_within(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
+        """As `release`, by a lock of the caller."""
+        return self._releases.release_within(mail, right)
 
     def advance(self, mail: QuarantinedMail, state: State) -> QuarantinedMail | None:
         """The row in that state, by a conditional write; None: it is not as `mail` any more."""

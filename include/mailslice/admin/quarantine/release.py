@@ -13,13 +13,14 @@ from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
+from mailslice.admin.cut_off import CutOff, CutOffEntries
 from mailslice.admin.enqueue import enter
-from mailslice.admin.evidence import already_out, is_through
+from mailslice.admin.evidence import is_through
 from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec import message as codec
 from mailslice.model import crash
-from mailslice.model.clock import Clock, elapsed_seconds
-from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.clock import Clock
+from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import QuarantineTable
@@ -58,13 +59,11 @@ class Releases:
             if now is None or now.state not in _OUT:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
-            return self._release(now, lock.until)
+            return self._release(now, lock)
 
-    def release_within(self, mail: QuarantinedMail, until: float) -> EnqueueId:
-        """As `release`, for whoever has a right to all mails of the queue, up to `until`
-        (`elapsed_seconds`).
-        """
-        return self._release(mail, until)
+    def release_within(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
+        """As `release`, for the holder of a `right` to all mails of the queue."""
+        return self._release(mail, right)
 
     def finish(self, mail: QuarantinedMail) -> bool:
         """Forget a cut-off release whose new entry was handled; whether that was so."""
@@ -84,32 +83,32 @@ class Releases:
         finally:
             lock.give_back()
 
-    def _release(self, mail: QuarantinedMail, until: float) -> EnqueueId:
+    def _release(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
             return mail.released_as
         content, queue = self._content(mail), self._into(mail)
-        half = mail.released_as if mail.state is State.RELEASING else None
-        tried = {} if half is None else {half: mail.entered == half}
-        if half is not None and already_out(self._stores, queue, tried, self._sleep):
-            new_id = half
-        else:
+        item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
+        out = None
+        if mail.state is State.RELEASING and (last := mail.released_as) is not None:
+            cut_off = CutOff(item, last, mail.entered == last, mail.voided)
+            out = tries.out([cut_off]).get(last)
+            right.renew()  # it waited for workers
+        if out is None:
             mail, new_id = self._claimed(mail)
             crash.point("release:claimed")
-            self._stores.tables.deleted.mark_many(queue, mail.voided)
-            if elapsed_seconds() > until:
-                raise StoreUnavailable(
-                    f"the release of {mail.enqueue_id} took too long: nothing was published; ask "
-                    "again"
-                )
-            anew = replace(codec.decode(mail.message), enqueue_id=new_id)
+            out = next(iter(tries.void(mail.voided, right.renew)), None)
+        if out is None:
+            out = new_id
+            right.require()
+            anew = replace(item, enqueue_id=new_id)
             entered = partial(self._entered, mail)
             enter(self._stores, queue, anew, content, self._clock, on_row=entered, due=mail.due)
             crash.point("release:published")
-        done = self._moved(mail, state=State.RELEASED)
+        done = self._moved(mail, state=State.RELEASED, released_as=out)
         crash.point("release:recorded")
         self._forget(done)
-        return new_id
+        return out
 
     def _claimed(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, EnqueueId]:
         """The row with a new id to release it as; that of a release that was cut off is voided."""

@@ -56,10 +56,7 @@ class QueueAudit(ReportDuty[AuditPlan]):
     def check(self, run: Run, plan: AuditPlan) -> Iterable[Frame]:
         """Whether the verdicts hold together, by the files' own rows."""
         reads = plan.reads
-        every = (
-            "Every old live mail of the first read was judged, or was not live any more at the "
-            "second."
-        )
+        every = "Every old live mail of the first read was judged, or not live at the second."
         yield Frame.facts(
             "totals",
             **Reads(reads.requested, reads.read, reads.twice).facts(),
@@ -94,7 +91,8 @@ def _audit(run: Run) -> AuditPlan:
     age = params.older_than if params.older_than is not None else _WINDOWS * view.window
     slices, buckets = _slices(run, view, now, now - age)
     location, folder = run.folder.artifacts, run.folder.name
-    spec = AuditSpec(run.settings, run.queue, location, folder, view.window, buckets, now - age)
+    where = (run.settings, run.queue, location, folder)
+    spec = AuditSpec(*where, view.window, buckets, latest=now - age, began=now)
     old_mails = find_old_mails(run.spark(), spec, slices) if slices else []
     candidates = [old for old in old_mails if old.count]
     crash.point("plan:after-first-read")

@@ -102,7 +102,7 @@ def _with_census(
     before, undisturbed = stores.own.worker_records.list(queue), counts_of(stores, queue)
     longest = longest_hold(before)
     _announce(stores, queue, undisturbed, longest)
-    began, started = context.clock(), time.monotonic()
+    began = context.clock()
     with hold_work_queue(context.settings, queue, stores.management) as hold:
         hold.drain()
         crash.point("plan:census-held")
@@ -116,7 +116,6 @@ def _with_census(
         delayed = counts_of(stores, queue).delayed
         unproved = why_unproved(stores, consumers, parked)
         ended = context.clock()
-    seconds = time.monotonic() - started
     evidence = Evidence(
         now=ended,
         shared=context.settings.queue.shared,
@@ -131,7 +130,7 @@ def _with_census(
     report = {
         "began": iso(began),
         "ended": iso(ended),
-        "seconds": round(seconds, 3),
+        "seconds": round((ended - began).total_seconds(), 3),
         "held": hold.messages,
         "notMails": hold.not_mails,
         "withConsumers": consumers.unacknowledged,
@@ -192,7 +191,8 @@ def explained_consumers(
     what such a record lists was with them at the figure, too. An earlier one may list what was done
     by then, and as many messages that no record has would pass for it. A record is written a moment
     after it is made: the second one that is read after the figure was certainly made after it.
-    What has come to the hold explains nothing.
+    What has come to the hold explains nothing. Nor does a mail that has a lease, or was marked in
+    its handler: the message may be acknowledged.
     """
     began = {record.worker: record.beat for record in before}
     deadline = time.monotonic() + (longest - HOLD).total_seconds()
@@ -207,7 +207,10 @@ def explained_consumers(
             proved = [one for one in records if one.beat > second.get(one.worker, one.beat)]
             new = {one.worker: one.beat for one in records if one.beat > first.get(one.worker, 0)}
             second = new | second
-            consumers = Consumers(records, figure, len(_in_flight(proved).keys() - hold.ids))
+            mails = _in_flight(proved).keys()
+            gone = stores.own.delayed_mails.waiting(queue, mails).keys() | hold.ids
+            gone |= stores.tables.deleted.marked(queue, mails)
+            consumers = Consumers(records, figure, len(mails - gone))
             if consumers.explained == figure:
                 return consumers
             if all(one in proved for one in records if _in_flight([one]).keys() - hold.ids):
@@ -237,14 +240,11 @@ def why_unproved(stores: Stores, consumers: Consumers, parked: int | None) -> st
     if count > explained:
         return f"consumers hold {count - explained} messages of which no worker's record tells"
     if count < explained:
-        return (
-            f"workers' records tell of {explained} messages where RabbitMQ says that consumers "
-            f"hold {count}"
-        )
+        recorded = f"workers' records tell of {explained} messages"
+        return f"{recorded} where RabbitMQ says that consumers hold {count}"
     if alarms := stores.management.alarms():
-        return (
-            f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later"
-        )
+        late = "what publishers could not send yet comes later"
+        return f"the broker has an alarm ({alarms[0]}): {late}"
     return None
 
 

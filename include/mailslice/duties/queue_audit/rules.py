@@ -55,7 +55,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class MailFacts:
-    """One live mail. `due`: when its delay ends; `was_delayed`: at the first read."""
+    """One live mail. `due`: when its delay ends; `was_delayed`: at the first read, or since."""
 
     enqueue_id: EnqueueId
     enqueued: datetime
@@ -107,20 +107,16 @@ def _nowhere(facts: MailFacts, evidence: Evidence) -> tuple[Verdict, str]:
 
 def _without_census(facts: MailFacts, counts: BrokerCounts) -> str:
     """What the figures point to; they prove nothing of one mail."""
+    proves = "a census (--census) proves it"
     if counts.ready is None or counts.unacknowledged is None:
         return "RabbitMQ gives no figures of its work queue; a census (--census) tells"
     if (counts.ready, counts.unacknowledged, counts.delayed) == (0, 0, 0):
-        return (
-            "RabbitMQ's figures show no message at all: lost, or a ghost; "
-            "a census (--census) proves it"
-        )
-    counted = (
-        f"{counts.ready} messages wait and {counts.unacknowledged} are with "
-        f"{counts.consumers} consumers"
-    )
+        return f"RabbitMQ's figures show no message at all: lost, or a ghost; {proves}"
+    unacknowledged = f"{counts.unacknowledged} are with {counts.consumers} consumers"
+    counted = f"{counts.ready} messages wait and {unacknowledged}"
     if counts.head is not None and facts.enqueued + OVERDUE < counts.head:
         return (
             f"{counted}; the oldest is of {counts.head:%Y-%m-%dT%H:%M:%SZ}, later than this mail: "
-            "it may be lost; a census (--census) proves it"
+            f"it may be lost; {proves}"
         )
     return f"{counted}; which mails they are a census (--census) tells"

@@ -14,7 +14,7 @@ from itertools import chain
 from uuid import UUID, uuid4
 
 from mailslice.admin.evidence import done_by_stages, missing_content, still_live
-from mailslice.codec.row import epoch_ms
+from mailslice.codec.row import epoch_ms, epoch_us
 from mailslice.duties.queue_audit.rules import CONTENT_MATTERS, Evidence, MailFacts, classify
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.partition_scan import READS_IN_FLIGHT, PartitionKey, Spool, pages_by_partition
@@ -27,6 +27,7 @@ from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DelayState
 
 _IDS_A_BATCH = 1000
 _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
@@ -34,11 +35,12 @@ _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 @dataclass(frozen=True, slots=True)
 class AuditSpec(PlanFiles):
-    """What tasks need: the run's folder, the view's shape, mails enqueued until `latest`."""
+    """What tasks need: the run's folder, the view's shape, mails until `latest`, its beginning."""
 
     window: timedelta
     buckets: int
     latest: datetime
+    began: datetime
 
     @property
     def path(self) -> str:
@@ -172,10 +174,13 @@ class _SecondRead:
         spec, stores, queue = self.spec, self.stores, self.spec.queue
         partition = (QueueTable(mails.table), mails.partition)
         rows = still_live(stores.tables, queue, spec.window, partition, ids)
-        due = stores.own.delayed_mails.waiting(queue, rows)
+        states = stores.own.delayed_mails.states(queue, rows)
+        since_us = epoch_us(spec.began - spec.settings.duty.grace / 4)  # see Run.require_clock
         verdicts: dict[EnqueueId, tuple[Verdict, str]] = {}
         for one, row in rows.items():
-            facts = MailFacts(one, row.enqueued_time, due.get(one), mails.delayed)
+            state = states.get(one, DelayState())
+            was_delayed = mails.delayed or state.written_us >= since_us
+            facts = MailFacts(one, row.enqueued_time, state.due, was_delayed)
             verdicts[one] = classify(facts, self.evidence)
         for one, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
             verdicts[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"

@@ -173,11 +173,12 @@ class Verification:
         return cls(run, plan, result, remaining, starts, run.read_rows(plan.live, RowKey))
 
     def frame(self) -> Frame:
-        browse, content = self.starts.browse, self.starts.content
+        browse, content, window = self.starts.browse, self.starts.content, self.plan.shape.window
         unmarked_rows = sum(
             partition.matched_unmarked
             for partition in self.remaining.partitions.values()
             if not self._was_skipped(partition.slice_start)
+            and (browse is None or is_live(partition.slice_start, browse, window))
         )
         return Frame.zeros(
             "after",
@@ -187,7 +188,7 @@ class Verification:
             ),
             planned_rows_left_without_mark=(
                 unmarked_rows,
-                "No row that was planned dead has lost its deleted mark while it is there.",
+                "No row in view that was planned dead has lost its deleted mark.",
             ),
             live_rows_passed=(
                 self._live_rows_passed(),
@@ -262,13 +263,13 @@ class Verification:
         browse = self.starts.browse
         if written_start is None or before is None or browse is None or browse < written_start:
             return 0
-        early_partitions = (one for one in self.remaining.partitions.values() if one.early)
+        left = self.remaining.partitions.values()  # a planned row was dead
+        early_partitions = (one for one in left if one.early > one.matched_unmarked)
+        read_again = {(one.table, one.partition) for one in (*self.live, *early_partitions)}
         made_us, window = epoch_us(self.plan.made_at), self.plan.shape.window
         early = [
             row.enqueue_id
-            for table, partition in {
-                (one.table, one.partition) for one in (*self.live, *early_partitions)
-            }
+            for table, partition in read_again
             if is_live(partition.slice_start, before, window)
             and partition.slice_start < written_start
             for row in rows_of(self.run.stores, table).ids(self.run.queue, partition)
@@ -278,19 +279,13 @@ class Verification:
 
     def _survivors_lost(self) -> int:
         """The plan's live rows that have neither row nor mark, but for what James moved behind."""
-        browse, window = self.starts.browse, self.plan.shape.window
-        if browse is None:
-            return 0
-        live = [row for row in self.live if is_live(row.slice_start, browse, window)]
-        existing_ids = existing(self.run, live)
-        missing = [row for row in live if row.enqueue_id not in existing_ids]
-        if not missing:
-            return 0
+        existing_ids = existing(self.run, self.live)
+        missing = [row for row in self.live if row.enqueue_id not in existing_ids]
         ids = [row.enqueue_id for row in missing]
         marked = self.run.stores.tables.deleted.marked(self.run.queue, ids)
-        moved_on = starts_of(self.run.stores, self.run.queue).browse
+        browse = starts_of(self.run.stores, self.run.queue).browse
         return sum(
-            moved_on is not None and is_live(row.slice_start, moved_on, window)
+            browse is not None and is_live(row.slice_start, browse, self.plan.shape.window)
             for row in missing
             if row.enqueue_id not in marked
         )

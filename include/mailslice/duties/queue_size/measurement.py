@@ -54,7 +54,7 @@ class SliceMeasured:
     """
 
     start: datetime
-    behind: bool
+    behind: bool = False
     dead: int = 0
     unmarked: int = 0
     fullest: int = 0
@@ -75,9 +75,8 @@ class SliceMeasured:
 
     def add(self, row: ViewRow, now: datetime) -> None:
         self.unmarked += 1
-        if not self.behind:
-            self.oldest = min(self.oldest or row.enqueued_time, row.enqueued_time)
-            self.ages.add(row.item.mail.recipients, row.enqueued_time, now)
+        self.oldest = min(self.oldest or row.enqueued_time, row.enqueued_time)
+        self.ages.add(row.item.mail.recipients, row.enqueued_time, now)
 
     def as_json(self, last_closed: datetime) -> dict[str, Any]:
         """A report's entry; `survivors`: live mails of a slice that starts by `last_closed`."""
@@ -92,13 +91,12 @@ class SliceMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What to count: all mails as of `now`. `browse_start` None: none was ever enqueued."""
+    """What to count: all mails as of `now`."""
 
     settings: Settings
     queue: QueueName
     window: timedelta
     buckets: int
-    browse_start: datetime | None
     now: datetime
 
     def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
@@ -111,11 +109,20 @@ class Measure:
 
         return run_on_keys(spark, slices, measure, lambda one: one.rows)
 
+    def apply_browse_start(self, stores: Stores, slices: list[SliceMeasured]) -> datetime | None:
+        """browseStart, read after the slices: those behind it have no live mail.
+
+        James moves it on, then drops marks, then rows. None: no mail was ever enqueued.
+        """
+        stored = stores.tables.browse_starts.get(self.queue)
+        for one in slices:
+            if stored is not None and not is_live(one.start, stored.value, self.window):
+                one.behind, one.oldest, one.ages = True, None, AgeHistogram()
+        return stored.value if stored else None
+
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
         """Count one slice; a live row counts where a second read has it, too: no ghosts."""
-        browse, tables = self.browse_start, stores.tables.existing
-        behind = browse is not None and not is_live(start, browse, self.window)
-        measured = SliceMeasured(start, behind)
+        tables, measured = stores.tables.existing, SliceMeasured(start)
         partitions = [Partition(start, bucket) for bucket in range(self.buckets)]
         rows_of = dict.fromkeys(partitions, 0)
         counted: set[bytes] = set()
@@ -144,14 +151,12 @@ def take(run: Run) -> dict[str, Any]:
     require(stores, run.queue)
     first = sample_once(stores, run.queue, run.clock) if params.sample else None
     now, view = run.clock(), view_shape(stores)
-    start = stores.tables.browse_starts.get(run.queue)
     content = stores.tables.content_starts.get(run.queue)
-    browse = start.value if start else None
     slices, buckets = slices_to_measure(run, view, now)
-    measure = Measure(run.settings, run.queue, view.window, buckets, browse, now)
-    measured = sorted(
-        measure.in_spark(run.spark(), slices) if slices else [], key=lambda one: one.start
-    )
+    measure = Measure(run.settings, run.queue, view.window, buckets, now)
+    measured = measure.in_spark(run.spark(), slices) if slices else []
+    measured.sort(key=lambda one: one.start)
+    browse = measure.apply_browse_start(stores, measured)
     last_closed = now - view.largest_window - run.settings.duty.grace
     rows = [one.as_json(last_closed) for one in measured if one.rows]
     management = stores.management

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import uuid5
 
 from mailslice.admin.enqueue import enter, publish
 from mailslice.admin.evidence import is_over
@@ -33,13 +33,11 @@ from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.liveness import Stuck
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.clock import Clock
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, DeliveryVerdict
-from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 
@@ -57,13 +55,14 @@ class LeftAlone(Exception):
 class StuckMailActions:
     """Acts on the mails of one plan.
 
-    `noted`: since when an earlier run in shadow mode says so, by enqueue id. `alarms`: what a
-    person has to look at.
+    `why_left`: why a mail is left after all, by a look that is not old. `noted`: since when an
+    earlier run in shadow mode says so, by enqueue id. `alarms`: what a person has to look at.
     """
 
     run: Run
     plan: StuckPlan
     quarantine: Quarantine
+    why_left: Callable[[PlannedMail], str | None]
     noted: Mapping[str, datetime] = field(default_factory=dict)
     alarms: list[str] = field(default_factory=list)
 
@@ -83,15 +82,14 @@ class StuckMailActions:
         if self.plan.mode is StuckMode.SHADOW:
             return self._note(stuck_mail, Action(planned.action))
         if not record.stage_marks:
-            return self._close(stuck_mail)
+            return self._close(planned, stuck_mail)
         decision = stages_of(stores, queue, item, by=self.plan.run, now=self.run.clock())
         if self.plan.mode is StuckMode.RECOVER or decision.verdict is DeliveryVerdict.COMPLETE:
             return self._recover(stuck_mail, decision)
         # A release by a person must not serve anybody twice.
         unserved = {*decision.left, *decision.failed}
-        return self._close(
-            stuck_mail.to(tuple(one for one in item.mail.recipients if one in unserved))
-        )
+        those = tuple(one for one in item.mail.recipients if one in unserved)
+        return self._close(planned, stuck_mail.to(those))
 
     def closed_by_earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
         """What an earlier try of this very run has closed: its decisions, finished."""
@@ -122,7 +120,7 @@ class StuckMailActions:
         content = {"content": Content.NOT_COPIED.value, "bytes": 0}
         return stuck_mail.report_entry(action, decided.why, **content, decided=iso(at))
 
-    def _close(self, stuck_mail: StuckMail) -> dict[str, Any]:
+    def _close(self, planned: PlannedMail, stuck_mail: StuckMail) -> dict[str, Any]:
         """Content and row, decision, mark. A mail that its holder completes meanwhile is its own.
 
         A holder that hangs over the end of an attempt has quarantined those in doubt already: its
@@ -134,10 +132,13 @@ class StuckMailActions:
         crash.point("apply:kept")
         if quarantined.state not in {State.CLOSING, State.KEPT}:
             raise LeftAlone(f"it is {quarantined.state} in quarantine")
+        why = self.why_left(planned)
         if deleted.is_marked(queue, stuck_mail.enqueue_id):
+            why = "completed meanwhile"
+        if why is not None:
             if quarantined.state is State.CLOSING:  # else it has recipients in doubt of its holder
                 self.quarantine.withdraw(quarantined)
-            raise LeftAlone("completed meanwhile")
+            raise LeftAlone(why)
         quarantined = self._named(quarantined, stuck_mail, decided, take=True)
         self._save(stuck_mail, decided, Action.CLOSED, quarantined.decided)
         crash.point("apply:decided")
@@ -170,12 +171,10 @@ class StuckMailActions:
 
     def _recover(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         """By its stage marks. From `_take` on those of the holder are refused."""
-        act = {
-            DeliveryVerdict.HANDLE: self._release,
-            DeliveryVerdict.FAIL: self._fail,
-            DeliveryVerdict.COMPLETE: self._complete,
-        }
-        return act[decision.verdict](stuck_mail, decision)
+        if decision.verdict is DeliveryVerdict.COMPLETE:
+            return self._complete(stuck_mail)
+        recover = self._fail if decision.failed else self._release
+        return recover(stuck_mail, decision)
 
     def _release(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         decided = self._decided(Action.RELEASED, stuck_mail)
@@ -191,30 +190,34 @@ class StuckMailActions:
 
     def _fail(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
         """Recipients in doubt go to quarantine for good; those not begun are tried again."""
-        stores, queue, in_doubt = self.run.stores, self.run.queue, stuck_mail.to(decision.failed)
-        of_all = f"{len(decision.failed)} of {len(stuck_mail.item.mail.recipients)}"
-        decided = self._decided(
-            Action.FAILED, stuck_mail, f"; {of_all} recipients may have been served"
-        )
+        deleted, in_doubt = self.run.stores.tables.deleted, stuck_mail.to(decision.failed)
+        of_all = f"{len(decision.failed)} of {len(stuck_mail.item.mail.recipients)} recipients"
+        decided = self._decided(Action.FAILED, stuck_mail, f"; {of_all} may have been served")
         quarantined = self._quarantine_for_recovery(in_doubt, decided)
         take = quarantined.state is State.KEPT and quarantined.action != Action.FAILED
         quarantined = self._named(quarantined, in_doubt, decided, take=take)
         self._save(stuck_mail, decided, Action.FAILED, quarantined.decided)
         crash.point("apply:kept")
         self._take(decision, quarantined)
+        if quarantined.state is State.KEPT:  # the holder's: a kill from now on is the next run's
+            mine = replace(quarantined, run=self.plan.run)
+            quarantined = self.quarantine.advance(mine, State.RECOVERING) or quarantined
         crash.point("apply:taken")
-        send_bounce(stores, in_doubt.item, self.run.clock)
         if decision.left:
             self._publish(stuck_mail.to(decision.left))
         else:
-            stores.tables.deleted.mark_many(queue, [stuck_mail.enqueue_id])
+            deleted.mark_many(self.run.queue, [stuck_mail.enqueue_id])
         crash.point("apply:published")
+        self.send_bounce(quarantined)
+        crash.point("apply:told")
         return stuck_mail.quarantined_entry(Action.FAILED, self.quarantine.settle(quarantined))
 
-    def _complete(self, stuck_mail: StuckMail, decision: Decision) -> dict[str, Any]:
+    def _complete(self, stuck_mail: StuckMail) -> dict[str, Any]:
+        """The record stays the holder's: it is final, and the next run does what a kill cut off."""
         decided = self._decided(Action.COMPLETED, stuck_mail)
         self._save(stuck_mail, decided, Action.COMPLETED, self.run.clock())
-        self._take(decision, None)
+        crash.point("apply:decided")
+        self.run.require_lock()
         self.run.stores.tables.deleted.mark_many(self.run.queue, [stuck_mail.enqueue_id])
         return stuck_mail.report_entry(Action.COMPLETED, decided.why, content="done")
 
@@ -224,26 +227,19 @@ class StuckMailActions:
         What a killed run in mode close began is undone first. What is on its way out is the next
         run's: its content may be gone.
         """
-        quarantined = self.quarantine.keep(
-            stuck_mail.item, stuck_mail.holder, decided, State.RECOVERING
-        )
+        item, tables, queue = stuck_mail.item, self.run.stores.tables, self.run.queue
+        kept = (item, stuck_mail.holder, decided, State.RECOVERING)
+        quarantined = self.quarantine.keep(*kept)
         if quarantined.state is State.CLOSING and self.quarantine.tidy(
             quarantined, None if quarantined.action == Action.CLOSED else OVER
         ):
-            quarantined = self.quarantine.keep(
-                stuck_mail.item, stuck_mail.holder, decided, State.RECOVERING
-            )
-        if quarantined.state is State.RECOVERING:
-            return quarantined
-        if quarantined.state is State.KEPT:
-            if quarantined.action == Action.FAILED:
+            quarantined = self.quarantine.keep(*kept)
+        match quarantined.state, quarantined.action:
+            case (State.RECOVERING, _) | (State.KEPT, Action.FAILED):
                 return quarantined
             # The holder's, too: a run in mode close was killed after it took the row, and before it
             # marked the mail.
-            tables, queue = self.run.stores.tables, self.run.queue
-            if quarantined.action == Action.CLOSED and not is_over(
-                tables, queue, quarantined.enqueue_id
-            ):
+            case State.KEPT, Action.CLOSED if not is_over(tables, queue, item.enqueue_id):
                 return quarantined
         raise LeftAlone(f"it is {quarantined.state} in quarantine, as {quarantined.action}")
 
@@ -263,7 +259,7 @@ class StuckMailActions:
         if quarantined.state is State.RECOVERING and quarantined.run == self.plan.run:
             self.quarantine.withdraw(quarantined)
 
-    def _take(self, decision: Decision, quarantined: QuarantinedMail | None) -> None:
+    def _take(self, decision: Decision, quarantined: QuarantinedMail) -> None:
         """The record is ours from now on. Refused, the copy goes.
 
         It stays where an earlier write of this run that was not answered turns out to have been
@@ -274,23 +270,20 @@ class StuckMailActions:
         if stages.advance(queue, decision.record, decision.after):
             return
         now = stages.get(queue, decision.record.enqueue_id)
-        if quarantined is not None and (now is None or now.owner != self.plan.run):
+        if now is None or now.owner != self.plan.run:
             self._withdraw(quarantined)
         raise LeftAlone("its holder went on meanwhile")
 
     def _publish(self, stuck_mail: StuckMail) -> None:
         """To those that were not begun, as a new attempt: the old holder is refused."""
-        publish(
-            self.run.stores, self.run.queue, stuck_mail.item, stuck_mail.partition, self.run.clock()
-        )
+        run, item = self.run, stuck_mail.item
+        publish(run.stores, run.queue, item, stuck_mail.partition, run.clock())
 
     def _decided(self, action: str, stuck_mail: StuckMail, more: str = "") -> Decided:
         holder = stuck_mail.holder
         age = format_duration(holder.age // _SECOND * _SECOND)
-        allowed = format_duration(self.plan.lock_timeout)
-        why = (
-            f"held by {holder.worker} for {age}, allowed are {allowed}; stage {holder.stage}{more}"
-        )
+        most = format_duration(self.plan.lock_timeout)
+        why = f"held by {holder.worker} for {age}, allowed are {most}; stage {holder.stage}{more}"
         return Decided(action, why, self.run.request.who, self.plan.run)
 
     def _save(self, stuck_mail: StuckMail, decided: Decided, action: Action, at: datetime) -> None:
@@ -311,33 +304,37 @@ class StuckMailActions:
         )
         self.run.stores.own.decisions.save(self.run.queue, row, self.run.settings.duty.retention)
 
+    def send_bounce(self, quarantined: QuarantinedMail) -> None:
+        """Enqueue a report (RFC 3464) of these recipients, to MAILSLICE_WORKER_BOUNCE_QUEUE.
 
-def send_bounce(stores: Stores, item: QueuedMail, clock: Clock) -> bool:
-    """Enqueue a report (RFC 3464) of the recipients of `item`, to MAILSLICE_WORKER_BOUNCE_QUEUE.
-
-    False when nobody is to be told, or can be: the null sender, or one that is no address. Killed
-    and begun again it tells twice rather than never.
-    """
-    settings = stores.settings
-    if settings.worker.bounce_queue is None:
-        return False
-    reporter = settings.smtp_in.hostname or socket.getfqdn()
-    failures = [reports.in_doubt(recipient) for recipient in item.mail.recipients]
-    extra, header = {"enqueue_id": str(item.enqueue_id)}, None
-    with suppress(ContentMissing):
-        header = stores.blobs.get(item.header_blob_id)
-    try:
-        made = reports.report_of(item.mail, failures, header, reporter=reporter, now=clock())
-    except BadInput as error:
-        extra["action"] = "report_failed"
-        log.warning("no report of %s: %s", item.enqueue_id, error, extra=extra)
-        return False
-    if made is None:
-        return False
-    mail, content = made
-    new = QueuedMail(EnqueueId(uuid4()), mail, BlobId(""), BlobId(""))
-    enter(stores, QueueName(settings.worker.bounce_queue), new, content, clock)
-    count, extra = len(failures), {**extra, "action": "report", "report": str(new.enqueue_id)}
-    words = "the sender of %s is told of %d recipients by %s"
-    log.info(words, item.enqueue_id, count, new.enqueue_id, extra=extra)
-    return True
+        Not when nobody is to be told, or can be: the null sender, or one that is no address. After
+        a kill it is enqueued again, under one id: of the two one is delivered. A queue that was
+        deleted is an alarm: nothing else waits for it.
+        """
+        stores, settings = self.run.stores, self.run.stores.settings
+        if settings.worker.bounce_queue is None:
+            return
+        queue, item = QueueName(settings.worker.bounce_queue), codec.decode(quarantined.message)
+        reporter, content = settings.smtp_in.hostname or socket.getfqdn(), None
+        failures = [reports.in_doubt(recipient) for recipient in item.mail.recipients]
+        extra = {"enqueue_id": str(item.enqueue_id), "action": "report_failed"}
+        with suppress(ContentMissing):
+            content = self.quarantine.content(quarantined)
+        now = self.run.clock()
+        try:
+            made = reports.report_of(item.mail, failures, content, reporter=reporter, now=now)
+        except BadInput as error:
+            log.warning("no report of %s: %s", item.enqueue_id, error, extra=extra)
+            return
+        if made is None:
+            return
+        if not stores.rabbitmq.exists(queue):
+            why = f"there is no queue {queue!r} (MAILSLICE_WORKER_BOUNCE_QUEUE)"
+            self.alarms.append(f"no report of {item.enqueue_id} to its sender: {why}")
+            return
+        new_id = EnqueueId(uuid5(item.enqueue_id, f"report/{quarantined.attempt}"))
+        report = QueuedMail(new_id, made[0], BlobId(""), BlobId(""))
+        enter(stores, queue, report, made[1], self.run.clock)
+        extra = {**extra, "action": "report", "report": str(new_id)}
+        words = "the sender of %s is told of %d recipients by %s"
+        log.info(words, item.enqueue_id, len(failures), new_id, extra=extra)

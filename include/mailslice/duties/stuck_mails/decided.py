@@ -102,22 +102,23 @@ class DecidedMails:
     def _row(self, one: EnqueueId) -> str:
         """A row of this run says that something of it is still to do."""
         mail = self.rows.get(one)
-        half = mail is not None and self._is_of_this_run(mail.run) and mail.state in _HALF_DONE
+        half = mail is not None and mail.run == self.run.request.run and mail.state in _HALF_DONE
         return "half done" if half else "done"
 
     def _mark(self, one: EnqueueId) -> str:
         """A cleanup may have taken the mark of what is done, after its row."""
         if one in self.marked:
             return "there"
-        mail, stage = self.rows.get(one), self.stages.get(one)
+        mail, stage, decision = self.rows.get(one), self.stages.get(one), self.decisions.get(one)
+        completed = decision is not None and decision.action == Action.COMPLETED
         closed = (
             mail is not None
-            and self._is_of_this_run(mail.run)
+            and mail.run == self.run.request.run
             and mail.action == Action.CLOSED
             and mail.state not in _WITHOUT_COPY
         )
-        ended = stage is not None and self._is_of_this_run(stage.owner) and stage.closed
-        if not (closed or ended):
+        ended = stage is not None and stage.owner == self.run.request.run and stage.closed
+        if not (completed or closed or ended):
             return NOT_NEEDED
         return "there" if is_over(self.run.stores.tables, self.run.queue, one) else "missing"
 
@@ -134,7 +135,7 @@ class DecidedMails:
         failed = (
             action == Action.FAILED
             and stage is not None
-            and self._is_of_this_run(stage.owner)
+            and stage.owner == self.run.request.run
             and Stage.FAILED in stage.recipients.values()
         )
         return "missing" if closed or failed else NOT_NEEDED
@@ -149,6 +150,3 @@ class DecidedMails:
         except ContentMissing:
             intact = False
         return "whole" if intact else "damaged"
-
-    def _is_of_this_run(self, run: str) -> bool:
-        return run == self.run.request.run

@@ -16,7 +16,7 @@ from mailslice.admin.enqueue import publish
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine import OVER, Quarantine
 from mailslice.codec import message as codec
-from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions, send_bounce
+from mailslice.duties.stuck_mails.actions import LeftAlone, StuckMailActions
 from mailslice.duties.stuck_mails.mails import Action, PlannedMail, StuckPlan
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.liveness import WorkerLiveness, observe, stuck_mails
@@ -52,12 +52,13 @@ log = logging.getLogger(__name__)
 _GOING = {State.DISCARDING, State.RELEASED}
 
 
-def finish(run: Run, quarantine: Quarantine, planned: Collection[EnqueueId]) -> dict[str, int]:
+def finish(actions: StuckMailActions, planned: Collection[EnqueueId]) -> dict[str, int]:
     """What was finished, by what became of it; but what is being closed of this run's plan.
 
     Also remembered: which closed mails their workers completed after all, so that nobody releases
     those without knowing it.
     """
+    run, quarantine = actions.run, actions.quarantine
     records = run.stores.own.worker_records.list(run.queue)
     done = {enqueue_id for record in records for enqueue_id in record.done}
     finished: Counter[str] = Counter()
@@ -69,7 +70,7 @@ def finish(run: Run, quarantine: Quarantine, planned: Collection[EnqueueId]) -> 
                 quarantine.finished(mail, run.clock())
                 finished["completed by its worker after all"] += 1
         elif mail.state is State.RECOVERING:
-            finished[_recover(run, quarantine, mail)] += 1
+            finished[_recover(actions, mail)] += 1
         # What was on its way out is so for every plan: nothing can be kept beside it.
         elif (mail.state in _GOING or mail.enqueue_id not in planned) and _tidied(quarantine, mail):
             finished[f"was {mail.state}"] += 1
@@ -85,17 +86,16 @@ def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
         return False
 
 
-def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
+def _recover(actions: StuckMailActions, mail: QuarantinedMail) -> str:
     """Not taken from its holder: the next plan's. Taken: published again, safe by stage marks."""
-    stores, queue, failed = run.stores, run.queue, mail.action == Action.FAILED
+    run, quarantine, failed = actions.run, actions.quarantine, mail.action == Action.FAILED
+    stores, queue = run.stores, run.queue
     item, stage = codec.decode(mail.message), stores.own.mail_stages.get(queue, mail.enqueue_id)
     # Its holder may have begun the next attempt itself: then none of these has failed.
     none_failed = stage and set(item.mail.recipients).isdisjoint(stage.those(Stage.FAILED))
     if stage is None or stage.attempt <= mail.attempt or (failed and none_failed):
         quarantine.withdraw(mail)
         return "not taken from its holder"
-    if failed:
-        send_bounce(stores, item, run.clock)
     # A James that took what was published says nothing to the record.
     if stage.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
         if stage.remaining:
@@ -104,6 +104,7 @@ def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
         else:
             stores.tables.deleted.mark_many(queue, [mail.enqueue_id])
     if failed:
+        actions.send_bounce(mail)
         quarantine.settle(mail)
         return "failed"
     quarantine.withdraw(mail)
@@ -127,16 +128,17 @@ class StuckMailWork:
         self.mails = run.read_rows(plan.mails, PlannedMail)
         self.quarantine = Quarantine(run.stores, run.queue, run.clock)
         known = noted(run.stores, run.queue) if self.shadow else ()
-        noted_at = {
+        since = {
             mail["enqueueId"]: datetime.fromisoformat(mail["decided"])
             for mail in known
             if mail["run"] != run.request.run
         }
-        self.actions = StuckMailActions(run, plan, self.quarantine, noted_at)
+        alarms = list(progress.earlier.get("alarms", ()))
+        self.actions = StuckMailActions(run, plan, self.quarantine, self._why_left, since, alarms)
         # A mail is a handful of writes and a copy of its content.
         self.throttle = run.throttle("s3")
         self.decisions: list[dict[str, Any]] = []
-        run.report(decisions=self.decisions, alarms=self.actions.alarms)  # the lists grow
+        run.report(decisions=self.decisions, alarms=alarms)  # the lists grow
 
     def perform_all(self) -> None:
         """Until the time is over."""
@@ -160,7 +162,7 @@ class StuckMailWork:
 
     def _finish_earlier_runs(self) -> None:
         planned = {mail.enqueue_id for mail in self.mails}
-        finished, unswept = finish(self.run, self.quarantine, planned), None
+        finished, unswept = finish(self.actions, planned), None
         try:
             if orphans := self.quarantine.sweep():
                 finished["content without a row"] = orphans
@@ -180,23 +182,28 @@ class StuckMailWork:
     def _perform(self, planned: PlannedMail) -> None:
         """One mail. A mail that cannot be acted on stops no other."""
         self.throttle.take()
-        stuck = self._stuck.get(planned.enqueue_id)
-        # Its holder may have died since: what was done for mails before took long.
-        if stuck and elapsed_seconds() - self._looked > stuck.record.dead_after.total_seconds():
-            self._read_holders()
-            stuck = self._stuck.get(planned.enqueue_id)
-        self.run.require_lock()
-        if stuck is None or stuck.record.worker != planned.worker:
-            self.progress.skip(_why_not(planned, self._liveness))
+        if (why := self._why_left(planned)) is not None:
+            self.progress.skip(why)
             return
+        self.run.require_lock()
         try:
-            self._done(self.actions.act(planned, stuck))
+            self._done(self.actions.act(planned, self._stuck[planned.enqueue_id]))
         except LeftAlone as skipped:
             self.progress.skip(str(skipped))
         except TryAgain:
             raise
         except MailsliceError as error:
             self.progress.fail(str(planned.enqueue_id), str(error))
+
+    def _why_left(self, planned: PlannedMail) -> str | None:
+        """Why it is not this holder's that hangs; None: it is, by a look that is not old."""
+        stuck = self._stuck.get(planned.enqueue_id)
+        # Its holder may have died since: copies of mails, and of this one, took long.
+        if stuck and elapsed_seconds() - self._looked > stuck.record.dead_after.total_seconds():
+            self._read_holders()
+            stuck = self._stuck.get(planned.enqueue_id)
+        is_held = stuck is not None and stuck.record.worker == planned.worker
+        return None if is_held else _why_not(planned, self._liveness)
 
     def _done(self, decision: dict[str, Any]) -> None:
         self.decisions.append(decision)
@@ -219,9 +226,7 @@ class StuckMailWork:
 
 
 def _why_not(planned: PlannedMail, liveness: WorkerLiveness) -> str:
-    record = next((one for one in liveness.alive if one.worker == planned.worker), None)
-    if record is None:
-        mute = {one.worker for one in liveness.mute}
-        return SILENT if planned.worker in mute else SETTLED
-    is_in_flight = any(mail.enqueue_id == planned.enqueue_id for mail in record.in_flight)
-    return RETURNED if is_in_flight else SETTLED
+    if any(one.worker == planned.worker for one in liveness.mute):
+        return SILENT
+    in_flight = {(one.worker, mail.enqueue_id) for one in liveness.alive for mail in one.in_flight}
+    return RETURNED if (planned.worker, planned.enqueue_id) in in_flight else SETTLED

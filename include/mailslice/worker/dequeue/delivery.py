@@ -303,12 +303,10 @@ class Delivery:
         marks, reporter = self._marks, self._state.reporter
         if reporter is None or (marks is not None and marks.taken):
             return await self._reject(reason)
-        if (
-            marks is not None and marks.doubtful
-        ):  # they fail by this; the others are tried once more
-            return await self._retry(
-                self.item.mail.recipients, None, counted=False, throttled=False
-            )
+        if marks is not None and marks.doubtful:
+            # They fail by this. The others are tried once more.
+            remaining = self.item.mail.recipients
+            return await self._retry(remaining, None, counted=False, throttled=False)
         if not self._bounce_sent and await self._is_closed():
             return await self._end(self.lease.ack, Disposition.DROPPED)
         if not self._bounce_sent and not await reporter.report(self.item, failures, self.content):

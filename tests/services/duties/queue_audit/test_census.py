@@ -3,12 +3,14 @@
 import asyncio
 import threading
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pika
 import pytest
 
 from mailslice.codec import message
-from mailslice.duties.queue_audit import evidence
+from mailslice.codec.row import epoch_us
+from mailslice.duties.queue_audit import duty, evidence
 from mailslice.engine import worker_stores
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.audits import audit_of, newest_audit
@@ -507,3 +509,22 @@ def test_what_is_parked_is_present_and_nothing_is_lost_until_it_is_back(spool):
     spool.publish(spool.names.exchange, item)  # as its time ends
     assert spool.audit(census=True)["verdicts"]["lost"] == 1
     assert (spool.verdicts()[parked], spool.verdicts()[lost]) == ("waiting", "lost")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_mail_whose_delay_begins_and_ends_while_the_audit_looks_is_not_lost(spool, monkeypatch):
+    """Its message came after the hold; that of a mail that was delayed an hour ago is nowhere."""
+    old, meanwhile = (spool.put(name, message=False) for name in ("old", "meanwhile"))
+    delays = spool.stores.own.delayed_mails
+    delays.close(spool.queue, old, uuid4(), epoch_us(datetime.now(UTC) - 60 * MINUTE))
+
+    def gathered(*args, **kwargs):
+        spool.delay(meanwhile, datetime.now(UTC))
+        row = delays.get(spool.queue, meanwhile)
+        delays.close(spool.queue, meanwhile, row.token, row.written_us)
+        return evidence.gather(*args, **kwargs)
+
+    monkeypatch.setattr(duty, "gather", gathered)
+    spool.audit(census=True)
+    assert spool.verdicts() == {old: "lost", meanwhile: "unknown"}
+    assert "its delay ended while the audit looked" in spool.why(meanwhile)

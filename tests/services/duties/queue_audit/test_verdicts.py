@@ -32,13 +32,13 @@ class Planted:
         return self.shared_found[self.ids[name]]
 
 
-def quarantined(spool: Spool, enqueue_id: EnqueueId, state: State) -> None:
+def quarantined(spool: Spool, enqueue_id: EnqueueId, state: State, action: str = "closed") -> None:
     now = datetime.now(UTC)
     mail = QuarantinedMail(
         enqueue_id,
         "m",
         state,
-        "closed",
+        action,
         "loaded",
         "host:1:x",
         now,
@@ -202,3 +202,25 @@ def test_metrics_are_published(planted):
         in text
     )
     assert f'mailslice_audit_mails{{queue="{planted.spool.queue}",verdict="unknown"}} 0.0' in text
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("state", "message", "verdict"),
+    [
+        (State.KEPT, False, "lost"),
+        (State.KEPT, True, "waiting"),
+        (State.RELEASING, False, "lost"),
+        (State.RECOVERING, False, "held"),
+    ],
+)
+def test_a_mail_whose_recipients_in_doubt_failed_is_judged_by_the_others(
+    spool, state, message, verdict
+):
+    """Those in doubt wait in quarantine, and nobody would see that its message is lost."""
+    one = spool.put(message=message)
+    quarantined(spool, one, state, "failed")
+    record = MailStage(one, "host:1:x", 2, 2, ("c@d.example",), {"a@d.example": Stage.FAILED})
+    assert spool.stores.own.mail_stages.advance(spool.queue, None, record)
+    spool.audit(census=True)
+    assert spool.verdicts() == {one: verdict}

@@ -143,8 +143,9 @@ def test_a_row_that_was_deleted_and_is_there_fails(busy):
         view.steps(request, "verify")
 
 
-def test_a_row_that_is_left_and_lost_its_mark_fails(busy, monkeypatch):
-    view, request, dead, _ = busy
+def test_a_row_in_view_that_is_left_and_lost_its_mark_fails(busy, monkeypatch):
+    view, request, _, _ = busy
+    dead = view.insert(4, dead=True)
 
     def unmark(run, partitions, throttle):
         view.unmark(dead)

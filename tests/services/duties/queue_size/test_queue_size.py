@@ -11,7 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_size.measurement import Measure, slices_to_measure
+from mailslice.engine.partition_scan import Marks
 from mailslice.engine.spark_session import spark_session
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
@@ -25,6 +27,7 @@ from mailslice.model.slices import slice_start
 from mailslice.stores import open_stores
 from mailslice.view.configuration import view_shape
 from tests.contracts.making import row
+from tests.services.duties.world import run_all_in_process
 from tests.services.rabbitmq.parked import parked
 
 QUEUE = QueueName("spool")
@@ -220,10 +223,35 @@ def test_what_was_published_and_says_something_else_fails(stores, fresh_module, 
         run_step("verify", request, fresh_module.settings)
 
 
+def test_mails_that_james_clears_while_they_are_counted_are_not_live(
+    stores, fresh_module, now, monkeypatch
+):
+    """James moves browseStart on, then drops marks, then rows."""
+    queue, start = queues.create(stores, "clearing"), slice_start(now, HOUR) - HOUR
+    mails = [row(queue, start) for _ in range(3)]
+    stores.tables.v4.insert_many(mails)
+    stores.tables.content_starts.insert_first(queue, start)
+    stores.tables.browse_starts.insert_first(queue, start)
+    stores.tables.deleted.mark_many(queue, [mail.enqueue_id for mail in mails])
+    of = Marks.of
+
+    def cleared(self, ids):
+        stores.tables.browse_starts.write(queue, start + HOUR, epoch_us(datetime.now(UTC)))
+        stores.tables.deleted.drop_many(queue, [mail.enqueue_id for mail in mails])
+        return of(self, ids)
+
+    monkeypatch.setattr(Marks, "of", cleared)
+    request = RunRequest("queue_size", queue, "run-7", params={"sample": False})
+    report = run_all_in_process(request, fresh_module.settings, clock=lambda: now)
+    assert (report["live"], report["unproven"], report["oldest"]) == (0, 3, None)
+    assert report["shape"]["total"] == [0] * 10
+    assert datetime.fromisoformat(report["browseStart"]) == start + HOUR
+
+
 def test_a_worker_of_spark_that_cannot_reach_cassandra_names_it(stores, fresh_module, now):
     closed = fresh_module.settings.cassandra.model_copy(update={"port": 9})
     measure = Measure(
-        fresh_module.settings.model_copy(update={"cassandra": closed}), QUEUE, HOUR, 1, now, now
+        fresh_module.settings.model_copy(update={"cassandra": closed}), QUEUE, HOUR, 1, now
     )
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9"):
         measure.in_spark(

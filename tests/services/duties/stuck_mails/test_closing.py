@@ -246,6 +246,26 @@ def test_a_mail_whose_worker_dies_while_apply_deals_with_others_is_left(world, m
     assert (world.is_marked(first), world.is_marked(second)) == (True, False)
 
 
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_mail_whose_worker_dies_while_its_content_is_copied_is_left(world, monkeypatch, dies):
+    """A great mail's copy takes minutes."""
+    item = world.mail()
+    worker = world.worker(world.held(item))
+
+    def slow(point):
+        if point == "quarantine:copied":
+            if dies:
+                worker.fall_silent()
+            time.sleep(worker.record.dead_after.total_seconds() + 0.5)
+
+    monkeypatch.setattr("mailslice.model.crash.point", slow)
+    report = world.run()
+    assert (report["closed"], report["skippedBy"]) == (
+        (0, {"its holder is silent": 1}) if dies else (1, {})
+    )
+    assert (world.is_marked(item), len(world.kept())) == (not dies, not dies)
+
+
 def test_a_mail_that_another_worker_was_given_between_plan_and_apply_is_left(world):
     item = world.mail()
     world.worker(world.held(item))
@@ -330,6 +350,28 @@ def test_a_mail_that_is_withdrawn_at_its_mark_is_kept_anew_and_an_alarm(world, m
     assert world.quarantine.content(kept) == HEADER + BODY
     assert (report["status"], report["closed"], report["errorCount"]) == ("failed", 1, 1)
     assert f"{item.enqueue_id} was withdrawn from quarantine" in report["message"]
+
+
+def test_an_alarm_of_a_try_that_a_store_ended_is_in_the_report_of_the_next_one(world, monkeypatch):
+    first, second = world.mail("first"), world.mail("second")
+    world.worker(world.held(first, 200), world.held(second))
+    request = world.request()
+    world.steps(request, "plan", "check")
+
+    def withdrawn_and_away(point):
+        if point == "apply:marked":
+            (kept,) = world.kept()
+            assert world.quarantine.withdraw(kept)
+        if point == "quarantine:noted" and any(mail.name == "second" for mail in world.kept()):
+            raise StoreUnavailable("S3 at 127.0.0.1:1 answers 503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailslice.model.crash.point", withdrawn_and_away)
+        with pytest.raises(StoreUnavailable):
+            world.steps(request, "apply")
+    report = world.steps(request, "apply", "verify", "report")
+    assert (report["closed"], report["status"], report["errorCount"]) == (2, "failed", 1)
+    assert f"{first.enqueue_id} was withdrawn from quarantine" in report["message"]
 
 
 def test_a_closing_whose_machine_was_suspended_marks_nothing(world, monkeypatch):

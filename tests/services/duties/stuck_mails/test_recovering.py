@@ -6,6 +6,7 @@ What the stage marks decide of a mail whose holder hangs, and what a kill in bet
 import time
 from dataclasses import replace
 from datetime import timedelta
+from uuid import uuid5
 
 import pytest
 
@@ -136,10 +137,63 @@ def test_after_sent_the_mail_is_complete(recover):
     assert [decision.action for decision in recover.decisions()] == ["completed"]
 
 
+def test_a_completion_that_was_cut_off_before_its_mark_is_done_by_the_next_run(
+    recover, monkeypatch
+):
+    item, worker, _ = held(recover, A, B, sent=(A, B))
+    cut(recover, monkeypatch, "apply:decided")
+    assert (recover.is_marked(item), stage(recover, item).owner) == (False, worker.name)
+    report = recover.run(mode="recover")
+    assert (report["completed"], report["status"], recover.is_marked(item)) == (1, "done", True)
+
+
+def bouncing(world):
+    """The name of its queue of reports, which is not created."""
+    name = f"bounces-{world.queue}"
+    worker = world.settings.worker.model_copy(update={"bounce_queue": name})
+    world.settings = world.settings.model_copy(update={"worker": worker})
+    return name
+
+
+def test_a_queue_of_reports_that_was_deleted_is_an_alarm_and_stops_no_mail(recover, monkeypatch):
+    bouncing(recover)
+    cut_off, _, _ = held(recover, A, B, sending=(A,))
+    cut(recover, monkeypatch, "apply:taken")
+    item, _, _ = held(recover, A, C, sending=(A,))
+    report = recover.run(mode="recover")
+    assert (report["failed"], report["finishedOfEarlierRuns"]) == (1, {"failed": 1})
+    assert (report["status"], report["errorCount"]) == ("failed", 2)
+    assert all("there is no queue 'bounces-" in error for error in report["errors"])
+    assert {(each.enqueue_id, each.mail.recipients) for each in published(recover)} == {
+        (cut_off.enqueue_id, (B,)),
+        (item.enqueue_id, (C,)),
+    }
+    assert {mail.state for mail in recover.kept()} == {State.KEPT}
+    assert recover.run(mode="recover")["status"] == "nothing to do"
+
+
+@pytest.mark.parametrize("of", ["the run", "its holder"])
+@pytest.mark.parametrize("point", ["apply:taken", "apply:published", "apply:told"])
+def test_a_sender_is_told_under_one_id_and_the_others_are_served_wherever_a_failing_is_cut_off(
+    recover, monkeypatch, point, of
+):
+    """Also where its holder, which hangs, has quarantined those in doubt itself."""
+    bounces = queues.create(recover.stores, bouncing(recover))
+    item, worker, _ = held(recover, A, B, sending=(A,))
+    if of == "its holder":
+        kept_by_holder(recover, item, worker, A)
+    cut(recover, monkeypatch, point)
+    assert len(published(recover, bounces)) == (point == "apply:told")
+    assert recover.run(mode="recover")["finishedOfEarlierRuns"] == {"failed": 1}
+    (told,) = published(recover, bounces)
+    assert told.enqueue_id == uuid5(item.enqueue_id, "report/1")
+    assert {each.mail.recipients for each in published(recover)} == {(B,)}
+    (kept,) = recover.kept()
+    assert (kept.state, message.decode(kept.message).mail.recipients) == (State.KEPT, (A,))
+
+
 def test_the_sender_of_a_failed_mail_is_told_when_that_is_set(recover):
-    bounces = queues.create(recover.stores, f"bounces-{recover.queue}")
-    worker = recover.settings.worker.model_copy(update={"bounce_queue": bounces})
-    recover.settings = recover.settings.model_copy(update={"worker": worker})
+    bounces = queues.create(recover.stores, bouncing(recover))
     held(recover, A, B, sending=(A,))
     recover.run(mode="recover")
     (told,) = published(recover, bounces)
@@ -384,7 +438,12 @@ def test_a_closing_of_a_holders_row_that_was_cut_off_before_its_mark_is_no_bar_t
     report = recover.run(mode="recover")
     assert (report["failed"], report["skippedBy"], recover.is_marked(item)) == (1, {}, False)
     assert [each.mail.recipients for each in published(recover)] == [(B,)]
-    assert [(mail.state, mail.action) for mail in recover.kept()] == [(State.KEPT, "failed")]
+    (kept,) = recover.kept()
+    assert (kept.state, kept.action, message.decode(kept.message).mail.recipients) == (
+        State.KEPT,
+        "failed",
+        (A,),
+    )
 
 
 @pytest.mark.parametrize("mode", ["recover", pytest.param("close", marks=pytest.mark.soak)])

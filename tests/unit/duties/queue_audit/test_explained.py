@@ -50,12 +50,14 @@ def record(beat, *held, worker="m", silent=timedelta(0), every=3):
 @dataclass
 class Broker:
     """A hold, told second by second: what RabbitMQ's figure says, which records can be read, what
-    came to the hold. The last of each goes on.
+    came to the hold. The last of each goes on. `leased`: with an open delay row all the time.
     """
 
     figures: list
     records: list
     came: dict = field(default_factory=dict)
+    leased: set = field(default_factory=set)
+    marks: set = field(default_factory=set)
     now: int = 0
     asked: list = field(default_factory=list)
     ids: set = field(default_factory=set)
@@ -71,6 +73,12 @@ class Broker:
     def list(self, _queue):
         return self.records[min(self.now, len(self.records) - 1)]
 
+    def waiting(self, _queue, ids):
+        return dict.fromkeys(self.leased & set(ids), NOW)
+
+    def marked(self, _queue, ids):
+        return self.marks & set(ids)
+
 
 @pytest.fixture(autouse=True)
 def longest(monkeypatch):
@@ -80,7 +88,9 @@ def longest(monkeypatch):
 def looked_at(monkeypatch, broker, before=()):
     monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: broker.now))
     stores = SimpleNamespace(
-        own=SimpleNamespace(worker_records=broker), management=SimpleNamespace(alarms=list)
+        own=SimpleNamespace(worker_records=broker, delayed_mails=broker),
+        tables=SimpleNamespace(deleted=broker),
+        management=SimpleNamespace(alarms=list),
     )
     found = evidence.explained_consumers(
         stores, QUEUE, broker, before, evidence.longest_hold(before)
@@ -133,6 +143,22 @@ def test_a_figure_that_comes_down_to_what_the_records_tell_is_looked_at_again(mo
     found, unproved = looked_at(monkeypatch, broker, [record(4, W, OLD)])
     assert (found.unacknowledged, found.explained, unproved) == (1, 1, None)
     assert len(broker.asked) > 1
+
+
+@pytest.mark.parametrize("of", ["leased", "marks"])
+def test_a_mail_with_a_lease_or_marked_in_its_handler_explains_no_message(monkeypatch, of):
+    """Its message is acknowledged. The figure counts one that a silent consumer holds."""
+    records = [[record(beat, OLD)] for beat in range(5, 40)]
+    found, unproved = looked_at(monkeypatch, Broker([1], records, **{of: {OLD}}), [record(4, OLD)])
+    assert (found.unacknowledged, found.explained) == (1, 0)
+    assert unproved == "consumers hold 1 messages of which no worker's record tells"
+
+
+def test_a_lease_beside_a_mail_in_a_handler_leaves_the_figure_explained(monkeypatch):
+    records = [[record(beat, W, OLD)] for beat in range(5, 40)]
+    broker = Broker([1], records, leased={OLD})
+    found, unproved = looked_at(monkeypatch, broker, [record(4, W, OLD)])
+    assert (found.unacknowledged, found.explained, unproved) == (1, 1, None)
 
 
 def test_no_messages_with_consumers_need_no_explanation_and_no_figures_prove_nothing(monkeypatch):

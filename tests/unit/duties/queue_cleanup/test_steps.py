@@ -314,6 +314,30 @@ def test_a_start_that_james_moved_on_before_a_killed_try_is_not_judged(view, mon
     assert view.take("verify")["success"]
 
 
+@pytest.mark.parametrize(("live", "in_view"), [(3, False), (0, True)], ids=["behind", "in view"])
+def test_a_mark_that_goes_before_its_row_is_an_alarm_in_view_alone(
+    view, monkeypatch, live, in_view
+):
+    """Behind the browseStart of this run a clear of James drops marks, then rows."""
+    view.start_at(0)
+    dead = view.insert(1, dead=True)
+    view.insert(live, dead=False)
+    read = duties.read_remaining
+
+    def unmarked(*args):
+        view.tables.deleted.drop_many(QUEUE, [dead])
+        return read(*args)
+
+    monkeypatch.setattr(duties, "read_remaining", unmarked)
+    view.take("plan", "check", "apply", params=Params(grace=HOUR, time_limit=timedelta(0)))
+    assert view.rows(1) == {dead}
+    if in_view:
+        with pytest.raises(GateFailed, match="planned_rows_left_without_mark: 1"):
+            view.take("verify")
+    else:
+        assert view.take("verify")["success"]
+
+
 def test_only_the_rows_of_the_plan_are_judged_and_acted_on(view):
     view.start_at(0)
     view.insert(0, dead=True)

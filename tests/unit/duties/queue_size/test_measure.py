@@ -2,10 +2,12 @@
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mailslice.duties.queue_size.measurement import Measure
+from mailslice.engine.partition_scan import Marks
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
 from mailslice.testing.memory import MemoryStores
@@ -36,11 +38,36 @@ def test_a_browse_start_within_a_slice_counts_as_its_start_as_in_size_and_browse
         [row(QUEUE, NOW, recipients=("a@x.example",)), row(QUEUE, NOW), row(QUEUE, NOW - HOUR)]
     )
     stores.tables.browse_starts.insert_first(QUEUE, browse_start)
-    measure = Measure(settings, QUEUE, HOUR, 1, browse_start, NOW + HOUR)
+    measure = Measure(settings, QUEUE, HOUR, 1, NOW + HOUR)
     found = [measure.slice(stores, start) for start in (SLICE - HOUR, SLICE, SLICE + HOUR)]
+    assert measure.apply_browse_start(stores, found) == browse_start
     assert (sum(each.live for each in found), sum(each.unproven for each in found)) == (
         live,
         unproven,
     )
     assert LiveRows(stores.tables, QUEUE, view_shape(stores)).count(NOW + HOUR) == live
     assert [each.oldest is not None for each in found] == [live == 3, live > 0, False]
+
+
+def test_mails_that_james_clears_while_they_are_counted_are_not_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """James moves browseStart on, then drops marks, then rows."""
+    settings = load_settings({}, state_file=Path("/nonexistent"))
+    stores = MemoryStores(settings)
+    mails = [row(QUEUE, NOW) for _ in range(3)]
+    stores.tables.v4.insert_many(mails)
+    stores.tables.browse_starts.insert_first(QUEUE, SLICE)
+    stores.tables.deleted.mark_many(QUEUE, [mail.enqueue_id for mail in mails])
+    of = Marks.of
+
+    def cleared(self: Marks, ids: Any) -> Any:
+        stores.tables.browse_starts.write(QUEUE, SLICE + HOUR, 1 << 60)
+        stores.tables.deleted.drop_many(QUEUE, [mail.enqueue_id for mail in mails])
+        return of(self, ids)
+
+    monkeypatch.setattr(Marks, "of", cleared)
+    measure = Measure(settings, QUEUE, HOUR, 1, NOW + HOUR)
+    found = measure.slice(stores, SLICE)
+    measure.apply_browse_start(stores, [found])
+    assert (found.live, found.unproven, found.oldest, sum(found.ages.total)) == (0, 3, None, 0)

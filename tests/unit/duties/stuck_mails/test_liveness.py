@@ -110,6 +110,18 @@ def test_a_beat_before_this_look_proves_nothing_however_young_it_is():
     assert slept > 0
 
 
+def test_a_worker_that_speaks_once_and_dies_while_another_is_waited_for_is_dead():
+    mail, other = held(500), held(5)
+    looks = [
+        [worker("w", mail, beat=beat, silent=silent), worker("slow", other, every=60, silent=10)]
+        for beat, silent in ((5, 1), (6, 0), (6, 7), (6, 14.5))
+    ]
+    looks[-1][1] = worker("slow", other, every=60, beat=6)
+    found, _ = seen(*looks)
+    assert [record.worker for record in found.alive] == ["slow"]
+    assert [record.worker for record in found.dead] == ["w"]
+
+
 def test_only_what_a_handler_has_for_too_long_is_stuck():
     hung = held(601)
     mails = [hung, held(599), held(9999, begun=False, stage="received"), held(9999, returned=True)]

@@ -8,7 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from mailslice.codec import message
 from mailslice.duties.stuck_mails import actions
+from mailslice.duties.stuck_mails.actions import StuckMailActions
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -36,14 +38,18 @@ def test_a_sender_of_whom_no_header_can_be_made_stops_no_run(
         worker=SimpleNamespace(bounce_queue="reports"),
         smtp_in=SimpleNamespace(hostname="mx.example.org"),
     )
-    stores: Any = SimpleNamespace(
-        settings=settings, blobs=SimpleNamespace(get=lambda _id: b"Subject: x\r\n\r\n")
+    rabbitmq = SimpleNamespace(exists=lambda _queue: True)
+    run: Any = SimpleNamespace(
+        stores=SimpleNamespace(settings=settings, rabbitmq=rabbitmq), clock=lambda: NOW
     )
+    quarantine: Any = SimpleNamespace(content=lambda _row: b"Subject: x\r\n\r\n")
     item = QueuedMail(
         EnqueueId(UUID(int=1)), Mail("m", sender, ("bob@example.net",)), BlobId("h"), BlobId("b")
     )
+    row: Any = SimpleNamespace(message=message.encode(item), attempt=1)
+    plan: Any = None
     caplog.set_level(logging.INFO)
-    assert actions.send_bounce(stores, item, lambda: NOW) is told
+    StuckMailActions(run, plan, quarantine, lambda _planned: None).send_bounce(row)
     assert [mail.recipients for mail in entered] == ([(sender,)] if told else [])
     assert ("no report of" in caplog.text) is (sender == "a@[")
     assert "a@[" not in caplog.text

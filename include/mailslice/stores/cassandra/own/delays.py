@@ -62,14 +62,14 @@ class DelayedMail:
 class DelayState:
     """Attempts at a mail that was delayed once. `due` None: it waits for no time any more.
 
-    `throttled`: it waits, if it does, for its destination.
+    `throttled`: it waits, if it does, for its destination. `written_us`: when it was delayed last.
     """
 
     due: datetime | None = None
     failures: int = 0
     answer: str = ""
     throttled: bool = False
-    """Whether it waits for its destination."""
+    written_us: int = 0
 
 
 _OMIT = ("enqueue_id", "partition", "written_us")
@@ -77,7 +77,7 @@ _ROWS = RowCodec(DelayedMail, omit=_OMIT, token="copy_token")  # noqa: S106
 _VALUES = ("slicestart", "bucketid", *_ROWS.columns)
 _COLUMNS = ("queuename", "shard", "enqueueid", *_VALUES)
 _READ = ("enqueueid", "WRITETIME(copy_token)", *_VALUES)
-_STATE = ("enqueueid", "due", "published", "throttled", "failures", "answer")
+_STATE = (*_READ[:2], "due", "published", "throttled", "failures", "answer")
 _PARTITION = "queuename = ? AND shard = ?"
 _KEY = f"{_PARTITION} AND enqueueid = ?"
 
@@ -181,9 +181,10 @@ class DelayedMails(OwnTable):
             for batch in batches(of_shard, IDS_A_REQUEST)
         )
         for _, rows in self._session.map(self._by_ids, params, in_flight=8):
-            for enqueue_id, due, published, throttled, failures, answer in rows:
+            for enqueue_id, written, due, published, throttled, failures, answer in rows:
                 until = None if due is None or published else instant(due)
-                states[enqueue_id] = DelayState(until, failures or 0, answer or "", bool(throttled))
+                attempts = (failures or 0, answer or "", bool(throttled))
+                states[enqueue_id] = DelayState(until, *attempts, written_us=written or 0)
         return states
 
 

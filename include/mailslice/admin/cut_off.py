@@ -1,0 +1,90 @@
+"""New entries whose publish may have been cut off: those that are out, and those to be voided.
+
+An entry is out when a worker has it or completed it, when recipients of it were served, or when it
+is done. Else it is marked as deleted, so that its message is dropped, and its mail is entered under
+another id. What a worker was handed before that mark shows in its next records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from mailslice.admin.worker_history import WorkerHistory
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
+from mailslice.stores import Stores
+
+PATIENCE = timedelta(minutes=1)
+"""With handlers that have an entry when it is marked."""
+_READS_IN_FLIGHT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """`new_id` was tried last, with the recipients of `item`; its row was written if `entered`.
+    `voided` were tried before it: each may be marked.
+    """
+
+    item: QueuedMail
+    new_id: EnqueueId
+    entered: bool
+    voided: tuple[EnqueueId, ...] = ()
+
+
+class CutOffEntries:
+    """In one queue."""
+
+    def __init__(self, stores: Stores, queue: QueueName, sleep: Callable[[float], None]) -> None:
+        self._stores = stores
+        self._queue = queue
+        self._history = WorkerHistory(stores, queue, sleep, PATIENCE)
+
+    def out(self, entries: Sequence[CutOff]) -> dict[EnqueueId, EnqueueId]:
+        """Those that are out: the id that is, by the one that was tried last."""
+        if not entries:
+            return {}
+        tables, queue = self._stores.tables, self._queue
+        in_flight = self._history.observe_twice()
+        ids = [one for entry in entries for one in (*entry.voided, entry.new_id)]
+        staged = self._stores.own.mail_stages.by_ids(queue, ids).keys()
+        marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
+        rows = {
+            row.enqueue_id: frozenset(row.item.mail.recipients)
+            for table in tables.existing
+            for row in table.by_ids(queue, [(one, ids) for one in table.partitions(queue)])
+        }
+
+        def is_out(entry: CutOff, one: EnqueueId) -> bool:
+            if one in self._history.done:
+                return True
+            if one in marked:  # completed; or voided, and then its message is dropped
+                return one == entry.new_id
+            if one in in_flight or one in staged:
+                return True
+            if one in rows:  # a retry narrows the row first
+                return rows[one] < frozenset(entry.item.mail.recipients)
+            return entry.entered and one == entry.new_id
+
+        return {
+            entry.new_id: one
+            for entry in entries
+            for one in (*entry.voided, entry.new_id)
+            if is_out(entry, one)
+        }
+
+    def void(self, ids: Sequence[EnqueueId], meanwhile: Callable[[], None]) -> frozenset[EnqueueId]:
+        """Marks these as deleted; those that a worker completed all the same. `meanwhile` is called
+        after each pause. Raises StoreUnavailable while a handler has one.
+        """
+        if not ids:
+            return frozenset()
+        self._stores.tables.deleted.mark_many(self._queue, ids)
+        in_flight = self._history.wait_for_handlers(set(ids), meanwhile)
+        if left := in_flight - self._history.done:
+            raise StoreUnavailable(
+                f"a handler of {self._queue} still has {len(left)} mails of an earlier try: ask "
+                "again"
+            )
+        return frozenset(ids) & self._history.done
