@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -119,9 +118,13 @@ class AsyncBlobStore:
             await self._in_thread(lambda: self._sync.put(blob_id, bytes(content)))
             return
         try:
-            async with self.puts.entered() if size <= SMALL else nullcontext():
+            began = await self.puts.enter() if size <= SMALL else None
+            try:
                 async with asyncio.timeout(self._allowed(size)):
                     await self._put(path, content, size)
+            finally:
+                if began is not None:
+                    self.puts.left(began)
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:put")
@@ -136,8 +139,12 @@ class AsyncBlobStore:
             content = await self._in_thread(lambda: self._sync.get(blob_id))
             return OpenBlob(self, blob_id, "", content, len(content))
         try:
-            async with self.gets.entered(), asyncio.timeout(self._seconds):
-                return await self._opened(blob_id, path)
+            began = await self.gets.enter()
+            try:
+                async with asyncio.timeout(self._seconds):
+                    return await self._opened(blob_id, path)
+            finally:
+                self.gets.left(began)
         except FileNotFoundError as error:
             raise await self._missing(blob_id, error) from error
         except CRATE_ERRORS as error:
