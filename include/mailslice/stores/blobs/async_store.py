@@ -30,6 +30,7 @@ from mailslice.stores.blobs.keys import (
 from mailslice.stores.blobs.object_store import CRATE_ERRORS, OpenBucket, meaning, open_obstore
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
 from mailslice.stores.blobs.window import Window
+from mailslice.stores.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -54,6 +55,7 @@ class AsyncBlobStore:
         self._settings = settings
         self._bucket = bucket
         self._seconds = settings.timeout.total_seconds()
+        self._deadlines = Deadlines(self._seconds)
         self._is_s3 = settings.provider is BlobProvider.S3
         self._open_bucket = open_bucket or partial(open_obstore, settings)
         self._store = self._open_bucket(bucket)
@@ -120,7 +122,7 @@ class AsyncBlobStore:
         try:
             began = await self.puts.enter() if size <= SMALL else None
             try:
-                async with asyncio.timeout(self._allowed(size)):
+                with self._deadlines.within(self._allowed(size)):
                     await self._put(path, content, size)
             finally:
                 if began is not None:
@@ -141,7 +143,7 @@ class AsyncBlobStore:
         try:
             began = await self.gets.enter()
             try:
-                async with asyncio.timeout(self._seconds):
+                with self._deadlines.within(self._seconds):
                     return await self._opened(blob_id, path)
             finally:
                 self.gets.left(began)
