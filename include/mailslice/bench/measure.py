@@ -215,12 +215,11 @@ class MeasuredWindow(Window):
         if fixed is not None:
             self.limit, self._probing = fixed, False
 
-    @asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
-        async with super().entered():
-            if (first := _FIRST_ENTRY.get(None)) is not None and not first:
-                first.append(time.perf_counter())
-            yield
+    async def enter(self) -> float:
+        began = await super().enter()
+        if (first := _FIRST_ENTRY.get(None)) is not None and not first:
+            first.append(time.perf_counter())
+        return began
 
     def _update(self, now: float) -> None:
         if self._is_fixed:

@@ -103,7 +103,7 @@ def parse(key: str) -> ParsedBlobId:
 
 def is_random(blob_id: str) -> bool:
     """Whether the id is a UUID: such a blob is one mail's, and may go at completion (I6)."""
-    return _UUID.fullmatch(parse(blob_id).hash) is not None
+    return (_UUID.fullmatch(blob_id) or _UUID.fullmatch(parse(blob_id).hash)) is not None
 
 
 def is_blob_id(key: str) -> bool:

@@ -38,7 +38,10 @@ _LATEST_NS = ((datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1
 
 _BEYOND_BMP = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
 _ESCAPE = re.compile(rb"\\(?:u00[0-9a-f]{2}|.)")
-_LAST_UPDATED = re.compile(rb'(?<!\\)"lastUpdated"\s*:\s*(-?\d{1,12}(?:\.\d+)?)\s*[,}]')
+_LAST_UPDATED = re.compile(
+    rb'"lastUpdated"(?<!\\"lastUpdated")\s*:\s*(-?\d{1,12}(?:\.\d+)?)\s*[,}]'
+)
+"""Text first: `re` looks for it as a whole, which it does not for what stands behind."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 
 

@@ -58,7 +58,7 @@ def java_hash(text: str) -> int:
 
 def bucket_of(name: str, bucket_count: int) -> int:
     """The bucket of a mail's name: Java's remainder has a sign, which abs() drops."""
-    return abs(java_hash(name)) % bucket_count
+    return 0 if bucket_count == 1 else abs(java_hash(name)) % bucket_count
 
 
 def whole_seconds(window: timedelta) -> int:

@@ -105,6 +105,12 @@ def test_keys_are_parsed_as_james_parses_them(key, parsed, random):
     assert blob_ids.is_random(key) is random
 
 
+@given(st.one_of(st.uuids().map(str), st.text("0123456789abcdef-_/x\n")))
+def test_an_id_is_random_if_its_last_part_is_a_uuid(key):
+    for text in (key, f"1_600_{key}", f"1/600/{key[:1]}/{key[1:3]}/{key[3:]}", f"{key}\n"):
+        assert blob_ids.is_random(text) is blob_ids.is_random(f"7_7_{blob_ids.parse(text).hash}")
+
+
 @given(st.binary(), st.integers(0, 100), st.integers(0, 10**5))
 def test_no_id_of_content_is_ever_taken_for_random(content, family, generation):
     plain = blob_ids.content_hash(content)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,6 +117,18 @@ def test_last_updated_of_an_inner_object_is_not_the_mails():
 def test_last_updated_inside_a_text_is_not_the_mails():
     raw = body(errorMessage='x","lastUpdated":5,"', lastUpdated=7)
     assert message.decode(raw).mail.last_updated_ns == 7_000_000_000
+
+
+BY_A_LOOK_BEHIND = re.compile(rb'(?<!\\)"lastUpdated"\s*:\s*(-?\d{1,12}(?:\.\d+)?)\s*[,}]')
+PIECES = (
+    *(b'"lastUpdated"', b'\\"lastUpdated"', b'"lastUpdated":12,', b'"lastUpdated" : -3.5 }'),
+    *(b"\\", b'"', b":", b" ", b"1.5", b",", b"}", b"lastUpdated", b"x"),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
+def test_the_digits_are_found_where_no_escape_stands_before_the_key(raw):
+    assert message._LAST_UPDATED.findall(raw) == BY_A_LOOK_BEHIND.findall(raw)
 
 
 def test_a_key_spelled_with_escapes_is_read():

@@ -35,6 +35,11 @@ def test_hash_and_buckets_are_javas(vector):
     ]
 
 
+@given(st.text())
+def test_of_one_bucket_every_name_has_the_first(name):
+    assert bucket_of(name, 1) == abs(java_hash(name)) % 1 == 0
+
+
 @pytest.mark.parametrize(
     ("instant", "window", "start"),
     [

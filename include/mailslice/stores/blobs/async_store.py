@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +30,7 @@ from mailslice.stores.blobs.keys import (
 from mailslice.stores.blobs.object_store import CRATE_ERRORS, OpenBucket, meaning, open_obstore
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
 from mailslice.stores.blobs.window import Window
+from mailslice.stores.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,6 +55,7 @@ class AsyncBlobStore:
         self._settings = settings
         self._bucket = bucket
         self._seconds = settings.timeout.total_seconds()
+        self._deadlines = Deadlines(self._seconds)
         self._is_s3 = settings.provider is BlobProvider.S3
         self._open_bucket = open_bucket or partial(open_obstore, settings)
         self._store = self._open_bucket(bucket)
@@ -119,9 +120,13 @@ class AsyncBlobStore:
             await self._in_thread(lambda: self._sync.put(blob_id, bytes(content)))
             return
         try:
-            async with self.puts.entered() if size <= SMALL else nullcontext():
-                async with asyncio.timeout(self._allowed(size)):
+            began = await self.puts.enter() if size <= SMALL else None
+            try:
+                with self._deadlines.within(self._allowed(size)):
                     await self._put(path, content, size)
+            finally:
+                if began is not None:
+                    self.puts.left(began)
         except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:put")
@@ -136,8 +141,12 @@ class AsyncBlobStore:
             content = await self._in_thread(lambda: self._sync.get(blob_id))
             return OpenBlob(self, blob_id, "", content, len(content))
         try:
-            async with self.gets.entered(), asyncio.timeout(self._seconds):
-                return await self._opened(blob_id, path)
+            began = await self.gets.enter()
+            try:
+                with self._deadlines.within(self._seconds):
+                    return await self._opened(blob_id, path)
+            finally:
+                self.gets.left(began)
         except FileNotFoundError as error:
             raise await self._missing(blob_id, error) from error
         except CRATE_ERRORS as error:

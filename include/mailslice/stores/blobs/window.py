@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from random import uniform
 from statistics import median
 from time import monotonic
@@ -55,18 +54,23 @@ class Window:
         self._was_full = False
         self._times_at_least = 0
 
-    @asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
-        """Waits for room; the block is a request, and its time a sample, however it ends."""
+    async def enter(self) -> float:
+        """Waits for room. The request's beginning is for `left`, which is due however it ends."""
         if self._under_way >= self._room or self._waiting:
             await self._turn()
         else:
             self._under_way += 1
-        began = self._clock()
-        try:
-            yield
-        finally:
-            self._finished(began)
+        return self._clock()
+
+    def left(self, began: float) -> None:
+        """The request has ended; its time is a sample."""
+        self._under_way -= 1
+        now = self._clock()
+        if began >= self._probe_began:  # what began before the probe says nothing
+            self._samples.append(now - began)
+        if len(self._samples) >= _SAMPLES and now - self._since >= _EVERY:
+            self._update(now)
+        self._wake()
 
     @property
     def _room(self) -> int:
@@ -87,15 +91,6 @@ class Window:
             raise
         finally:
             overdue.cancel()
-
-    def _finished(self, began: float) -> None:
-        self._under_way -= 1
-        now = self._clock()
-        if began >= self._probe_began:  # what began before the probe says nothing
-            self._samples.append(now - began)
-        if len(self._samples) >= _SAMPLES and now - self._since >= _EVERY:
-            self._update(now)
-        self._wake()
 
     def _wake(self) -> None:
         """Lets in whom there is room for, and forgets who waits no more."""

@@ -25,6 +25,7 @@ from mailslice.model.back_off import pause_seconds
 from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable, Unconfirmed
 from mailslice.model.names import HEADER_DEAD_LETTER_ROUTING_KEY, ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
+from mailslice.stores.deadlines import Deadlines
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, meaning
 from mailslice.stores.rabbitmq.link import Link
 
@@ -64,6 +65,7 @@ class Publisher:
     def __init__(self, settings: RabbitSettings) -> None:
         self._settings = settings
         self._seconds = settings.timeout.total_seconds()
+        self._deadlines = Deadlines(self._seconds)
         self._broker = f"RabbitMQ at {broker_address(settings)}"
         self._link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
@@ -94,7 +96,7 @@ class Publisher:
         confirms, before = self._confirms, self._link
         pending: _Pending | None = None
         try:
-            async with asyncio.timeout(self._seconds):
+            with self._deadlines.within(self._seconds):
                 link = self._open_link
                 if link is None or link.blocked is not None:
                     link = await self._usable()

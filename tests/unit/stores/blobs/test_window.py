@@ -6,7 +6,8 @@ import asyncio
 import math
 import random
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,15 @@ def simulated(work: Callable[[Callable[[], float]], Coroutine[Any, Any, Any]]) -
     loop.time = lambda: selector.now  # type: ignore[method-assign]
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(work(loop.time))
+
+
+@asynccontextmanager
+async def entered(window: Window) -> AsyncIterator[None]:
+    began = await window.enter()
+    try:
+        yield
+    finally:
+        window.left(began)
 
 
 class Server:
@@ -72,7 +82,7 @@ async def asked(
 
     async def ask() -> None:
         while clock() < end:
-            async with window.entered():
+            async with entered(window):
                 began = clock()
                 await server.request()
                 if clock() > end - 0.75 * seconds:
@@ -149,7 +159,7 @@ def test_who_is_cancelled_in_the_queue_or_in_the_request_leaves_no_gap() -> None
         window, server = Window(clock), Server(1000, 1.0)
 
         async def one() -> None:
-            async with window.entered():
+            async with entered(window):
                 await server.request()
 
         for _ in range(5):
@@ -173,7 +183,7 @@ def test_some_that_hang_hold_up_nobody_for_longer_than_a_second() -> None:
 
         async def one(seconds: float) -> None:
             asked = clock()
-            async with window.entered():
+            async with entered(window):
                 waited.append(clock() - asked)
                 await asyncio.sleep(seconds)
 
@@ -192,13 +202,13 @@ def test_some_that_hang_again_and_again_keep_no_probe_from_its_end() -> None:
 
         async def hang() -> None:
             while clock() < end:
-                async with window.entered():
+                async with entered(window):
                     await asyncio.sleep(times.uniform(5, 15))
 
         async def ask() -> None:
             nonlocal done
             while clock() < end:
-                async with window.entered():
+                async with entered(window):
                     await asyncio.sleep(0.01)
                 done += 1
 
@@ -210,15 +220,15 @@ def test_some_that_hang_again_and_again_keep_no_probe_from_its_end() -> None:
 
 def test_they_enter_in_the_order_in_which_they_came() -> None:
     async def work(clock: Callable[[], float]) -> list[int]:
-        window, entered = Window(clock), []
+        window, order = Window(clock), []
 
         async def one(number: int) -> None:
-            async with window.entered():
-                entered.append(number)
+            async with entered(window):
+                order.append(number)
                 await asyncio.sleep(0.01)
 
         waiting: list[Awaitable[None]] = [asyncio.create_task(one(n)) for n in range(100)]
         await asyncio.gather(*waiting)
-        return entered
+        return order
 
     assert simulated(work) == list(range(100))

@@ -201,6 +201,6 @@ class LostAtOnce:
 async def test_a_connection_that_is_lost_before_its_channel_is_asked_for_is_an_error_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link, "AsyncioConnection", LostAtOnce)
+    monkeypatch.setattr(link, "JoiningConnection", LostAtOnce)
     with pytest.raises(StoreUnavailable, match="rabbit:5672 does not answer"):
         await link.Link.open(settings("amqp://u:p@rabbit:5672/"))

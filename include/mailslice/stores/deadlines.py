@@ -1,0 +1,58 @@
+"""Time-outs of many short waits by one timer: each asyncio.timeout has one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+_EVERY = 0.25
+"""Seconds between two looks, at most; a quarter of the usual time-out, if that is less."""
+
+
+class Deadlines:
+    """For one event loop at a time. A time-out comes late by one look at most."""
+
+    def __init__(self, usual_seconds: float) -> None:
+        self.every = min(_EVERY, usual_seconds / 4)
+        self.open: set[_Deadline] = set()
+        self.looked_at_by: asyncio.AbstractEventLoop | None = None
+
+    def within(self, seconds: float) -> _Deadline:
+        """A block of a task that raises TimeoutError, as that of asyncio.timeout does."""
+        return _Deadline(self, seconds)
+
+    def look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ends what is too late, and looks again while something is open."""
+        now = loop.time()
+        for deadline in [deadline for deadline in self.open if deadline.at <= now]:
+            deadline.expire()
+        self.looked_at_by = loop if self.open else None
+        if self.open:
+            loop.call_later(self.every, self.look, loop)
+
+
+class _Deadline:
+    __slots__ = ("_cancels", "_expired", "_of", "_seconds", "_task", "at")
+
+    def __init__(self, of: Deadlines, seconds: float) -> None:
+        self._of, self._seconds, self._expired = of, seconds, False
+
+    def __enter__(self) -> None:
+        if (task := asyncio.current_task()) is None:
+            raise RuntimeError("a time-out needs a task")
+        of, loop = self._of, task.get_loop()
+        self._task, self._cancels, self.at = task, task.cancelling(), loop.time() + self._seconds
+        of.open.add(self)
+        if of.looked_at_by is not loop:
+            of.looked_at_by = loop
+            loop.call_later(of.every, of.look, loop)
+
+    def expire(self) -> None:
+        self._expired = True
+        self._of.open.remove(self)
+        self._task.cancel()
+
+    def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
+        if not self._expired:
+            self._of.open.remove(self)
+        elif self._task.uncancel() <= self._cancels and kind is asyncio.CancelledError:
+            raise TimeoutError from error
