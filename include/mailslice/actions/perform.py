@@ -1,7 +1,5 @@
 """Does what was asked with the mails of a selection, and keeps who asked and what came of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Which mails an action is about: a preview fixes their ids, and a digest stands for all of it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -10,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from mailslice.actions.request import DELAYED_ONLY, WITHOUT_PREVIEW, ActionRequest, MailAction
@@ -69,7 +67,7 @@ class Selection:
         return {**self._facts(), "at": iso(self.at)}
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Selection:
+    def of(cls, values: Mapping[str, Any]) -> Self:
         """Of `as_json`. Raises ValueError, TypeError or KeyError for anything else."""
         about = {name: values[name] for name in ("queue", "action", "to", "run", "lasts")}
         request = ActionRequest.of({**values["filter"], **about})

@@ -1,13 +1,11 @@
 """Which action, on which mails of which queue."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from mailslice.admin.filters import MailFilter
 from mailslice.codec.wildcards import is_pattern
@@ -140,7 +138,7 @@ class ActionRequest:
             raise BadInput(f"hold: lasts={self.lasts!r}; allowed is a time from 1s to 36500d")
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> ActionRequest:
+    def of(cls, values: Mapping[str, Any]) -> Self:
         """From fields of a form or params: `queue`, `action`, `to` and those of MailTexts.
 
         Others are ignored. Raises BadInput.

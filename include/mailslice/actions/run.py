@@ -3,11 +3,9 @@
 The run's folder, `runs/mail_actions/QUEUE/RUN/`, has the selection and the result.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from mailslice.actions.perform import Deed, perform
 from mailslice.actions.preview import Selection, keep, preview, previewed
@@ -39,7 +37,7 @@ class ActionRun:
     clock: Clock = system_clock
 
     @classmethod
-    def of_dag(cls, request: ActionRequest, dag_run: str, digest: str, **deed: Any) -> ActionRun:
+    def of_dag(cls, request: ActionRequest, dag_run: str, digest: str, **deed: Any) -> Self:
         """Of a run of Airflow; `deed`: the fields of Deed but `run`."""
         run = run_of_dag(MAIL_ACTIONS, request.queue, dag_run)
         return cls(request, Deed(run=run, **deed), digest)

@@ -5,8 +5,6 @@ is done. Else it is marked as deleted, so that its message is dropped, and its m
 another id. What a worker was handed before that mark shows in its next records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

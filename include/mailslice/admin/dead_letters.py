@@ -6,8 +6,6 @@ or to be seen: a blob is missing. James leaves no reason at all: of its rejects 
 can be told from the rest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 The worker's own way is `worker.enqueue.enqueuer`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime

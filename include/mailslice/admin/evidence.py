@@ -2,8 +2,6 @@
 to act: still live, set aside, content there.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta

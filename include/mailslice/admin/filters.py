@@ -1,11 +1,10 @@
 """Which mails an operation is about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from operator import eq
+from typing import Self
 
 from mailslice.codec.addresses import (
     NULL_SENDER,
@@ -63,7 +62,7 @@ class MailFilter:
         older_than: timedelta | None = None,
         ids: Iterable[EnqueueId] | None = None,
         prefix: str = "",
-    ) -> MailFilter:
+    ) -> Self:
         """The filter of what people write: a text with `*` or `?` is a pattern.
 
         `prefix` stands before a field's name in errors: `--` for options. Raises BadInput.

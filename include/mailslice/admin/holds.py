@@ -4,8 +4,6 @@ Workers read holds every few seconds (`worker.io.hold_watch`). James' consumers 
 them. The caller keeps the decision: who, what, why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The right to change something, for half a minute at a time: who is killed gives it up."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A mail queue as an administrator sees it. Nothing here loads content, but `content` itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime

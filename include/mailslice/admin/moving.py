@@ -8,8 +8,6 @@ James deletes the blobs of a marked mail when it drops its message: the new entr
 A delay is a move into the mail's own queue, as a delayed entry.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

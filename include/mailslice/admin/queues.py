@@ -1,7 +1,5 @@
 """Which queues there are. A queue is known when RabbitMQ has its exchange and its work queue."""
 
-from __future__ import annotations
-
 from mailslice.model.errors import UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name

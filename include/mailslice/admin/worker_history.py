@@ -5,8 +5,6 @@ since the last record but one. So whoever looks often enough misses nothing. Wha
 missed is unknown, never "no".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 

@@ -3,8 +3,6 @@
 It is on when Airflow first sees it: nothing but a person, or a script, ever starts it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

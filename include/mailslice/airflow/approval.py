@@ -5,8 +5,6 @@ No answer within `approve_within` is no. A no ends the run as `refused`, never a
 Apply looks there again: a plan made after the question, or after the answer, is not applied by it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any

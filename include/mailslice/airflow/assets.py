@@ -8,8 +8,6 @@ The asset of a duty has an event for each queue. The asset of a queue has one wh
 queue has ended well and was not dry. `extra` of each event has duty, queue, run, status and counts.
 """
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias

@@ -1,7 +1,5 @@
 """The text of a DAG: its file's docstring, and its params as the duty's model describes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from textwrap import fill
 

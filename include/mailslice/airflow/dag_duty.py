@@ -1,7 +1,5 @@
 """A duty in one deployment of Airflow: what each of its tasks must know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Keys at the top hold for every DAG, those below `dags: {DUTY: ...}` for one. doc
 example. DAG files are never edited.
 """
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """James' tasks as runs of our DAGs: the task's id is the id of the run. Airflow keeps the rest."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -9,8 +9,6 @@ connection win over those of the environment, which all deployments share. A dep
 prefix has its artifacts in a folder of its own, called as the prefix.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

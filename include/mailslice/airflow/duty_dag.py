@@ -7,8 +7,6 @@
 A DAG that only reads is on when Airflow first sees it; every other DAG is paused.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ names recipients, comma-separated, else MAILSLICE_DUTY_NOTIFY_EMAIL does. A fail
 logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from html import escape

@@ -5,8 +5,6 @@ are started by Airflow's own REST API with the user's session; actions on mails,
 by runs that these apps start for the user. Airflow keeps who did what.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -8,8 +8,6 @@
 | content | act, and the role is named admin | admin |
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager

@@ -1,7 +1,5 @@
 """The request of a step from its Airflow context: who asked, params, slices of a backfill."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 The routes are served by Airflow's API server, which has its database.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """One step of a duty as a Spark job; exit codes become final or retried failures."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

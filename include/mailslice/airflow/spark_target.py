@@ -4,8 +4,6 @@ What the settings and the connection say wins over the few options given here, a
 that a cluster sets better (docs/scale.md, ADR 78).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -5,8 +5,6 @@ Expectations) -> report. A queue that fails stops no other. The report always ru
 run when a step failed. DAGs that only read have no `approve`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A cron schedule that can be backfilled but never fires by itself."""
 
-from __future__ import annotations
-
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 

@@ -1,7 +1,5 @@
 """The trigger form of a DAG, made of the duty's params: names, defaults, bounds, sentences."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

@@ -3,8 +3,6 @@
 Without the retry policy (3.3) Airflow tries unexpected errors again, too; refusals stay final.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

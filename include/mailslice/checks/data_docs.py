@@ -3,8 +3,6 @@
 Each gate writes pages of its own, so concurrent gates cannot overwrite one another's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Expectations, each with a sentence, which the gate's message and Data Docs show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeAlias

@@ -1,7 +1,5 @@
 """Run a gate: Great Expectations over frames, Data Docs, one error for what does not hold."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The pages of Data Docs that people open: one a gate, and the index. Plain HTML, no script."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path

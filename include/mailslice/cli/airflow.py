@@ -1,7 +1,5 @@
 """`mailslice airflow`: what an Airflow of yours and an installed mailslice know of each other."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import redirect_stdout

@@ -1,7 +1,5 @@
 """`mail enqueue`: many mails in flight, few in memory; failures are listed at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import sys

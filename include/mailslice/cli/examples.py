@@ -5,8 +5,6 @@ the answer. `...` stands for any text; times, ids and durations differ from run 
 them in that order and compares.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

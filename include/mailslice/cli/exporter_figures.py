@@ -6,8 +6,6 @@ read, and no file of the artifacts. Without an answer a store's figures are abse
 zero.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -2,8 +2,6 @@
 distribution, and an ImportError names the module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 

@@ -3,8 +3,6 @@
 `shown` escapes control, escape and bidi characters in tables; JSON escapes all but ASCII.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

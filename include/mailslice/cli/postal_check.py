@@ -1,7 +1,5 @@
 """What `mailslice config check` says of a Postal: whether every mode has what it needs."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass

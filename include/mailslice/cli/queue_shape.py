@@ -1,7 +1,5 @@
 """`queue shape`: live mails by recipient domain and age, as Postfix' qshape draws them."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Which run a single step goes on with."""
 
-from __future__ import annotations
-
 import logging
 import re
 

@@ -1,7 +1,5 @@
 """Standard streams as shells and service managers leave them: closed, full, or without a reader."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

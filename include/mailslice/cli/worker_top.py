@@ -1,7 +1,5 @@
 """`worker top`: queues by the management API, the workers' records and the view where cheap."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Previews of actions, their start, and what came of them, as plain values for the templates."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Addresses are relative and one level deep, so that the pages work below any path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

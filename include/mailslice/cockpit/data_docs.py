@@ -1,7 +1,5 @@
 """Files of Data Docs: pages that a gate wrote, served from the artifacts location."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote

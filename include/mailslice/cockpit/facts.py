@@ -3,8 +3,6 @@
 The stores are opened at the first question, and anew after an error of theirs.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

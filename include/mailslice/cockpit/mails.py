@@ -1,7 +1,5 @@
 """The list of a queue's mails: what is asked for, a page of it, and all of it as a file."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -11,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -206,7 +204,7 @@ class _Passing:
     audited: datetime | None
 
     @classmethod
-    def of(cls, facts: Facts, queue: QueueName, filters: MailsFilter) -> _Passing:
+    def of(cls, facts: Facts, queue: QueueName, filters: MailsFilter) -> Self:
         """Raises BadInput for what cannot be asked, also for verdicts of a queue without audits."""
         audited, ids = _audited(facts, queue, filters.verdict) if filters.verdict else (None, None)
         within = parse_duration(filters.due, "due") if filters.due else None

@@ -1,7 +1,5 @@
 """Templates, and how values look in them. Text of strangers is tamed, then escaped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path

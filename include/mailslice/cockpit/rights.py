@@ -3,8 +3,6 @@
 And which writes are let through: a browser sends its cookie with requests of any site.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any

@@ -1,7 +1,5 @@
 """What each page shows, as plain values for its template. Nothing here loads a mail's content."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

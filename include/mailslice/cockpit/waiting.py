@@ -1,7 +1,5 @@
 """Why a mail still waits, in sentences: facts of the stores -> what a person reads first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

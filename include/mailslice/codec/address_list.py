@@ -6,8 +6,6 @@ square of the length, a stack frame a comment, and joins what it does not unders
 that nobody wrote (`Foo a@b` -> `"Foo a"@b`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

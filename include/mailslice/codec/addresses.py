@@ -1,7 +1,5 @@
 """Mail addresses: what counts as one, and when two are the same: without regard to case."""
 
-from __future__ import annotations
-
 import re
 
 from mailslice.model.errors import BadInput

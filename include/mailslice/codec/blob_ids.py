@@ -6,22 +6,18 @@ property); all are read. Generation-aware: `FAMILY_GENERATION_` before it, gener
 seconds / duration seconds).
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
+
+from typing_extensions import Buffer
 
 from mailslice.model.clock import Clock
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import BlobIdKind, BlobSettings, BlobStrategy, HashEncoding
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)

@@ -1,7 +1,5 @@
 """Where a mail's header ends, by bytes: header + body is the content, however broken."""
 
-from __future__ import annotations
-
 import re
 
 _EMPTY_LINE = re.compile(rb"\n\r?\n")

@@ -5,8 +5,6 @@ James 3.8 writes `sliceWindow` as seconds with nine decimals, 3.5 as ISO 8601 te
 in another order; both are read.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Mails in files: *.eml, folders of them, mbox, Maildir, standard input; one at a time."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

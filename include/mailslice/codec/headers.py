@@ -1,7 +1,5 @@
 """Headers that tell where a mail's row is, and the time of a message: believed if plausible."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any

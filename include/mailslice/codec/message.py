@@ -6,8 +6,6 @@ hex digits in upper case; orjson does neither, so its output is touched up where
 occur.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

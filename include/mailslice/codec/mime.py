@@ -1,7 +1,5 @@
 """The envelope that a mail's headers tell. A body is never parsed; nothing here raises."""
 
-from __future__ import annotations
-
 import email.parser
 import email.policy
 import re

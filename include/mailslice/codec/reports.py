@@ -5,8 +5,6 @@ It carries the header of the mail and not its body: a report is not to be larger
 to bring back what somebody refused.
 """
 
-from __future__ import annotations
-
 import email.policy
 import email.utils
 import re

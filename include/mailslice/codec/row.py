@@ -4,8 +4,6 @@ V3's collections are not frozen: an empty one reads back as null, which here mea
 James. Cassandra's timestamps are milliseconds: `lastUpdated` loses what is below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Text from mails made safe to show: no terminal escapes, no turned reading direction."""
 
-from __future__ import annotations
-
 import logging
 import unicodedata
 from typing import Any

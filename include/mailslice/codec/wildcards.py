@@ -4,8 +4,6 @@ A backslash takes the next character as it is. There are no sets, ranges or regu
 A comparison walks the text once, whatever the pattern: a stranger's text cannot make it slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

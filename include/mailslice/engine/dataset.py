@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import pyarrow as pa
+
 from mailslice.codec.blob_ids import SPELLINGS
 from mailslice.engine.errors import translated
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
 from mailslice.engine.worker_stores import one_task
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 K = TypeVar("K")
@@ -90,8 +91,6 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
 
 def give(rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]) -> list[Summary]:
     """Give the rows of a frame to `work`, one task a partition of the frame; the summaries."""
-    import pyarrow as pa
-
     if isinstance(rows, list):
         return list(work(iter([pa.Table.from_pylist(rows)] if rows else [])))
 
@@ -112,8 +111,6 @@ def _schema(columns: Columns) -> str:
 
 
 def _batch(result: RowBatch | Summary, columns: Columns) -> pa.RecordBatch:
-    import pyarrow as pa
-
     types = {"string": pa.string(), "long": pa.int64()}
     schema = pa.schema(
         [*((name, types[kind]) for name, kind in columns.items()), (_SUMMARY, pa.string())]

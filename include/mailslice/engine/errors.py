@@ -3,8 +3,6 @@
 Arrow's file system makes an OSError of an S3 that does not answer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from mailslice.engine.errors import meaning, naming
 from mailslice.engine.frames import Session, run_on_keys, shared
 from mailslice.engine.id_arrays import among, low_halves, of_packed, of_texts, pack
@@ -21,15 +26,11 @@ from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.ids import cut
 from mailslice.stores.cassandra.ranges import TokenRange
 
+Halves = npt.NDArray[np.uint64]
+"""Low halves of ids, sorted."""
+
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-
     from mailslice.engine.id_arrays import Ids
-
-    Halves = npt.NDArray[np.uint64]
-    """Low halves of ids, sorted."""
 
 IDS_A_FILE = 500_000
 _AT_ONCE = 10_000
@@ -133,8 +134,6 @@ def _drop(  # noqa: PLR0917 - keys, and what becomes of them
 
 def halves_of(pages: Sequence[bytes]) -> Halves:
     """Big-endian low halves, 8 bytes each, as `Halves`."""
-    import numpy as np
-
     return np.sort(np.frombuffer(b"".join(pages), dtype=">u8").astype(np.uint64))
 
 
@@ -156,10 +155,6 @@ def _listed(spec: Dropping, batches: Iterator[Sequence[MarkFile]]) -> Iterator[I
 
 
 def _read(spec: Dropping, file: MarkFile) -> Ids:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     name = f"{spec.folder}/{file.file}"
     try:
         with spec.location.filesystem.open_input_stream(spec.location.path(name)) as stream:
@@ -197,10 +192,6 @@ class _MarkWriter:
         return self.files
 
     def _write(self) -> None:
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         ids = np.concatenate(self.waiting)
         self.waiting = []
         values = pa.py_buffer(ids.tobytes())

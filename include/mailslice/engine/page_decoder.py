@@ -6,21 +6,18 @@ decoded without a loop over its values. A page with nulls among the fixed column
 value.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+import numpy as np
+import numpy.typing as npt
 
-    from mailslice.stores.cassandra.packed import PackedPage
+from mailslice.stores.cassandra.packed import PackedPage
 
-    Columns = Mapping[str, npt.NDArray[Any]]
+Columns = Mapping[str, npt.NDArray[Any]]
 
 UUID, LONG, BOOL = 16, 8, 1
 """Widths of the values that are decoded.
@@ -47,8 +44,6 @@ class Layout:
 
 def decode(page: PackedPage, layout: Layout) -> Columns:
     """The columns of a page; a null is 0. Raises ValueError for bytes that are not such rows."""
-    import numpy as np
-
     raw = np.frombuffer(page.data, np.uint8)
     even = len(raw) == page.rows * layout.width
     rows: npt.NDArray[np.uint8] | None = None
@@ -71,8 +66,6 @@ def decode(page: PackedPage, layout: Layout) -> Columns:
 
 def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool) -> bool:
     """Whether every value has its column's length; in rows of equal width the last is null."""
-    import numpy as np
-
     lengths = [width for _, width in layout.fixed]
     if layout.last and checked_last:
         lengths.append(_NULL)
@@ -88,8 +81,6 @@ def _uneven(
     page: PackedPage, layout: Layout, raw: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.uint64]]:
     """Rows without the last column's values, and the hashes of those; None: no such rows."""
-    import numpy as np
-
     data, starts, hashes, at = page.data, [], [0] * page.rows, 0
     for row in range(page.rows):
         starts.append(at)
@@ -106,8 +97,6 @@ def _uneven(
 
 def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
     """Every value by itself: rows with nulls."""
-    import numpy as np
-
     widths = [width for _, width in layout.fixed]
     values = [bytearray() for _ in widths]
     hashes: list[int] = []
@@ -138,8 +127,6 @@ def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
 
 
 def _typed(name: str, values: npt.NDArray[np.uint8], width: int) -> dict[str, npt.NDArray[Any]]:
-    import numpy as np
-
     if width == UUID:
         halves = values.view(">u8").astype(np.uint64)
         return {f"{name}.high": halves[:, 0], f"{name}.low": halves[:, 1]}

@@ -17,6 +17,9 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
+
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.engine import id_arrays as ids_
 from mailslice.engine import page_decoder
@@ -26,17 +29,14 @@ from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.deleted_mails import DeletedMails
+from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, cut, each_in_order
+from mailslice.stores.cassandra.packed import PackedPage
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from mailslice.engine.id_arrays import Ids
     from mailslice.engine.row_files import Times
-    from mailslice.stores.cassandra.deleted_mails import DeletedMails
-    from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-    from mailslice.stores.cassandra.packed import PackedPage
 
 _ROW = struct.Struct(">16sq")
 _IN_MEMORY = 4 * 1024 * 1024
@@ -57,8 +57,6 @@ class Spool:
         self.newest_us = max(self.newest_us, written_us)
 
     def add_many(self, ids: Ids, written_us: Times) -> None:
-        import numpy as np
-
         if len(ids):
             rows = np.empty((len(ids), _ROW.size), np.uint8)
             rows[:, :16] = ids
@@ -69,8 +67,6 @@ class Spool:
 
     def chunks(self) -> Iterator[tuple[Ids, Times]]:
         """The rows again, at most a row group at once."""
-        import numpy as np
-
         self._file.seek(0)
         while data := self._file.read(_ROW.size * ROWS_A_GROUP):
             rows = np.frombuffer(data, np.uint8).reshape(-1, _ROW.size)
@@ -205,8 +201,6 @@ class Marks:
 
     def of(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """For each id whether it has a mark."""
-        import numpy as np
-
         marked = np.zeros(len(ids), np.bool_)  # what nobody answered for is live
         for at, packed, marked_ids in self._deleted.look_up(
             self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT

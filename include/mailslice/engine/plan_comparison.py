@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mailslice.engine.frames import R, Session, run_on_keys
 from mailslice.engine.id_arrays import among, low_halves, of_packed, of_texts, whole
 from mailslice.engine.partition_scan import (
@@ -31,12 +33,12 @@ from mailslice.engine.row_files import (
 )
 from mailslice.engine.worker_stores import stores_of
 from mailslice.model.mail import Partition
+from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+from mailslice.stores.cassandra.packed import PackedPage
 
 if TYPE_CHECKING:
     from mailslice.engine.id_arrays import Ids
     from mailslice.engine.row_files import Times
-    from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-    from mailslice.stores.cassandra.packed import PackedPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,6 @@ def _before(
     pages: Iterator[Ids], reader: PlanReader, part: PlanPart, marks: Marks
 ) -> dict[str, Any]:
     """Whether the place is still what was planned."""
-    import numpy as np
-
     planned, digest = _planned(reader, part)
     known = np.sort(whole(planned))
     rows = matched = unmarked = unmarked_planned = 0
@@ -161,8 +161,6 @@ def read_after(
 def _after(
     key: PlanKey, pages: Iterator[tuple[Ids, Times]], marks: Marks, reader: PlanReader, made_us: int
 ) -> UnmarkedPartition:
-    import numpy as np
-
     halves, live = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
     survivors, early = Survivors(), 0
     for ids, written in pages:
@@ -183,8 +181,6 @@ def _after(
 
 def _planned(reader: PlanReader, part: PlanPart) -> tuple[Ids, Digest]:
     """The ids that are planned in a partition, and the digest of all its planned rows."""
-    import numpy as np
-
     ids, digest = [np.empty((0, 16), np.uint8)], Digest()
     for table in reader.groups(part):
         ids.append(of_texts(table.column("enqueue_id")))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from mailslice.engine.frames import InProcess, Session, frame_of_keys
 from mailslice.engine.row_files import refused
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from mailslice.engine.row_files import Location
@@ -31,7 +33,6 @@ def plan_rows(
     of each batch. It has no times: Arrow's milliseconds are not Spark's. Whoever uses the frame
     gets PlanRefused for a file that is gone or holds other columns.
     """
-    import pyarrow as pa
 
     def read(names: Iterator[Sequence[str]]) -> Iterator[pa.RecordBatch]:
         for name in (one for batch in names for one in batch):
@@ -47,9 +48,6 @@ def plan_rows(
 def _batches(
     location: Location, name: str, schema: pa.Schema, derive: Derive | None
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with (
             location.filesystem.open_input_file(location.path(name)) as stream,

@@ -1,7 +1,5 @@
 """Folders of one process below the temporary folder, of its user alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -3,8 +3,6 @@
 A local master gets small defaults. A cluster keeps its own, but for what a duty depends on.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 It keeps no import cache of the archives that Spark's Python comes in.
 """
 
-from __future__ import annotations
-
 import atexit
 import sys
 from collections.abc import Iterator

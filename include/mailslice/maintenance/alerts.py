@@ -1,7 +1,5 @@
 """What a person must hear of: figures of a report against limits. An unknown figure never fires."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

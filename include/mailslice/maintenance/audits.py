@@ -1,10 +1,7 @@
 """The audits of a queue: what one is, which is the newest, and its verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from mailslice.maintenance.artifacts import FILES, Artifacts, RunFolder, artifacts
 from mailslice.maintenance.json_model import JsonModel
@@ -16,9 +13,7 @@ from mailslice.maintenance.slice_range import limited_to_slices
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.verdicts import MailVerdict
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 DUTY = "queue_audit"
 CENSUS_PATIENCE = timedelta(minutes=5)

@@ -5,8 +5,6 @@
 `decisions` (`stores.cassandra.own.decisions`).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

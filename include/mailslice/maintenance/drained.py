@@ -5,8 +5,6 @@ Two samples 15 s apart, each with work queue, hop queue and all delay levels at 
 and the second when it applies; it waits only if the first was empty.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

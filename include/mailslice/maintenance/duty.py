@@ -1,7 +1,5 @@
 """The contract of a duty; `maintenance.runner` does the rest."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from datetime import timedelta

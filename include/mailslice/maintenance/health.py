@@ -4,8 +4,6 @@ Command line, metrics and page use this table. A fact that is not known (None) n
 look well: without the facts that a word needs, the word is UNKNOWN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta

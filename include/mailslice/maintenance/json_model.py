@@ -1,7 +1,5 @@
 """Frozen models that are JSON in plans and reports."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict

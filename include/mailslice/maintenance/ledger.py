@@ -1,10 +1,8 @@
 """The ledger: one row a run in mailslice's own keyspace, holding the whole report."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.codec.row import epoch_ms
 from mailslice.maintenance.artifacts import plain
@@ -12,10 +10,8 @@ from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
+from mailslice.stores import Stores
 from mailslice.stores.own.runs import RunRow
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 _NEWEST = 200
 

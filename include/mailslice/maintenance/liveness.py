@@ -6,8 +6,6 @@ worker that was killed a moment ago. So each worker that lists a mail is waited 
 again (it is alive) or has been silent for too long (it is dead).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

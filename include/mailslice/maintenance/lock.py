@@ -4,8 +4,6 @@ A killed owner's row expires, so the next run waits and goes on. Call `check` be
 lost heartbeat stops the step before its next deletion.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

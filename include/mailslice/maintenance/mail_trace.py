@@ -3,8 +3,6 @@
 Nothing is changed. A place that does not answer is `unknown`; `no` is only what a place said.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,15 +11,13 @@ from datetime import datetime
 from glob import glob
 from os import SEEK_END
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable, TryAgain
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 CASSANDRA, RABBITMQ, ARTIFACTS = "Cassandra", "RabbitMQ", "artifacts"
 YES, NO, UNKNOWN, NOT_ASKED = "yes", "no", "unknown", "not asked"
@@ -51,7 +47,7 @@ class Wanted:
     ids: set[EnqueueId] = field(default_factory=set)
 
     @classmethod
-    def of(cls, text: str) -> Wanted:
+    def of(cls, text: str) -> Self:
         """An enqueue id where the text is a UUID, else a name."""
         enqueue_id = _enqueue_id(text)
         return cls(name=text) if enqueue_id is None else cls(ids={enqueue_id})

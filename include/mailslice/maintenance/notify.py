@@ -2,8 +2,6 @@
 `duty run --notify` send the same messages.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence

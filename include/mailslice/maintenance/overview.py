@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from mailslice.admin.holds import active_holds
 from mailslice.maintenance.health import Health, HealthFacts, HealthVerdict, judge
@@ -19,16 +19,14 @@ from mailslice.maintenance.report import DRY_RUN
 from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
 from mailslice.model.holds import ActiveHolds, Hold
+from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.own.runs import Runs
 from mailslice.stores.rabbitmq.traffic import Traffic, delayed, parked, traffic
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import LiveRows
-
-if TYPE_CHECKING:
-    from mailslice.model.mail import QueueName
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import WorkerRecord
-    from mailslice.stores.own.runs import Runs
 
 DUTIES = ("queue_size", "queue_cleanup", "queue_audit", "republish_lost", "stuck_mails")
 """Those of whose newest reports the overview is made."""

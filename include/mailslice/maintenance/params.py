@@ -1,7 +1,5 @@
 """Typed params of duties: command line, trigger form and docs are made from these models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta

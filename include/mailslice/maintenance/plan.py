@@ -1,7 +1,5 @@
 """What a run may do, as one frozen model: plan.json, held against its digest, and acted by."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from abc import ABC, abstractmethod

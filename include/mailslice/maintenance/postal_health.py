@@ -4,22 +4,18 @@ Whether Postal's workers run, and how long mail waits that nobody has locked, is
 words NO WORKERS and LATE are never said.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.maintenance.health import Health, HealthVerdict, span
 from mailslice.maintenance.report import FAILED, REFUSED
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.clock import Clock
 from mailslice.model.errors import TryAgain
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
+from mailslice.stores import Stores
 
 DUTY = "stuck_mails_postal"
 _LOOK = f"mailslice duty run {DUTY}"

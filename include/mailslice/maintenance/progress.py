@@ -1,18 +1,14 @@
 """Progress of an apply, saved in the run's folder for the report and for a second try."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from mailslice.maintenance.plan import Plan
 from mailslice.maintenance.result import PROGRESS, Result
-
-if TYPE_CHECKING:
-    from mailslice.maintenance.plan import Plan
-    from mailslice.maintenance.run import Run
+from mailslice.maintenance.run import Run
 
 SAVE_EVERY, MAX_NAMED_FAILURES = 100, 100
 

@@ -1,12 +1,10 @@
 """Operations a second on one store: by setting, times the run's intensity."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 _BURST_S = 0.25
 """After a pause a throttle lets through a quarter of a second's worth at once, never more."""
@@ -44,7 +42,7 @@ class Throttle:
             with self._lock:
                 self._worked_since = self.clock()
 
-    def share(self, parts: int) -> Throttle:
+    def share(self, parts: int) -> Self:
         """One of `parts` throttles that together let through what this one does."""
         return replace(
             self, per_second=None if self.per_second is None else self.per_second / max(1, parts)

@@ -1,7 +1,5 @@
 """The report of a run: one shape for all duties, kept as report.json and as a ledger row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mailslice.maintenance.artifacts import FILES, RunFolder

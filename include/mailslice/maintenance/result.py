@@ -1,10 +1,8 @@
 """Outcomes of a plan in the same words for every duty: applied, skipped, failed, remaining."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from mailslice.maintenance.artifacts import FILES, RunFolder
 
@@ -69,7 +67,7 @@ class Result:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], kinds: tuple[str, ...] = ()) -> Result:
+    def from_json(cls, value: Mapping[str, Any], kinds: tuple[str, ...] = ()) -> Self:
         """What `as_json` gave."""
         return cls(
             value.get("planDigest"),
@@ -100,7 +98,7 @@ class Summaries:
     """Of apply as far as it came; zeros before it began."""
 
     @classmethod
-    def load(cls, folder: RunFolder, kinds: tuple[str, ...]) -> Summaries:
+    def load(cls, folder: RunFolder, kinds: tuple[str, ...]) -> Self:
         """From the run's folder."""
         plan = folder.read_json(FILES["plan"]) or {}
         applied = folder.read_json(FILES["apply"])

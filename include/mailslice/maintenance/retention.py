@@ -3,8 +3,6 @@
 Own rows end by their TTL; in MariaDB the report step deletes those that ended.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence

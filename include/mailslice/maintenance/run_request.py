@@ -1,7 +1,5 @@
 """What one run of a duty is asked to do, and the names of runs."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Params of duties that work slice by slice: a backfill works on the slices of its interval."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self

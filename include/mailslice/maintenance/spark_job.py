@@ -3,8 +3,6 @@
 The last line on stdout is the step's summary as JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -1,7 +1,5 @@
 """What the runner does in each step of a duty: files, digest, gate, lock, progress and status."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta

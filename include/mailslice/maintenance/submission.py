@@ -5,8 +5,6 @@ and a command line is read by everybody. The outcome goes to the run's folder: s
 with 1 for any driver that failed on a cluster.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """How long a mail waits between attempts (pure: the caller brings the chance), and requests do."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

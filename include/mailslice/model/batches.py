@@ -1,7 +1,5 @@
 """Items a few at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The configuration of the queue view, which James keeps as events, and how it may change."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import timedelta
 

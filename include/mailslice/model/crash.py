@@ -1,7 +1,5 @@
 """Named points between effects on stores, where tests end the process. Unarmed they do nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

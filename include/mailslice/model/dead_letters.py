@@ -1,7 +1,5 @@
 """Words of dead letters: why a message became one."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 MAX_CHECKED_OUT = 200_000

@@ -5,8 +5,6 @@ hour. Each digit is a level, so three hops reach every due time of 30 days but f
 of an hour, which a worker waits out.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from datetime import timedelta
 

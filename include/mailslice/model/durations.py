@@ -1,7 +1,5 @@
 """Durations as people write them: `90s`, `15m`, `1h`, `30d`, `2w`, or ISO 8601 (`PT1H30M`)."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

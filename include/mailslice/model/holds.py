@@ -4,12 +4,11 @@ A hold is a row that workers read every few seconds. It ends by its `until`, or 
 mail of which one recipient is of a held domain waits as a whole (ADR 86).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from shlex import quote
+from typing import Self
 
 from mailslice.model.delay_levels import DELAY_LEVELS
 from mailslice.model.errors import BadInput
@@ -80,7 +79,7 @@ class ActiveHolds:
     domains: Mapping[str, Hold] = field(default_factory=dict)
 
     @classmethod
-    def at(cls, now: datetime, holds: Iterable[Hold]) -> ActiveHolds:
+    def at(cls, now: datetime, holds: Iterable[Hold]) -> Self:
         """Those of `holds` whose end is yet to come."""
         active = {hold.domain: hold for hold in holds if hold.is_active(now)}
         return cls(active.pop(WHOLE_QUEUE, None), active)

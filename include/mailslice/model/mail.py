@@ -1,7 +1,5 @@
 """A mail and its entry in a queue. Times are aware UTC datetimes, `last_updated_ns` nanoseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Where a MariaDB is, as one setting: mysql://user:password@host:port/database."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Self
 from urllib.parse import unquote, urlsplit

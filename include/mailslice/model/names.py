@@ -1,7 +1,5 @@
 """Names on the wire, spelled here alone: RabbitMQ's, and Cassandra's in lower case."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

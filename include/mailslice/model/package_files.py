@@ -4,8 +4,6 @@ They are beside the package's modules, also in a wheel. In a clone these folders
 top-level `dags/` and `jobs/` (ADR 75).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mailslice.model.errors import BadInput

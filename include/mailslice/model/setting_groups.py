@@ -2,8 +2,6 @@
 generated from them (`make docs`).
 """
 
-from __future__ import annotations
-
 import shlex
 from datetime import timedelta
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Kinds of values that settings have: as text in the environment, checked and typed here."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

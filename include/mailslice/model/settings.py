@@ -7,8 +7,6 @@ from here, too; docs/settings.md is generated from them (`make docs`), and a tes
 together.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Slice start = floor(epoch seconds / window seconds) x window seconds, UTC.
 Bucket = abs(javaHash(name) remainder bucketCount), with Java's remainder, which keeps the sign.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 

@@ -4,8 +4,6 @@ An option that shows a secret to everybody on the machine, or lets a step end be
 refused. No error repeats a value.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

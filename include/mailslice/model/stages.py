@@ -8,12 +8,11 @@ recipient of whom nobody can say whether they have the mail: such a recipient is
 never tried again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
 
 from mailslice.model.mail import EnqueueId
 
@@ -71,9 +70,7 @@ class MailStage:
         """The recipients at a stage."""
         return tuple(recipient for recipient, at in self.recipients.items() if at is stage)
 
-    def moved(
-        self, recipients: Iterable[str], stage: Stage, *, by: str, now: datetime
-    ) -> MailStage:
+    def moved(self, recipients: Iterable[str], stage: Stage, *, by: str, now: datetime) -> Self:
         """The next record: these recipients at this stage, written by `by`."""
         states = {**self.recipients, **dict.fromkeys(recipients, stage)}
         remaining = tuple(recipient for recipient in self.remaining if recipient not in states)

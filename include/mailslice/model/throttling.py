@@ -9,8 +9,6 @@ Places are a pace apart, so that those who come back find what they need; a plac
 for is lost, and no message more is granted for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What an audit can say of a live mail, and what it said of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """An event loop on a thread of its own, for callers that have none."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """TLS to a store, by the settings of its name."""
 
-from __future__ import annotations
-
 import ssl
 
 from mailslice.model.errors import BadSetting

@@ -5,11 +5,8 @@ The stored configuration is the last event of James' aggregate. It wins: a setti
 and differs is refused, one that was not given follows it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from mailslice.codec import events
 from mailslice.model.configuration import ViewConfiguration, why_refused
@@ -18,10 +15,8 @@ from mailslice.model.mail import Partition
 from mailslice.model.names import CONFIGURATION_AGGREGATE, EVENT_STORE
 from mailslice.model.settings import BlobStrategy, Settings
 from mailslice.model.slices import bucket_of, slice_start
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.tables import QueueTables
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
 
 _MOST_RACES = 10
 

@@ -1,7 +1,5 @@
 """Which rows of the view are live: by slice, of both tables (a copied row once), streaming."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Answers as James' webadmin gives them: errors, dates, and shapes for the OpenAPI document."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The routes: paths, parameters, statuses and JSON as James' webadmin has them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

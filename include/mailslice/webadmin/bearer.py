@@ -1,7 +1,5 @@
 """The token of `mailslice webadmin`, and the guard that asks for it."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from contextlib import suppress

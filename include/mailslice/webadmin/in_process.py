@@ -5,8 +5,6 @@ crash cut off is not: what it did is in the ledger under `webadmin-TASKID`, and 
 finishes it.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Query parameters as James reads them. What it refuses raises Halt with status 400."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import datetime, timedelta

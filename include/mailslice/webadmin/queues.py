@@ -3,8 +3,6 @@
 The stores are opened once, and anew after an error of theirs (`cockpit.facts`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tasks: what a request asks to be done, how far that is, and who does it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What the tasks do: the code of `mailslice queue` and of the duties, with James' figures."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -12,8 +12,6 @@ The names below are the public ones (docs/worker.md has examples). Without an ev
 - `DeadLetter`: raised by a handler, it sends the mail to the dead letter queue
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING
 

@@ -4,8 +4,6 @@ docs/monitoring.md lists the events and their fields. The event loop never waits
 thread writes it (ADR 80). Without an `EventLog` nothing is written: a library has no stderr.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -4,8 +4,6 @@
 restart mends nothing there, so no liveness probe asks for it.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable, Mapping

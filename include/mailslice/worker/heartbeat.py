@@ -4,8 +4,6 @@ A task of its own writes it every few seconds. A store that is away costs a reco
 Idle workers write rarely, but for the first: it is written a second after they began to consume.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

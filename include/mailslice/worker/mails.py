@@ -1,7 +1,5 @@
 """Envelopes for mails that are new: what `mail enqueue`, scripts and services have in common."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from uuid import uuid4

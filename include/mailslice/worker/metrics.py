@@ -1,7 +1,5 @@
 """Prometheus figures of the consumer: import it after PROMETHEUS_MULTIPROC_DIR is set."""
 
-from __future__ import annotations
-
 from collections import Counter as Counts
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ Neither `answer` nor `why` is compared: they explain an outcome.
 None means `Complete()`. An exception means `Retry(back_off=True)`, a `DeadLetter` means `Reject`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """A queue, open for work: enqueue, deliveries, flush."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

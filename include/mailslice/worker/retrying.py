@@ -1,7 +1,5 @@
 """Delayed mails that people want to be tried now: which they are, and their way to the queue."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A queue for code without an event loop: the worker on a thread of its own, behind plain calls."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future

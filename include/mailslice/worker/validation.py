@@ -1,7 +1,5 @@
 """Checks of what callers of the public API pass: the error names the value."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

@@ -170,7 +170,8 @@ async def test_the_message_of_a_retry_says_that_the_mail_was_in_a_handler(
 
     monkeypatch.setattr("mailslice.worker.dequeue.delivery.publish_retry", publish)
     stores = Stores()
-    stores.state.delays = SimpleNamespace(forget=lambda *_, **__: stores.forget())  # type: ignore[assignment]
+    delays: Any = SimpleNamespace(forget=lambda *_, **__: stores.forget())
+    stores.state.delays = delays
     for before, after in (({}, failures - 2), ({HEADER_FAILURES: 2}, failures)):
         recipients = ("a@b.example", "c@d.example")
         delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=recipients)))

@@ -1,7 +1,5 @@
 """Which deleted mails are kept. Looking creates nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -4,8 +4,6 @@ A kill leaves a mail in its queue, or deleted and kept. A batch whose row does n
 cut off: which of its mails were deleted by it, and which were delivered since, nobody knows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence

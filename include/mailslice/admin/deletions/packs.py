@@ -5,14 +5,12 @@ the small contents, one behind the other; and `.NUMBER`: a copy of each large bl
 order of EXPIRES.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -59,7 +57,7 @@ class KeptMail:
         return orjson.dumps([text, epoch_ms(self.enqueued), *fields])
 
     @classmethod
-    def of_line(cls, line: bytes) -> KeptMail:
+    def of_line(cls, line: bytes) -> Self:
         text, enqueued, content, *fields = orjson.loads(line)
         item = message.decode(text.encode())
         return cls(item, instant(enqueued), KeptContent(content), *fields)

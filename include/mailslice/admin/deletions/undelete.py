@@ -5,8 +5,6 @@ from quarantine is: an entry that was handled, or that a worker has, is done; el
 the mail goes under another id (`cut_off`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ Earlier versions wrote the row after the copy, keys without DEPLOYMENT, and an o
 `deployments/QUEUE/ID` that says whose they are. What is left of these goes by that object.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from datetime import timedelta

@@ -6,8 +6,6 @@ mail is in the queue or here. A note whose row was taken meanwhile is refused, a
 James deletes the blobs of a marked mail when it drops its message: nothing here refers to them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace

@@ -6,8 +6,6 @@ worker's hands. Else it marks it as deleted, so that its message, if there is on
 begins again under another id.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

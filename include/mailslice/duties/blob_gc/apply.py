@@ -5,8 +5,6 @@ restores a copy whose blob is referenced. A copy is deleted only when its blob i
 to have no reference, however long ago the copy expired.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +12,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of, modified_seconds
 from mailslice.duties.blob_gc.plan import CandidateRecord, CopyToRestore, GcPlan, record_candidates
@@ -35,9 +35,6 @@ from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 CHANGED = "changed since the listing"
 ALREADY_DELETED = "gone already"

@@ -1,7 +1,5 @@
 """The duty: delete blobs that nothing refers to, in two runs, and keep them for a while."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any

@@ -3,11 +3,10 @@
 Concurrent writes of others are not checked.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
@@ -21,9 +20,6 @@ from mailslice.maintenance.row_file import read_groups
 from mailslice.maintenance.run import Run
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MANY = 10_000
 """A plan of up to this many blobs is never unusual."""
@@ -90,8 +86,6 @@ def totals(plan: GcPlan, max_share: float) -> Frame:
 
 
 def deletes(context: Run, plan: GcPlan) -> Frame:
-    import pyarrow as pa
-
     blob = context.settings.blob
     generation = BlobIds(blob, lambda: plan.made_at).generation()
     derive = partial(_with_collectable, blob.family, generation)
@@ -118,8 +112,6 @@ def deletes(context: Run, plan: GcPlan) -> Frame:
 
 
 def _with_collectable(family: int, generation: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-    import pyarrow as pa
-
     collectable = [
         int(is_blob_id(key) and not is_active(parse(key), family, generation))
         for key in batch.column("key").to_pylist()

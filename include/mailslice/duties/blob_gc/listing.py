@@ -5,8 +5,6 @@ folder) may be days old. That is safe: a HEAD precedes every delete. It cannot s
 blob is missing.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -17,8 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice, pairwise, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote_plus
+
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
 
 from mailslice.codec.blob_ids import is_blob_id, parse
 from mailslice.duties.blob_gc.orphans import modified_seconds
@@ -32,9 +33,6 @@ from mailslice.model.settings import Settings
 from mailslice.stores.blobs.key_ranges import KeyRange, behind
 from mailslice.stores.blobs.opening import open_patient_store
 from mailslice.stores.blobs.store import BlobStore, StoredBlob
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
 
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
 _HEX, _LETTERS = (
@@ -290,8 +288,6 @@ def _parquet(
     filesystem: FileSystem, path: str, _columns: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Its rows by column, in lower case and without underscores."""
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(filesystem.open_input_file(path)) as file:
         for batch in file.iter_batches(_ROWS):
             named = {name.replace("_", "").lower(): name for name in batch.schema.names}

@@ -3,14 +3,14 @@
 The files: blobs to delete, 1,000 to a row group (one request to S3), and candidates.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
+
+import pyarrow as pa
 
 from mailslice.codec.blob_ids import is_active, is_blob_id, parse
 from mailslice.engine.dataset import Summary, give
@@ -18,9 +18,6 @@ from mailslice.engine.row_files import Location
 from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowGroup, RowWriter, schema_of
 from mailslice.model.mail import BlobId
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN = "unknown", "doubtful", "active", "young", "orphan"
 KINDS = (UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN)
@@ -190,8 +187,6 @@ class BlobWriter:
         return self._writer.groups
 
     def _flush(self) -> None:
-        import pyarrow as pa
-
         rows, self._rows = self._rows, []
         names = [field.name for field in fields(PlannedBlob)]
         columns = {name: [getattr(blob, name) for blob in rows] for name in names}

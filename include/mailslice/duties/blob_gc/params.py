@@ -1,7 +1,5 @@
 """Parameters of a blob_gc run."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import ClassVar
 

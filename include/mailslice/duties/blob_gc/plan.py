@@ -6,8 +6,6 @@ changed, no candidate is known and every blob waits anew. The same holds for a r
 version of mailslice, whose digests are of another kind.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The listing comes first, so that a reference written after it is still read.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Scans by workers: references of all sources, planned blobs, copies in the trash."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from mailslice.duties.blob_gc.sources import ReferenceSource

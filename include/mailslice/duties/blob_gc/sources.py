@@ -4,8 +4,6 @@ A part is read to its end, or the scan raises. James' tables, the columns that a
 always mailslice's own tables and bucket and the dead letters.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,13 +6,12 @@ and left alone. Copies of earlier versions have no BUCKET.
 Copies are made within S3, so that what James keeps in an object's metadata comes back with it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
+from typing import Self
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import BlobId
@@ -51,7 +50,7 @@ class Kept:
         return f"{TRASH_PREFIX}{self.expires:{_TIME}}/{of}/"
 
     @classmethod
-    def of(cls, place: str, size: int) -> Kept | None:
+    def of(cls, place: str, size: int) -> Self | None:
         """The copy that has this key in the own bucket; None when it is not one."""
         if (match := _PLACE.fullmatch(place)) is None:
             return None
@@ -77,7 +76,7 @@ class KeptBlobs:
         self.own = open_patient_store(settings.s3, settings.own.bucket, turns)
         self.james = open_patient_store(settings.s3, settings.s3.bucket, turns)
 
-    def __enter__(self) -> KeptBlobs:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,8 +5,6 @@ look asks all replicas: an update of James on a replica that is away would be mi
 mailbox is skipped. All of it runs in the process of the apply step: Spark could run it twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -10,8 +10,6 @@ append takes a modSeq first, so James' own highest modSeq, read before the first
 second, tells. (tests/unit/duties/counter_repair/test_walk.py found both.)
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from mailslice.duties.counter_repair.fingerprints import MessageDigest, ticks

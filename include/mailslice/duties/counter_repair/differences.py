@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID, uuid4
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from mailslice.duties.counter_repair.fingerprints import flag_bits, layout_of, without_id
 from mailslice.duties.counter_repair.planned import (
     FLAGS_DIFFER,
@@ -32,14 +36,11 @@ from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import PLAN_FOLDER
 from mailslice.maintenance.row_file import RowFile, RowWriter, read_tables, schema_of
 from mailslice.model.settings import Settings
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.mailboxes import USER_FLAGS
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from mailslice.stores import Stores
 
 _Key: TypeAlias = RowFile | bytes
 """What a task reads: a file of the truth, or the projection of a mailbox."""
@@ -153,9 +154,6 @@ def _projected(
 def _batch(
     stores: Stores, spec: ComparisonSpec, side: str, columns: dict[str, npt.NDArray[Any]]
 ) -> Iterator[pa.RecordBatch]:
-    import numpy as np
-    import pyarrow as pa
-
     if not columns or not len(columns["uid"]):
         return
     rows = Groups(columns).rows_of(spec.mailboxes)
@@ -180,8 +178,6 @@ def _batch(
 
 def _write(spec: ComparisonSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One file a task; how many rows of each kind are in it."""
-    import pyarrow as pa
-
     name = f"{PLAN_FOLDER}/differences-{uuid4()}.parquet"
     writer = RowWriter(spec.location, spec.folder, name)
     counts: Counter[str] = Counter()
@@ -201,8 +197,6 @@ def _write(spec: ComparisonSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def _as_planned(batch: pa.RecordBatch) -> pa.Table:
-    import pyarrow as pa
-
     schema: pa.Schema = schema_of(Difference)
     columns = {name: batch.column(name) for name in schema.names}
     for name in ("mailbox", "message"):

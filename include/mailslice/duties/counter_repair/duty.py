@@ -1,7 +1,5 @@
 """The duty: count the messages of every mailbox, correct counters that drifted and stand still."""
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from mailslice.engine.page_decoder import BOOL, LONG, UUID, Layout
 from mailslice.stores.cassandra.mailboxes import SEEN, USER_FLAGS
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Columns = Mapping[str, npt.NDArray[Any]]
+Columns = Mapping[str, npt.NDArray[Any]]
 
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -84,8 +83,6 @@ def messages_of(columns: Columns) -> Columns:
 
 def flag_bits(columns: Columns, flags: Iterable[str]) -> npt.NDArray[np.int64]:
     """The flags of each row as one number: bit 0 is the first flag's."""
-    import numpy as np
-
     bits = np.zeros(len(columns["uid"]), np.int64)
     for bit, name in enumerate(flags):
         bits |= (columns[name] != 0).astype(np.int64) << bit
@@ -94,8 +91,6 @@ def flag_bits(columns: Columns, flags: Iterable[str]) -> npt.NDArray[np.int64]:
 
 def message_times(columns: Columns) -> npt.NDArray[np.int64]:
     """When each message's id was made: a timeuuid's time, 100 ns since 1582."""
-    import numpy as np
-
     high = columns["messageid.high"]
     upper, middle, lower = (
         high & np.uint64(0xFFF),
@@ -112,8 +107,6 @@ def fingerprints(
     columns: Columns, flags: Iterable[str]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Both hashes of each row, over message id, uid, modSeq, flags and user flags."""
-    import numpy as np
-
     words = [
         columns["messageid.high"],
         columns["messageid.low"],
@@ -135,8 +128,6 @@ def fingerprints(
 
 def message_digest(columns: Columns, flags: Iterable[str]) -> MessageDigest:
     """All rows as one mailbox's; those without a message id are no messages."""
-    import numpy as np
-
     columns = messages_of(columns)
     count = len(columns["uid"])
     if not count:
@@ -154,8 +145,6 @@ def message_digest(columns: Columns, flags: Iterable[str]) -> MessageDigest:
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): an input bit moves half the output."""
-    import numpy as np
-
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
     return values ^ (values >> np.uint64(31))

@@ -4,13 +4,14 @@ After apply every planned mailbox is read again: what the store says counts, not
 (ADR 4). Users go on working: a mailbox that moved since the plan is not judged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.duties.counter_repair import decide
@@ -27,9 +28,6 @@ from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.run import Run
 from mailslice.model.batches import batches
 from mailslice.stores.cassandra.mailboxes import Counters
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +153,6 @@ def _most_share(run: Run) -> float:
 
 
 def drifts(run: Run, plan: CounterPlan) -> Frame:
-    import pyarrow as pa
-
     numbers = ("unseen", "seen", "drift")
     schema = pa.schema([("mailbox", pa.string()), *((name, pa.int64()) for name in numbers)])
     files = [plan.drifts.file] if plan.planned else []
@@ -173,9 +169,6 @@ def drifts(run: Run, plan: CounterPlan) -> Frame:
 
 def _with_sums(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of drifts with the number of seen messages, and by how much their counters are wrong."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     named = {name: batch.column(name) for name in ("mailbox", "count", "unseen")}
     wrong = [
         pc.abs(pc.subtract(batch.column(name), batch.column(f"stored_{name}")))
@@ -187,8 +180,6 @@ def _with_sums(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def differences(run: Run, plan: CounterPlan) -> Frame:
     """The rows in which the two tables differ, those that may be rewritten among them."""
-    import pyarrow as pa
-
     files = [file.file for file in plan.differences]
     expect = [Expectation.one_of("kind", KINDS, "Every row that differs does so in a known way.")]
     rows = planned_rows(run, files, pa.schema([("kind", pa.string())]))

@@ -1,7 +1,5 @@
 """What a run of counter_repair can be told."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Annotated, ClassVar, Self
 from uuid import UUID

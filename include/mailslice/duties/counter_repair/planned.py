@@ -1,13 +1,13 @@
 """What a run may do: counters to correct, rows that differ, facts that the gate judges."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Self
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import AwareDatetime
 
 from mailslice.duties.counter_repair.fingerprints import MessageDigest
@@ -154,9 +154,6 @@ class CounterPlan(Plan):
         self, run: Run, kinds: Collection[str] = KINDS, mailboxes: Collection[UUID] | None = None
     ) -> Iterator[Difference]:
         """Rows of these kinds and mailboxes (None: all), streamed. Raises PlanRefused."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         text = pa.string()
         for table in (table for file in self.differences for table in run.read_tables(file)):
             rows = table.filter(pc.is_in(table["kind"], pa.array(kinds, text)))

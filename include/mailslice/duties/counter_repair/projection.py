@@ -11,8 +11,6 @@ deletion of the message since then has a newer time and wins, unless the clock o
 more than `settle` behind (ADR 17).
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections import Counter

@@ -8,15 +8,17 @@ The rows of the truth go to files besides: it cannot be asked for a mailbox, and
 costs more than all the rest (ADR 17).
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from mailslice.duties.counter_repair.fingerprints import (
     fingerprints,
@@ -38,17 +40,11 @@ from mailslice.model.names import (
     MODSEQ,
 )
 from mailslice.model.settings import Settings
+from mailslice.stores import Stores
 from mailslice.stores.cassandra.mailboxes import SEEN
 from mailslice.stores.cassandra.ranges import TokenRange
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from mailslice.stores import Stores
-
-    Columns = Mapping[str, npt.NDArray[Any]]
+Columns = Mapping[str, npt.NDArray[Any]]
 
 Key: TypeAlias = tuple[str, int, int]
 """(table, low token, high token)."""
@@ -137,8 +133,6 @@ def file_of(key: bytes) -> RowFile:
 
 
 def _as_table(columns: Columns, only: frozenset[bytes] | None) -> pa.Table:
-    import pyarrow as pa
-
     if only is not None:
         rows = Groups(columns).rows_of(only)
         columns = {name: values[rows] for name, values in columns.items()}
@@ -157,8 +151,6 @@ def _layout(stores: Stores, table: str) -> Layout:
 
 def ids_of(columns: Columns, name: str) -> list[bytes]:
     """The ids of a column, 16 bytes each."""
-    import numpy as np
-
     halves = [columns[f"{name}.high"], columns[f"{name}.low"]]
     packed = np.stack(halves, axis=1).astype(">u8").tobytes()
     return [packed[at : at + UUID] for at in range(0, len(packed), UUID)]
@@ -177,8 +169,6 @@ class Chunk:
 
     def take(self) -> dict[str, npt.NDArray[Any]]:
         """All columns so far; the chunk is empty then."""
-        import numpy as np
-
         pages, self._pages, self.rows = self._pages, [], 0
         return (
             {name: np.concatenate([page[name] for page in pages]) for name in pages[0]}
@@ -194,8 +184,6 @@ class Groups:
     """
 
     def __init__(self, columns: Columns) -> None:
-        import numpy as np
-
         high, low = columns["mailboxid.high"], columns["mailboxid.low"]
         self.order = np.lexsort((low, high))
         high, low = high[self.order], low[self.order]
@@ -205,8 +193,6 @@ class Groups:
         self.keys = ids_of(firsts, "mailboxid")
 
     def rows_of(self, mailboxes: frozenset[bytes]) -> npt.NDArray[np.int64]:
-        import numpy as np
-
         sizes = np.diff(np.append(self.starts, len(self.order)))
         rows: npt.NDArray[np.int64] = self.order[
             np.repeat([key in mailboxes for key in self.keys], sizes)
@@ -238,8 +224,6 @@ def _sums(
 
 
 def _ones(groups: Groups) -> npt.NDArray[np.int64]:
-    import numpy as np
-
     return groups.reduced(np.add, np.ones(len(groups.order), np.int64))
 
 
@@ -247,8 +231,6 @@ def _table_sums(
     stores: Stores, table: str, columns: Columns, groups: Groups
 ) -> dict[str, npt.NDArray[np.int64]]:
     """By name of the sum, a number a mailbox."""
-    import numpy as np
-
     if table in _SIDES:
         first, second = fingerprints(columns, stores.mailboxes.flags)
         side = _SIDES[table]
@@ -273,8 +255,6 @@ def _table_sums(
 def _of_mailboxes(
     groups: Groups, sums: dict[str, npt.NDArray[np.int64]], only: frozenset[bytes] | None
 ) -> Iterator[pa.RecordBatch]:
-    import numpy as np
-
     chosen = [at for at, key in enumerate(groups.keys) if only is None or key in only]
     if chosen:
         chosen_sums = {name: values[np.array(chosen)] for name, values in sums.items()}
@@ -283,9 +263,6 @@ def _of_mailboxes(
 
 def _batch(kind: str, keys: Sequence[bytes], values_by_name: dict[str, Any]) -> pa.RecordBatch:
     """Rows of one kind; what is not given is 0."""
-    import numpy as np
-    import pyarrow as pa
-
     zeros = np.zeros(len(keys), np.int64)
     columns = {
         name: pa.array(values_by_name.get(name, zeros), pa.int64())

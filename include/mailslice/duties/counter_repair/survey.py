@@ -11,6 +11,8 @@ from operator import or_
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
+import pyarrow as pa
+
 from mailslice.duties.counter_repair.differences import ComparisonSpec, differences
 from mailslice.duties.counter_repair.fingerprints import MessageDigest
 from mailslice.duties.counter_repair.params import Params
@@ -50,7 +52,6 @@ from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 _MAX_COLLECTED = 100_000

@@ -8,8 +8,6 @@ All other letters are requeued. No crash loses a letter:
 - A dropped letter has its deleted mark in two quorum reads.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

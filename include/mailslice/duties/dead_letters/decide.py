@@ -3,8 +3,6 @@
 Pure, except that `read_facts` reads the stores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The duty: examine the dead letters, report causes, act on those that may leave the queue."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any

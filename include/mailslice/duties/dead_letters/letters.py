@@ -4,14 +4,12 @@ An undecodable letter is exported before it leaves the queue: body and headers, 
 `dead-letters/QUEUE/`, named by their content.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from mailslice.codec.shown import shown
 from mailslice.duties.dead_letters.decide import LetterAction, LetterDecision
@@ -94,7 +92,7 @@ class PlannedLetter:
     size: int
 
     @classmethod
-    def of(cls, decision: LetterDecision) -> PlannedLetter:
+    def of(cls, decision: LetterDecision) -> Self:
         classified, letter = decision.classified, decision.classified.letter
         return cls(
             letter.position,

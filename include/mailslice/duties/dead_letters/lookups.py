@@ -1,7 +1,5 @@
 """Looks candidates of a redrive up at quorum: the row, the delayed copy, the content."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property

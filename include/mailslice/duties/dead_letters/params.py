@@ -1,7 +1,5 @@
 """What a run of dead_letters can be told."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator

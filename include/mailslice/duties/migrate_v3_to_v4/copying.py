@@ -7,8 +7,6 @@ marked between the read and the write is a dead row in V4, as it is in V3.
 Afterwards V3 is held against V4: every live row of V3 by a hash over all its columns.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

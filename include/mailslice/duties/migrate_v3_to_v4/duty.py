@@ -1,11 +1,11 @@
 """The duty: copy the live rows of V3 that V4 has not, or has older."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from typing import Any
+
+import pyarrow as pa
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
@@ -202,8 +202,6 @@ DUTY = Migration()
 
 def rows(run: Run, plan: MigrationPlan) -> Frame:
     """One row a row of V3 that is to be copied."""
-    import pyarrow as pa
-
     number = pa.int64()
     key = {"slice_ms": number, "bucket": number, "enqueue_id": pa.string()}
     expect = [

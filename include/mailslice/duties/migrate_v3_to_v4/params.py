@@ -1,7 +1,5 @@
 """What a run of migrate_v3_to_v4 can be told: nothing but what every duty takes."""
 
-from __future__ import annotations
-
 from mailslice.maintenance.params import DutyParams
 
 

@@ -5,12 +5,12 @@ start in V4, a bucket its number, and the headers of its message, which say wher
 true.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
+
+import pyarrow as pa
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.engine.frames import Session, run_on_keys
@@ -166,8 +166,6 @@ class _Scan:
                     spool.add(one, at)
 
     def _write(self, result: V3Partition, spool: Spool) -> None:
-        import pyarrow as pa
-
         first, number = len(self.writer.groups), pa.int64()
         slice_ms, bucket = epoch_ms(result.partition.slice_start), result.partition.bucket
         for ids, written in spool.chunks() if spool.count else ():

@@ -1,11 +1,11 @@
 """The duty: find the old live mails, gather the evidence, judge each, publish the counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
+
+import pyarrow as pa
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
@@ -176,8 +176,6 @@ def _message(plan: AuditPlan, params: Params) -> str:
 
 def mails(run: Run, plan: AuditPlan) -> Frame:
     """One row a mail, as the audit's files have it."""
-    import pyarrow as pa
-
     text, number = pa.string(), pa.int64()
     key = {"table": text, "slice_ms": number, "bucket": number, "enqueue_id": text}
     expect = [

@@ -5,8 +5,6 @@ that leaves them now comes into the hold, or goes to the dead letters), the dead
 meanwhile. So a mail that is nowhere was nowhere when the hold ended.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping

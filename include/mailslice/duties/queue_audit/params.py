@@ -1,7 +1,5 @@
 """What a run of queue_audit can be told."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from mailslice.maintenance.slice_range import SlicedParams

@@ -1,7 +1,5 @@
 """The verdict on one mail, from what is known of it and of the queues. Pure: no clock, no store."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

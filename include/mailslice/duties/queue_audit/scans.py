@@ -4,8 +4,6 @@ The first finds live mails that are old enough and writes their ids to files. Th
 one's row and mark once more, and classifies it by the evidence that was gathered in between.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,15 +4,12 @@ The list is in the folder of the sweep's run, this note says which. Where either
 nothing is dropped by it, and the next sweep lists those marks again.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from mailslice.duties.queue_cleanup.plan import Candidates
-from mailslice.engine.mark_deletion import Dropping, list_marks
+from mailslice.engine.mark_deletion import Dropping, Halves, list_marks
 from mailslice.maintenance.artifacts import queue_folder
 from mailslice.maintenance.plan import digest_of
 from mailslice.maintenance.run import Run
@@ -20,9 +17,6 @@ from mailslice.model import crash
 from mailslice.model.names import DELETED_MAILS
 from mailslice.stores.cassandra.ranges import token_ranges
 from mailslice.stores.cassandra.references import estimated_partitions
-
-if TYPE_CHECKING:
-    from mailslice.engine.mark_deletion import Halves
 
 log = logging.getLogger(__name__)
 

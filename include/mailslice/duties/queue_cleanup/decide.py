@@ -1,7 +1,5 @@
 """What may be deleted and where the starts may go: pure (I1, I3, I8)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The duty: empty slices that are dead, move the starts on, drop deleted marks with a proof."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -5,15 +5,16 @@ wrote: what James writes meanwhile is not judged. Apply recorded what it wrote a
 after the deletes; verify reads both starts once, and looks for single rows and marks itself.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.row import epoch_ms, epoch_us
@@ -35,9 +36,6 @@ from mailslice.maintenance.run import Run
 from mailslice.model.mail import EnqueueId, Partition
 from mailslice.model.slices import is_live
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 MANY = 100_000
 """So many rows are never too many."""
 _SAMPLED_PARTITIONS, _SAMPLED_ROWS = 50, 20
@@ -45,8 +43,6 @@ _SAMPLED_PARTITIONS, _SAMPLED_ROWS = 50, 20
 
 def rows(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) -> Frame:
     """Every planned row as it is in the plan's files."""
-    import pyarrow as pa
-
     text, number = pa.string(), pa.int64()
     key = {"table": text, "slice_ms": number, "bucket": pa.int32(), "enqueue_id": text}
     schema = pa.schema({**key, "written_us": number, "closes_ms": number})
@@ -69,9 +65,6 @@ def rows(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) ->
 
 def _with_times(open_ms: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with its slices as milliseconds, and when each of them closes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     starts = batch.column("slice_start").cast(pa.int64())
     columns = {name: batch.column(name) for name in ("table", "bucket", "enqueue_id", "written_us")}
     return pa.RecordBatch.from_pydict(
@@ -167,7 +160,7 @@ class Verification:
     live: list[RowKey]
 
     @classmethod
-    def of(cls, run: Run, plan: CleanupPlan, result: Result) -> Verification:
+    def of(cls, run: Run, plan: CleanupPlan, result: Result) -> Self:
         """Raises PlanRefused for a file of the plan that was changed."""
         remaining, starts = Remaining.load(run, plan.made_at), starts_of(run.stores, run.queue)
         return cls(run, plan, result, remaining, starts, run.read_rows(plan.live, RowKey))

@@ -4,19 +4,23 @@ A run drops the marks of its own plan when it can prove them itself, and those t
 listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 41).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER
 from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.reads import Remaining
 from mailslice.engine.frames import slots_of
-from mailslice.engine.mark_deletion import Dropped, Dropping, drop_listed, drop_planned, halves_of
+from mailslice.engine.mark_deletion import (
+    Dropped,
+    Dropping,
+    Halves,
+    drop_listed,
+    drop_planned,
+    halves_of,
+)
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.drained import last_seen_empty, sample_again
 from mailslice.maintenance.rate_limit import Throttle
@@ -26,9 +30,6 @@ from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.names import QueueTable
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.view.sharing import is_alone
-
-if TYPE_CHECKING:
-    from mailslice.engine.mark_deletion import Halves
 
 _V3 = "enqueuedMailsV3 still holds rows of the queue"
 _UNCOUNTED = "the dead letters could not be counted"

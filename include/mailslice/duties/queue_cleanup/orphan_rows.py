@@ -5,8 +5,6 @@ they stay. With `aside` they go to quarantine: `mailslice stuck release` enqueue
 discard` drops them. mailslice never delivers one by itself.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What a run of queue_cleanup can be told."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar, Self
 

@@ -1,7 +1,5 @@
 """What one run may do: plan.json, and in plan/ what is one a partition or one a row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The plan: which slices are dead, and where browseStart may go. Changes nothing in the stores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

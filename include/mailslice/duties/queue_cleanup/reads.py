@@ -4,19 +4,17 @@ The first says what of the plan is still true. The second gives every row that i
 tables, read once. It is kept in the run's folder: verify and report build on the same read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from mailslice.codec.row import epoch_ms, epoch_us
 from mailslice.duties.queue_cleanup.decide import SliceRows, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.view import range_of, slices_to_read, starts_of, tables_of
-from mailslice.engine.mark_deletion import halves_of
+from mailslice.engine.mark_deletion import Halves, halves_of
 from mailslice.engine.partition_scan import PartitionName
 from mailslice.engine.plan_comparison import (
     PartitionNow,
@@ -33,9 +31,6 @@ from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import is_live, slice_start
 from mailslice.view.configuration import view_shape
 from mailslice.view.partitions import partitions_in_use
-
-if TYPE_CHECKING:
-    from mailslice.engine.mark_deletion import Halves
 
 CHANGED, MARK_MISSING = "changed since plan", "live again"
 _READ_BACK_FILE = "left.json"

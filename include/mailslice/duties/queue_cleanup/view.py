@@ -3,8 +3,6 @@
 Starts are written beside a live James: never lowered, read back, a later write of James wins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta

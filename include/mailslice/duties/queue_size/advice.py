@@ -1,7 +1,5 @@
 """What a person should know of a queue's shape, in words. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The duty: measure a queue; publish JSON, Prometheus text, a picture, the broker's sample."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta

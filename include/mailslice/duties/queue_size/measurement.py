@@ -5,8 +5,6 @@ up to the queue's. Content is never loaded. Of live mails the row is read, for a
 domains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """The measurement as Prometheus text for the text file collector: one file for each queue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The duty: give the disk back that deleted rows and marks still hold, one node after the other."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

@@ -3,8 +3,6 @@
 Never two nodes at once, whoever started the other.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta

@@ -3,13 +3,12 @@
 {host} in the command stands for the node's address.
 """
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Self
 
 VARIABLE = "MAILSLICE_NODETOOL"
 HOST = "{host}"
@@ -31,7 +30,7 @@ class Nodetool:
     words: tuple[str, ...]
 
     @classmethod
-    def parse(cls, template: str) -> Nodetool | None:
+    def parse(cls, template: str) -> Self | None:
         """The command of the setting, which is checked already; None when that is empty."""
         words = tuple(shlex.split(template))
         return cls(words) if words else None

@@ -1,7 +1,5 @@
 """What a run of reclaim can be told."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import ClassVar
 

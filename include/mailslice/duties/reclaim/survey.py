@@ -4,8 +4,6 @@ CQL reports the size of a table on a node, not how much of it is deleted. The le
 cleanups deleted since the last reclaim: what is reclaimable is estimated from that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any

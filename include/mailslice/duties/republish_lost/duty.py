@@ -1,13 +1,14 @@
 """The duty: publish again what an audit proved lost, as far as it is lost still."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from itertools import chain
 from typing import Any
 from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from mailslice.admin.queues import require
 from mailslice.checks.expectations import Expectation, Frame
@@ -246,9 +247,6 @@ def _message(planned: int, audit: AuditPlan, skipped: Counter[str]) -> str:
 
 def _planned_mails(run: Run, plan: RepublishPlan, audit: AuditPlan) -> Frame:
     """One row a mail of the plan's file, beside what the audit's own files say."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     tables = chain([schema_of(MailVerdict).empty_table()], run.read_tables(plan.mails))
     rows = pa.concat_tables(table.select(["enqueue_id", "verdict"]) for table in tables)
     verdicts = audit.mails(run.folder.artifacts)

@@ -1,7 +1,5 @@
 """What a run of republish_lost can be told."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -4,8 +4,6 @@ A mail whose process died between claim and record stays `claimed`: nobody knows
 is out. The next run reports it and leaves it, unless `repeat_unknown` is set.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ Everything is written before it takes effect: content and row in quarantine, the
 then the mark. What a kill leaves, the next run finishes (`leftovers`).
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Callable, Mapping

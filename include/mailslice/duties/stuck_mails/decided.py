@@ -1,10 +1,9 @@
 """What the stores say now of every mail that a run decided about, one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Self
 
 from mailslice.admin.evidence import is_over
 from mailslice.admin.quarantine import Quarantine
@@ -41,7 +40,7 @@ class DecidedMails:
     @classmethod
     def read(
         cls, run: Run, quarantine: Quarantine, plan: StuckPlan, reported: Iterable[EnqueueId]
-    ) -> DecidedMails:
+    ) -> Self:
         """From the stores. `reported`: the mails that apply says it decided about."""
         stores, queue, reported = run.stores, run.queue, frozenset(reported)
         quarantined = sorted(quarantine.mails(serial=True), key=lambda mail: mail.run == plan.run)

@@ -1,7 +1,5 @@
 """The duty: find mails whose holder lives and hangs; close them, or recover them by their stage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,11 +1,9 @@
 """The stuck mails of a plan, and what is to be done with each: by mode, or by stage marks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pydantic.alias_generators import to_camel
 
@@ -109,7 +107,7 @@ class StuckMail:
     def enqueue_id(self) -> EnqueueId:
         return self.item.enqueue_id
 
-    def to(self, recipients: tuple[str, ...]) -> StuckMail:
+    def to(self, recipients: tuple[str, ...]) -> Self:
         mail = replace(self.item.mail, recipients=recipients)
         return replace(self, item=replace(self.item, mail=mail))
 

@@ -3,8 +3,6 @@
 What a killed run left is finished first, under the duty's lock: nobody else works on it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """The duty: find Postal's stuck messages; close them, complete them, or give their locks back."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence

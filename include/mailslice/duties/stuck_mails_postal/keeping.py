@@ -4,8 +4,6 @@ An entry names its copy before the copy is there, and outlives it: a copy that n
 none of ours, and is never touched.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from datetime import datetime

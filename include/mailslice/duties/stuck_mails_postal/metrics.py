@@ -1,7 +1,5 @@
 """Figures of a run for Prometheus: in the text file of the run, and by the exporter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

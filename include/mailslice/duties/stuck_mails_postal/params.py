@@ -1,7 +1,5 @@
 """What a run of stuck_mails_postal can be told."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from mailslice.maintenance.params import DutyParams

@@ -1,11 +1,9 @@
 """The plan: stuck, lost and gone messages of Postal's queue, and what each mode does with them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from pydantic import AwareDatetime
 
@@ -71,7 +69,7 @@ class PlannedRow:
     age_seconds: float | None
 
     @classmethod
-    def of(cls, surveyed: SurveyedRow) -> PlannedRow:
+    def of(cls, surveyed: SurveyedRow) -> Self:
         """As the survey saw it."""
         row, age = surveyed.row, surveyed.age
         return cls(

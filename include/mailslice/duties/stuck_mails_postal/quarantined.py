@@ -1,7 +1,5 @@
 """What became of messages in quarantine, by what Postal's own rows say now."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

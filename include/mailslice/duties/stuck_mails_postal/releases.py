@@ -4,8 +4,6 @@ Each begins by a state of the entry that says where the message goes, so that wh
 kill finishes it, once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

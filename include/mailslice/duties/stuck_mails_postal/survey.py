@@ -3,8 +3,6 @@
 `postal stuck` lists it, and the duty plans by it.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What Postal's operators, and our own records, are told of a decision."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 Postal's own rows say what became of a message, whatever our last write was.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """One apply: finishes what killed runs left, then looks at each planned row again and acts."""
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from typing import Any

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from typing_extensions import Buffer
 
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable
@@ -29,13 +30,9 @@ from mailslice.stores.blobs.keys import (
 )
 from mailslice.stores.blobs.object_store import CRATE_ERRORS, OpenBucket, meaning, open_obstore
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
+from mailslice.stores.blobs.store import BlobStore
 from mailslice.stores.blobs.window import Window
 from mailslice.stores.deadlines import Deadlines
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from mailslice.stores.blobs.store import BlobStore
 
 _SLOWEST_BYTES_A_SECOND = 1024 * 1024
 """A request may take the time-out, and as long on top as its bytes take at this speed."""

@@ -1,7 +1,5 @@
 """HEADs by `small` and copies by obstore (Rust), which take less CPU than boto3's."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress

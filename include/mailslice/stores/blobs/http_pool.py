@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from httptools import HttpParserError, HttpResponseParser
-
-if TYPE_CHECKING:
-    import ssl
 
 _IDLE_SECONDS = 20.0
 """A connection that nobody used for so long is closed: servers close theirs after 30 s or more."""

@@ -6,8 +6,6 @@ objects alone that begin with it. Keys are compared by code points, which is S3'
 empty bound is no bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import TypeAlias

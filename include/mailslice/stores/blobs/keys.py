@@ -4,8 +4,6 @@ A message or a row may name any key: what cannot be there is missing, and no rea
 store. Apart from the clients, so that the hot path need not import boto3.
 """
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from urllib.parse import unquote, urlsplit

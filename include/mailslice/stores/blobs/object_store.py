@@ -1,7 +1,5 @@
 """Stores of obstore (the object_store crate, in Rust), and a bucket of Azure or GCS by it."""
 
-from __future__ import annotations
-
 import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence

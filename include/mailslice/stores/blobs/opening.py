@@ -1,7 +1,5 @@
 """Buckets by the provider of the settings."""
 
-from __future__ import annotations
-
 from mailslice.model.settings import BlobProvider, S3Settings
 from mailslice.stores.blobs.store import BlobStore, Turns
 

@@ -1,7 +1,5 @@
 """A bucket of S3, by boto3, which can express every key; HEADs and copies by `fast_s3` first."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ It knows success alone. For anything else `async_store` asks obstore and `s3_sto
 which understand retries, errors, proxies and credentials of the machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging
@@ -17,15 +15,13 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import sha256
 from random import uniform
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from typing_extensions import Buffer
+
 from mailslice.model.settings import BlobProvider, S3Settings
 from mailslice.stores.blobs.http_pool import Answer, HttpPool
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 log = logging.getLogger(__name__)
 SMALL = 64 * 1024

@@ -1,7 +1,5 @@
 """The port of the content store (ADR 70): `BlobStore`, and `async_store.AsyncBlobStore`."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
 from mailslice.model.back_off import pause_seconds
 from mailslice.model.batches import batches
@@ -73,7 +71,7 @@ class BlobStore(ABC):
         self._patience_s = patience_s
         self._sleep = sleep
 
-    def __enter__(self) -> BlobStore:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

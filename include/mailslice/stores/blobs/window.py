@@ -8,8 +8,6 @@ grows; where requests queue at it, the limit falls to what keeps it busy, and ca
 Source: envoyproxy.io/docs, configuration/http/http_filters/adaptive_concurrency_filter
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque

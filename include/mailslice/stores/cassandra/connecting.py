@@ -4,8 +4,6 @@ Protocol v4 is pinned: every version since 2.2 speaks it, start-up tries no othe
 checksums, computed in Python, would cost the hot path.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from contextlib import suppress

@@ -11,8 +11,6 @@ And a table is in the schema a moment before it can be read: whoever meets that 
 where there is one node only.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import threading

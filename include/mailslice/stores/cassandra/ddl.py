@@ -1,7 +1,5 @@
 """James' tables of the queue view (tests/golden/ddl), and keyspaces: created where missing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

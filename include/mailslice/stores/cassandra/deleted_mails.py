@@ -1,7 +1,5 @@
 """deletedMailsV2: a row means that the mail of this enqueue id is deleted, or done."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress

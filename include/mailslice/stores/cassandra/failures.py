@@ -1,7 +1,5 @@
 """The driver's errors as mailslice's: try again, fix the settings, or a row that is too large."""
 
-from __future__ import annotations
-
 import re
 import ssl
 from collections.abc import Iterator

@@ -5,11 +5,10 @@ Looking up the marks of a million rows need not make a million UUIDs: what came 
 the next request as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 from uuid import UUID
 
 from mailslice.codec.row import epoch_ms
@@ -67,7 +66,7 @@ class TimedIds:
     _at: tuple[int, ...] | None
 
     @classmethod
-    def of_page(cls, rows: int, data: bytes) -> TimedIds:
+    def of_page(cls, rows: int, data: bytes) -> Self:
         """From the bytes of a page. Raises ValueError for bytes that are not such rows."""
         if len(data) == rows * _TIMED:
             ids = [data[at : at + WIDTH] for at in range(0, len(data), _TIMED)]
@@ -82,7 +81,7 @@ class TimedIds:
         return cls(b"".join([data[start : start + WIDTH] for start in starts]), data, tuple(starts))
 
     @classmethod
-    def of_rows(cls, rows: Iterable[tuple[UUID, datetime | None]]) -> TimedIds:
+    def of_rows(cls, rows: Iterable[tuple[UUID, datetime | None]]) -> Self:
         """The same of rows that are decoded already: a few, or a double's."""
         listed = list(rows)
         data = b"".join(

@@ -1,7 +1,5 @@
 """Cassandra's driver as it is where numpy is not installed."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 from types import ModuleType

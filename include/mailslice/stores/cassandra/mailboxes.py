@@ -5,8 +5,6 @@ shown. They are James' own: mailslice never creates them. Of counters it writes 
 difference, once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The nodes one by one: what each keeps and compacts. Virtual tables speak of who answers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The driver makes one Python object of every value, which costs more than Cassand
 page here is its row count and its bytes; `mailslice.engine.page_decoder` decodes it by column.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Many requests beside each other, bounded, by the driver's callbacks: no thread a request."""
 
-from __future__ import annotations
-
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Token ranges that tile the ring: a reader of all of them has read the table whole."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import chain, pairwise
 from typing import TypeAlias

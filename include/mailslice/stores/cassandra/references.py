@@ -1,7 +1,5 @@
 """Blob ids in the columns of any table: its columns, and a scan of some by token range."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ system_distributed.parent_repair_history, which has all token ranges of a repair
 keeps the last range of each session.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

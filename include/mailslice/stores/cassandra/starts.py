@@ -1,7 +1,5 @@
 """browseStart and contentStart: one row a queue. James writes both beside us."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar

@@ -1,14 +1,11 @@
 """What classes of single tables share: CQL without a keyspace, prepared at its first use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from cassandra.query import PreparedStatement
 
-if TYPE_CHECKING:
-    from mailslice.stores.cassandra.session import CassandraSession, Row
+from mailslice.stores.cassandra.session import CassandraSession, Row
 
 
 class Table:

@@ -1,7 +1,5 @@
 """All tables of the queue view together, and which of V3 and V4 there are."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from mailslice.model.errors import BadSetting

@@ -1,7 +1,5 @@
 """PyMySQL's errors as mailslice's: which mean try again, which mean fix the settings."""
 
-from __future__ import annotations
-
 import ssl
 
 from pymysql import err

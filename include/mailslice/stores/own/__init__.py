@@ -1,7 +1,5 @@
 """What mailslice remembers whatever store it has: in Cassandra, or in MariaDB beside a Postal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from mailslice.stores.own.locks import LOCKS, Locks

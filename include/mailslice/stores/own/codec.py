@@ -1,7 +1,5 @@
 """Frozen dataclasses as rows of mailslice's own tables, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """locks: who works on what now. A lock is a row with a TTL: its owner's death frees it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from mailslice.stores.own.records import Records, TableShape

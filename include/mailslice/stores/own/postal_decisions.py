@@ -1,7 +1,5 @@
 """postal_decisions: what was decided about stuck messages of a Postal, by whom and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """postal_quarantine: closed messages of a Postal. A write's version refuses another's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime

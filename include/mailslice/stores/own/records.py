@@ -4,8 +4,6 @@ A row is a mapping of column to value. Times are milliseconds since the epoch wh
 naive UTC datetimes when read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta

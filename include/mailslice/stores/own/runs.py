@@ -1,7 +1,5 @@
 """runs: one row for each run of a duty, kept for the retention by TTL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -5,12 +5,11 @@ whoever has it stops the next poll of every worker of Postal. Whoever waited in 
 Contended after a few tries, and nothing was changed.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Self
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
@@ -69,22 +68,22 @@ class PostalRecord:
     counter: str | None = None
 
     @classmethod
-    def held(cls, details: str, log_id: str) -> PostalRecord:
+    def held(cls, details: str, log_id: str) -> Self:
         """Set aside: a person decides, by Postal's own page or by ours."""
         return cls("Held", details, log_id, "held")
 
     @classmethod
-    def removed(cls, log_id: str) -> PostalRecord:
+    def removed(cls, log_id: str) -> Self:
         """The content is gone."""
         return cls("HardFail", REMOVED, log_id, "bounces")
 
     @classmethod
-    def hold_cancelled(cls, details: str, log_id: str) -> PostalRecord:
+    def hold_cancelled(cls, details: str, log_id: str) -> Self:
         """A person decided that it is not sent."""
         return cls("HoldCancelled", details, log_id)
 
     @classmethod
-    def error(cls, details: str, log_id: str) -> PostalRecord:
+    def error(cls, details: str, log_id: str) -> Self:
         """A lock was given up; the message is tried again."""
         return cls("Error", details, log_id)
 

@@ -1,7 +1,5 @@
 """Where Postal's databases are: the main one, and one message database a mail server."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from mailslice.model.errors import BadSetting

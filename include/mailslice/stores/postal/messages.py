@@ -4,8 +4,6 @@ A database, table or right that is missing raises. Only a raw table may be missi
 it, and the content of its messages is lost.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields

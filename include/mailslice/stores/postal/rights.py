@@ -1,7 +1,5 @@
 """Which grants of docs/postal.md the user has, by a SELECT without rows, or EXPLAIN of a change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

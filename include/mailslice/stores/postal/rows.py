@@ -1,7 +1,5 @@
 """`queued_messages` and `servers` of Postal's main database, read in pages by primary key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime

@@ -4,8 +4,6 @@ They are asked for by a SELECT that reads no row. information_schema hides what 
 to, so it cannot tell a missing table from a missing right; the error of a SELECT can.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from mailslice.model.errors import Refused

@@ -13,8 +13,6 @@ memory while its first letters are worked on. A prefetch count is 16 bits wide; 
 does not limit a checkout.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Where the broker is, how to connect to it, and what its errors mean. Passwords stay here."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Deliveries of a RabbitMQ queue, on a connection of their own, reopened when it is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping

@@ -5,8 +5,6 @@ the message. RabbitMQ 4 limits them to 20 where nobody names a limit. Past the l
 dead-lettered, or dropped where that leads nowhere. Classic queues count nothing.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

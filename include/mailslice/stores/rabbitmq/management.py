@@ -1,7 +1,5 @@
 """RabbitMQ's management API. Its figures are 3 to 10 s late; absent is unknown, never zero."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence

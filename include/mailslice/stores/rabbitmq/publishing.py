@@ -1,7 +1,5 @@
 """What administration asks of the broker, without an event loop: mails are few there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """What moves through all queues of the vhost: figures 3 to 10 s late; absent is unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime

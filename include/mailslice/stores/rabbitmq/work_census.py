@@ -9,8 +9,6 @@ that is not seen here while the hold lasts is with a consumer that has held it s
 is in no work queue.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

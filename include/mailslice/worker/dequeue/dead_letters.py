@@ -1,7 +1,5 @@
 """Dead letters that a worker publishes: a confirmed copy, then the ack of the message."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

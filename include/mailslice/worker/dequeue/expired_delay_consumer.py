@@ -1,7 +1,5 @@
 """Consumes the hop queue, where expired copies of delayed mails arrive. Runs in every worker."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

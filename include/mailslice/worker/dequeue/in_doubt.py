@@ -5,8 +5,6 @@ fails silently. Before that the mail with these recipients goes to quarantine, f
 decide.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

@@ -6,8 +6,6 @@ delayed_mails. The worker renews it while the handler runs. The deleted mark dro
 it void. When the process dies the copy expires, and the mail is delivered again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -7,8 +7,6 @@ succeed; after ten seconds when they keep a full window from others. The park qu
 dead-letters into the mail exchange. While a broker in alarm takes no copy the message stays here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """The prefetch window: messages that were delivered and not handed out yet."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Bad JSON and missing content are dead letters. What a store does not answer for 
 and then parked (`park`): a requeue would be a hot loop. The memory budget bounds what is loaded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The message of a mail's next attempt, which replaces the one that was delivered."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

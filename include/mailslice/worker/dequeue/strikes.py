@@ -6,8 +6,6 @@ them. A mail with a strike is handled alone, so that the next one goes to the on
 the third it is a dead letter. A parent that dies, too, forgets them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableSequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager

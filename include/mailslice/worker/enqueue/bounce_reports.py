@@ -1,7 +1,5 @@
 """Reports to senders (RFC 3464), enqueued into the queue of MAILSLICE_WORKER_BOUNCE_QUEUE."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
@@ -9,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from mailslice.codec.reports import Failure, report_of
 from mailslice.model import crash
@@ -17,10 +14,8 @@ from mailslice.model.errors import BadSetting, ContentMissing, TakenOver, TryAga
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.worker.enqueue.delayed_mails import Delays
 from mailslice.worker.enqueue.enqueuer import Enqueuer
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.logs import about
-
-if TYPE_CHECKING:
-    from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 _MAX_BUILT_ON_LOOP = 100

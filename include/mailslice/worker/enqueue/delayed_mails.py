@@ -13,8 +13,6 @@ means that the row was lost, and is delivered. A mail without a row in the view 
 was deleted and cleaned (`deleted_check.was_cleaned`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator

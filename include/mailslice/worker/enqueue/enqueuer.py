@@ -5,8 +5,6 @@ failure: deleted mark, then this enqueue's own blobs (`undoing`). An error of th
 sent": the message may be delivered before its mark is written, and the error says so.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress

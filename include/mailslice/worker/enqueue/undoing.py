@@ -4,22 +4,17 @@ The caller waits for the first try. Further tries go on without it, until the st
 worker closes. The mark is always written: an insert that timed out may have been applied.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mailslice.codec.blob_ids import is_random
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
+from mailslice.worker.io.context import QueueContext
 from mailslice.worker.logs import about
-
-if TYPE_CHECKING:
-    from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 _FIRST_SECONDS = 2.0

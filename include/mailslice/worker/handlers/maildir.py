@@ -5,8 +5,6 @@ on itself, also after a reader has moved it from new/ to cur/. Only a redelivery
 which may be large. Nothing is added to the content: the envelope stays in the queue's records.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

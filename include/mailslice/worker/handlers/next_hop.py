@@ -4,8 +4,6 @@ smtplib is used for what it does well (connecting, EHLO, STARTTLS, reading repli
 commands and replies is ours, for it knows neither PIPELINING nor a mail in pieces (ADR 55).
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import logging
@@ -54,7 +52,7 @@ class _Replies(socket.SocketIO):
         return count
 
 
-class _Server(smtplib.SMTP):
+class _TimedServer(smtplib.SMTP):
     """smtplib's, where the time-out is for all of a reply, which has at most 64 KiB."""
 
     def getreply(self) -> tuple[int, bytes]:
@@ -67,7 +65,7 @@ class _Server(smtplib.SMTP):
         return reply
 
 
-class _TlsServer(_Server, smtplib.SMTP_SSL):
+class _TlsServer(_TimedServer, smtplib.SMTP_SSL):
     """The same, by TLS from the first byte."""
 
 
@@ -231,7 +229,7 @@ class NextHop:
 
     def _opened(self, tls: ssl.SSLContext | None) -> smtplib.SMTP:
         hop = self._settings
-        kind = partial(_TlsServer, context=tls) if hop.implicit_tls else _Server
+        kind = partial(_TlsServer, context=tls) if hop.implicit_tls else _TimedServer
         server = kind(hop.host, hop.port, self._name, timeout=hop.timeout.total_seconds())
         try:
             if server.sock is not None:

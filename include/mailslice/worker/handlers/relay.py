@@ -9,8 +9,6 @@ again. Recipients at a domain that takes no more now (MAILSLICE_RELAY_RATES, _CO
 When the worker ends it returns what was not sent whole at once, and waits only for answers.
 """
 
-from __future__ import annotations
-
 import logging
 import smtplib
 import time

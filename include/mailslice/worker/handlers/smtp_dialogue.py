@@ -10,8 +10,6 @@ the mail's own 2yz. Before the last byte is sent no recipient has the mail. Afte
 refusal proves this; everything else leaves the recipients in doubt.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The recipients that were not served, and the answers of the next server."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

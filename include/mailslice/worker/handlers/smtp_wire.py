@@ -4,12 +4,11 @@ They are made piece by piece while they are sent, so that a mail of any size cos
 piece, and no call keeps Python's lock for long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from email.header import Header
 from re import compile as pattern
+from typing import Self
 
 from mailslice.model.mail import RecipientHeader
 
@@ -30,7 +29,7 @@ class Body:
     is_ascii: bool
 
     @classmethod
-    def of(cls, content: bytes) -> Body:
+    def of(cls, content: bytes) -> Self:
         """Counts line ends without a copy of the content."""
         size = len(content)
         for start in range(0, len(content), _STEP):

@@ -1,7 +1,5 @@
 """Blobs of done mails, deleted after the ack, in batches; what is left goes by blob_gc."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable

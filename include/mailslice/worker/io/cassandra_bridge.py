@@ -5,8 +5,6 @@ request each took half of the hot path's CPU, or ten times a server's (reference
 against 93,000/s).
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import deque

@@ -1,11 +1,9 @@
 """The open stores of one queue on one event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock
@@ -13,7 +11,9 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import ROUTING_KEY, RabbitNames
 from mailslice.model.settings import Settings
+from mailslice.stores import Stores
 from mailslice.stores.blobs.async_store import AsyncBlobStore
+from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.tables import QueueTables
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.view.configuration import Shape
@@ -23,10 +23,6 @@ from mailslice.worker.io.cassandra_bridge import Bridge, DeletedChecks
 from mailslice.worker.io.content_loader import ContentBudget, Loader
 from mailslice.worker.io.copies import Copy
 from mailslice.worker.io.statistics import WorkerStatistics, worker_name
-
-if TYPE_CHECKING:
-    from mailslice.stores import Stores
-    from mailslice.stores.cassandra.session import CassandraSession
 
 T = TypeVar("T")
 

@@ -5,12 +5,10 @@ published, the broker confirms it, and only then the message is acknowledged. A 
 leaves both, and the deleted check drops one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from mailslice.model.names import (
     HEADER_BUCKET,
@@ -42,8 +40,8 @@ class Copy:
     timestamp: datetime | None
 
     @classmethod
-    def of(cls, message: Message) -> Copy:
+    def of(cls, message: Message) -> Self:
         return cls(message.body, own_headers(message.headers), message.timestamp)
 
-    def but(self, headers: Mapping[str, Any]) -> Copy:
+    def but(self, headers: Mapping[str, Any]) -> Self:
         return replace(self, headers={**self.headers, **headers})

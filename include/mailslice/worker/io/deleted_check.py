@@ -8,8 +8,6 @@ Delayed mails are checked before they are published, on every queue (`was_cleane
 cleanup drops rows and marks whatever waits in our delay levels.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from datetime import timedelta

@@ -15,15 +15,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.throttling import LEASE, Ask, Book, Freed, Limit, Limits, decide, destination
 from mailslice.stores.cassandra.own import Destinations
-
-if TYPE_CHECKING:
-    from mailslice.worker.io.context import QueueContext
+from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 _MOST_DESKS = 1000

@@ -4,20 +4,15 @@ A store that does not answer changes nothing: the worker goes on with what it kn
 Before the first answer nothing is known, and no mail is taken (ADR 86).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
 
 from mailslice.codec.addresses import domain_of
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.holds import ActiveHolds, Hold
 from mailslice.stores.cassandra.own import Holds
-
-if TYPE_CHECKING:
-    from mailslice.worker.io.context import QueueContext
+from mailslice.worker.io.context import QueueContext
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """What a worker did, in memory. Its record (`heartbeat`) and its metrics publish it."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections import Counter, deque

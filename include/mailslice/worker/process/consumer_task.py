@@ -1,7 +1,5 @@
 """What a consuming process is started with, for parent (`supervisor`) and process (`child`)."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from datetime import timedelta

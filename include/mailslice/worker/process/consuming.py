@@ -1,7 +1,5 @@
 """Consumes a queue with a function on the running event loop: until stopped, idle, or a count."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

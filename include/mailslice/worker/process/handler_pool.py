@@ -1,7 +1,5 @@
 """Runs handlers beside each other, in threads or as tasks, and turns outcomes to settlements."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import itertools

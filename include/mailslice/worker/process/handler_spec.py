@@ -13,8 +13,6 @@ names it gets more:
 A class is built once a process, with the settings, and its instance is called.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

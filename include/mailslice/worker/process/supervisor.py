@@ -5,8 +5,6 @@ passes signals on, and serves liveness and metrics of all on one port. It consum
 Each process ends by itself when the parent is gone.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ is read to its end (RFC 5321), but no longer kept. Addresses are taken character
 5321 4.1.2): aiosmtpd reads them as message headers, decodes encoded words and drops comments.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Prometheus figures of `worker smtp-in`: one process, so they are its own."""
 
-from __future__ import annotations
-
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge
 from prometheus_client import generate_latest as shown
 

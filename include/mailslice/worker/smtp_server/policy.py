@@ -1,7 +1,5 @@
 """Who may send by SMTP, by the settings. An open relay is refused before the port opens."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import ssl

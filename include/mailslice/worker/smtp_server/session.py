@@ -1,8 +1,6 @@
 """What SMTP commands are answered, and a mail's bytes as they came, behind Received."""
 
 # ruff: noqa: N802 - aiosmtpd calls hooks by the names of the commands
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -8,8 +8,6 @@ raises TakenOver when another one has the mail. Without stage marks on the queue
 plain handler gets a BlockingStage, an async one an AsyncStage, whose methods are awaited.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """mailslice's own keyspace: what it must remember. James' tables get no column added."""
 
-from __future__ import annotations
-
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.own.decisions import DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DelayedMail, DelayedMails, DelayState

@@ -1,7 +1,5 @@
 """decisions: what was decided about mails whose holder hung, by whom and why; kept by TTL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -5,8 +5,6 @@ read + 1): with the writers' clocks alone, the step of a worker whose clock is b
 its copy's token would not be the row's, and the copy would be dropped.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ A row is claimed, with the enqueue id of the new entry, before anything of that 
 All writes are conditional batches within one partition: of two who act on a mail one is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """counter_claims, queue_samples, slice_statistics: what duties remember from run to run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta

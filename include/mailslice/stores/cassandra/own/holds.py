@@ -1,7 +1,5 @@
 """holds: what people told the workers to leave alone; destinations: the books of their limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 

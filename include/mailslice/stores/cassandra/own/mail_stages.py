@@ -5,8 +5,6 @@ Only queues with stage marks have rows here. Every write is conditional on the r
 no clock decides; a record that nobody touches any more goes by TTL.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any

@@ -6,8 +6,6 @@ no clock decides. A row goes when its mail was released or discarded. A mail may
 the key of a row that went: each keeping has a copy of its own, named in its row (`copy_id`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

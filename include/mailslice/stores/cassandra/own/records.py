@@ -1,7 +1,5 @@
 """Records of `stores.own` in Cassandra: conditional writes are LWT, single rows are read SERIAL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ A row is claimed before the publish, so that asked twice it is published once. A
 never repeated without being asked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

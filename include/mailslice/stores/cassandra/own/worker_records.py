@@ -6,15 +6,13 @@ so is the age of a record when it is read; how long a mail was held is the worke
 No worker's wall clock decides anything. A record goes by its TTL, a day after its last write.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from cassandra.cluster import ResponseFuture
@@ -65,7 +63,7 @@ class InFlightMail:
         return [str(self.enqueue_id), self.name, held, *state]
 
     @classmethod
-    def of_json(cls, value: list[Any], messages: dict[UUID, bytes]) -> InFlightMail:
+    def of_json(cls, value: list[Any], messages: dict[UUID, bytes]) -> Self:
         """The inverse of `as_json`."""
         text, name, held, stage, attempt, begun, returned, partition = value
         enqueue_id, held = EnqueueId(UUID(text)), held * _MILLISECOND
