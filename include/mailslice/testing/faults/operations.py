@@ -34,7 +34,8 @@ from mailslice.worker.smtp_server.server import serve
 
 RECIPIENTS = ("first@example.net", "second@example.net")
 REFUSED = tuple(Failure(recipient, "5.1.1", "there is no such user") for recipient in RECIPIENTS)
-_PATIENCE = 60.0
+_PATIENCE = 180.0
+"""A restart waits for every lane, and one of them may drain a mail that is parked for a minute."""
 _PAUSE = 0.2
 _QUIET = timedelta(seconds=0.3)
 _ROOM = 250
