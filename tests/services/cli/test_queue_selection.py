@@ -130,7 +130,7 @@ def test_a_retry_fails_for_mails_that_are_overdue(cli, fresh_module):
         table.save(cli.spool, replace(row, due=past))
     answer = cli("queue", "retry", "spool", "--json", code=1)
     assert (answer.one["overdue"], answer.one["soon"]) == (1, 0)
-    assert f"`mailslice queue flush {cli.spool}` delivers them" in answer.err
+    assert "`mailslice queue flush spool` delivers them" in answer.err
     assert cli.json("queue", "retry", "spool", "--dry-run")[0]["overdue"] == 1
     assert cli.json("queue", "flush", "spool")[0]["flushed"] == 1
     assert cli.json("queue", "retry", "spool")[0]["overdue"] == 0
