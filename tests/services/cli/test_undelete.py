@@ -47,6 +47,8 @@ UNDELETE_POINTS = (
     *("undelete:claimed", "undelete:blobs", "undelete:rows", "undelete:entered"),
     *("undelete:published", "undelete:recorded"),
 )
+CLAIMED_ANEW = "undelete:claimed-anew"
+"""Of a mail whose undelete was killed before."""
 DAY = timedelta(days=1)
 
 
@@ -369,6 +371,18 @@ def test_served_in_part_after_a_kill_it_is_not_brought_back_again(spool: Spool) 
     assert spool.delivered(0) == []
 
 
+@pytest.mark.parametrize("point", ["undelete:entered", "undelete:published"])
+def test_killed_as_it_is_claimed_anew_it_comes_back_once(spool: Spool, point: str) -> None:
+    spool.enqueue(mail())
+    spool.clear()
+    for each in (point, CLAIMED_ANEW):
+        kill_at(each)
+        with pytest.raises(Killed):
+            spool.undelete()
+    assert spool.undelete().undeleted == 1
+    assert len(spool.delivered(1)) == 1
+
+
 @pytest.mark.parametrize("killed_again", [True, False])
 def test_delivered_before_its_entry_is_voided_it_is_not_brought_back_again(
     spool: Spool, killed_again: bool
@@ -380,7 +394,7 @@ def test_delivered_before_its_entry_is_voided_it_is_not_brought_back_again(
         spool.undelete()
 
     def deliver(name: str) -> None:
-        if name == "undelete:claimed-anew":
+        if name == CLAIMED_ANEW:
             crash.arm(None)
             with ThreadPoolExecutor(1) as thread:
                 assert len(thread.submit(spool.delivered, 1).result()) == 1

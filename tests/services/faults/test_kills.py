@@ -13,7 +13,7 @@ from mailslice.testing.faults.matrix import Case, LaneResult, World, kills
 from mailslice.testing.faults.operations import OPERATIONS
 from mailslice.testing.faults.points import named
 from tests.services.admin.test_moving import MOVE_POINTS
-from tests.services.cli.test_undelete import UNDELETE_POINTS
+from tests.services.cli.test_undelete import CLAIMED_ANEW, UNDELETE_POINTS
 from tests.services.faults.lanes import Lane, run_lanes
 from tests.services.faults.test_waiting_kills import POINTS as WHERE_MAILS_WAIT
 from tests.services.worker.test_holds import HOLD_POINTS
@@ -36,7 +36,13 @@ At all of theirs they are in the whole matrix.
 def points_of_operations() -> set[str]:
     """The points that the matrix of operations reaches. Tests of their own kill at the others."""
     of_postal = {point for point in named() if point.startswith("postal:")}
-    elsewhere = {*WHERE_MAILS_WAIT.values(), *MOVE_POINTS, *UNDELETE_POINTS, *HOLD_POINTS}
+    elsewhere = {
+        *WHERE_MAILS_WAIT.values(),
+        *MOVE_POINTS,
+        *UNDELETE_POINTS,
+        CLAIMED_ANEW,
+        *HOLD_POINTS,
+    }
     return named() - elsewhere - of_postal
 
 

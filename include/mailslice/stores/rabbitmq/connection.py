@@ -22,7 +22,8 @@ HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
 """Of blocking connections, which have no time-out: a frozen broker is left after two of them."""
 _URL = "MAILSLICE_RABBITMQ_URL"
-_MISSING = ("NOT_FOUND - no queue '", "NOT_FOUND - no exchange '")
+_MISSING = re.compile(r"(?:b[\"'])?NOT_FOUND - no (?:queue|exchange) '")
+"""A text that was cut within a character comes from pika as the repr of its bytes."""
 _NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
 _SIZES = {b"T": 8, b"d": 8, b"f": 4}
 _NESTED = (b"F", b"A")
@@ -146,7 +147,7 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
 
 def is_missing(closed: pika.exceptions.ChannelClosedByBroker) -> bool:
     """Whether no such queue or exchange exists. 404 is the code for a queue that is down, too."""
-    return bool(closed.reply_text.startswith(_MISSING))
+    return _MISSING.match(closed.reply_text) is not None
 
 
 def _causes(error: BaseException) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pika.exceptions
 import pytest
+from pika.data import decode_short_string
 
 from mailslice.model.errors import BadSetting, QueueMissing, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
@@ -25,6 +26,14 @@ def settings(url: str, **more: Any) -> RabbitSettings:
 def closed(text: str) -> Exception:
     """A passive declare that RabbitMQ answered with 404."""
     return pika.exceptions.ChannelClosedByBroker(404, f"NOT_FOUND - {text}")
+
+
+def closed_within_a_character() -> pika.exceptions.ChannelClosedByBroker:
+    """As pika has it: RabbitMQ cuts the text of a long name after 255 bytes."""
+    text = f"NOT_FOUND - no queue '{'Ü' * 200}".encode()[:255]
+    return pika.exceptions.ChannelClosedByBroker(
+        404, decode_short_string(bytes([len(text)]) + text, 0)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,6 +138,7 @@ def test_tls_files_that_cannot_be_read_are_a_bad_setting() -> None:
         ),
         (closed("no queue 'q' in vhost '/'"), QueueMissing, "no queue 'q'"),
         (closed("no exchange 'e' in vhost '/'"), QueueMissing, "no exchange 'e'"),
+        (closed_within_a_character(), QueueMissing, "no queue '"),
         *(
             (closed(text), StoreUnavailable, f"closed the channel: 404 NOT_FOUND - {text}")
             for text in (
