@@ -290,6 +290,7 @@ def test_a_bad_setting_exits_2_and_names_variable_and_value(
     variable, value, words, capsys, monkeypatch
 ):
     monkeypatch.setenv(variable, value)
+    monkeypatch.setattr("mailslice.model.settings.STATE_FILE", "none")  # of a `make run`
     assert run(["queue", "size", "x"] if "RABBITMQ_URL" in variable else ["queue", "list"]) == 2
     captured = capsys.readouterr()
     assert words in captured.err
