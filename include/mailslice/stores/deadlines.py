@@ -5,29 +5,36 @@ from __future__ import annotations
 import asyncio
 
 _EVERY = 0.25
-"""Seconds between two looks, at most; a quarter of the usual time-out, if that is less."""
+"""Seconds of the timer, at most; a quarter of the usual time-out, if that is less."""
 
 
 class Deadlines:
-    """For one event loop at a time. A time-out comes late by one look at most."""
+    """For one event loop at a time. A time-out comes late by one turn of the timer at most."""
 
     def __init__(self, usual_seconds: float) -> None:
         self.every = min(_EVERY, usual_seconds / 4)
         self.open: set[_Deadline] = set()
-        self.looked_at_by: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """That on which the timer runs; None: nothing is open."""
 
     def within(self, seconds: float) -> _Deadline:
         """A block of a task that raises TimeoutError, as that of asyncio.timeout does."""
         return _Deadline(self, seconds)
 
-    def look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends what is too late, and looks again while something is open."""
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs the timer of this loop."""
+        self.loop = loop
+        loop.call_later(self.every, self._expire_late, loop)
+
+    def _expire_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ends what is too late; runs again while something else is open."""
         now = loop.time()
-        for deadline in [deadline for deadline in self.open if deadline.at <= now]:
+        late = [deadline for deadline in self.open if deadline.at <= now]
+        self.loop = None
+        if len(late) < len(self.open):
+            self.start(loop)
+        for deadline in late:
             deadline.expire()
-        self.looked_at_by = loop if self.open else None
-        if self.open:
-            loop.call_later(self.every, self.look, loop)
 
 
 class _Deadline:
@@ -42,9 +49,8 @@ class _Deadline:
         of, loop = self._of, task.get_loop()
         self._task, self._cancels, self.at = task, task.cancelling(), loop.time() + self._seconds
         of.open.add(self)
-        if of.looked_at_by is not loop:
-            of.looked_at_by = loop
-            loop.call_later(of.every, of.look, loop)
+        if of.loop is not loop:
+            of.start(loop)
 
     def expire(self) -> None:
         self._expired = True

@@ -52,7 +52,7 @@ async def test_many_time_out_side_by_side_and_who_is_done_does_not(deadlines: De
     assert [type(each) for each in found[:50]] == list(repeat(TimeoutError, 50))
     assert found[50:] == ["done"] * 50
     assert not deadlines.open
-    assert deadlines.looked_at_by is None
+    assert deadlines.loop is None
 
 
 async def test_a_cancel_of_somebody_else_is_no_time_out(deadlines: Deadlines) -> None:
