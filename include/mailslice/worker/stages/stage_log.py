@@ -77,9 +77,8 @@ class StageMarks:
         before, self.known = self.known, self._moved(requested, Stage.SENT)
         self._on_stage(self.known.stage)
         try:
-            if (
-                self.next_record is not None
-            ):  # it was ended under its handler: these are told as failed
+            if self.next_record is not None:
+                # It was ended under its handler: these are told as failed.
                 raise _taken(self.known.enqueue_id)
             await self._write(self.known)
             crash.point("stage:sent-written")
