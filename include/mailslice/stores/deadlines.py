@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 _EVERY = 0.25
 """Seconds of the timer, at most; a quarter of the usual time-out, if that is less."""
@@ -13,13 +14,26 @@ class Deadlines:
 
     def __init__(self, usual_seconds: float) -> None:
         self.every = min(_EVERY, usual_seconds / 4)
-        self.open: set[_Deadline] = set()
+        self.open: set[_Deadline | _Call] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
         """That on which the timer runs; None: nothing is open."""
 
     def within(self, seconds: float) -> _Deadline:
         """A block of a task that raises TimeoutError, as that of asyncio.timeout does."""
         return _Deadline(self, seconds)
+
+    def call(self, seconds: float, function: Callable[[], object]) -> _Call:
+        """Calls the function then, on the running loop, unless the call is cancelled before."""
+        loop = asyncio.get_running_loop()
+        call = _Call(self, loop.time() + seconds, function)
+        self.add(call, loop)
+        return call
+
+    def add(self, one: _Deadline | _Call, loop: asyncio.AbstractEventLoop) -> None:
+        """Sees to its end on this loop."""
+        self.open.add(one)
+        if self.loop is not loop:
+            self.start(loop)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs the timer of this loop."""
@@ -37,6 +51,21 @@ class Deadlines:
             deadline.expire()
 
 
+class _Call:
+    __slots__ = ("_function", "_of", "at")
+
+    def __init__(self, of: Deadlines, at: float, function: Callable[[], object]) -> None:
+        self._of, self.at, self._function = of, at, function
+
+    def cancel(self) -> None:
+        """May come after the call."""
+        self._of.open.discard(self)
+
+    def expire(self) -> None:
+        self.cancel()
+        self._function()
+
+
 class _Deadline:
     __slots__ = ("_cancels", "_expired", "_of", "_seconds", "_task", "at")
 
@@ -48,9 +77,7 @@ class _Deadline:
             raise RuntimeError("a time-out needs a task")
         of, loop = self._of, task.get_loop()
         self._task, self._cancels, self.at = task, task.cancelling(), loop.time() + self._seconds
-        of.open.add(self)
-        if of.loop is not loop:
-            of.start(loop)
+        of.add(self, loop)
 
     def expire(self) -> None:
         self._expired = True

@@ -1,16 +1,20 @@
 """The session: what it gives, and how it fails."""
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from cassandra import DriverException
 from cassandra.cluster import Cluster
 from cassandra.io.libevreactor import LibevConnection
+from cassandra.query import UNSET_VALUE
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra.session import PAGE_ROWS, CassandraSession
+from mailslice.worker.io.cassandra_bridge import Bridge
 from tests.services.cassandra.fake_servers import Wire, listening, mute, refusing_password
 
 pytestmark = pytest.mark.new_keyspaces
@@ -265,6 +269,69 @@ def test_requests_wait_behind_a_full_socket_but_not_for_a_node_that_takes_nothin
                 session.execute(statement, ["local"])
         assert time.monotonic() - begun < 10, "its 20 seconds are not waited for"
         assert in_use.in_flight == under_way
+
+
+def test_what_is_answered_late_is_ended_in_time_and_not_taken_for_another_answer(fresh_module):
+    settings = fresh_module.settings.cassandra
+    wire = Wire(settings.port)
+
+    async def ask() -> None:
+        bridge = Bridge(session)
+        numbers = session.prepare("SELECT writetime(release_version) FROM system.local")
+        versions = session.prepare(COUNT)
+        (number,) = await bridge.rows(session.submit(numbers))
+        (version,) = await bridge.rows(session.submit(versions, ["local"]))
+        wire.deafen()
+        await asyncio.wait([bridge.rows(session.submit(numbers))])  # was being read from before
+        begun = time.monotonic()
+        asked = [bridge.rows(session.submit(versions, ["local"])) for _ in range(9)]
+        for one in asked:
+            with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} .*OperationTimedOut"):
+                await one
+        assert 2 <= time.monotonic() - begun < 2 * 1.25 + 2
+        wire.hear()
+        answers = [bridge.rows(session.submit(numbers)) for _ in range(20)]
+        assert await asyncio.gather(*answers) == [[number]] * 20
+        assert number != version
+
+    with (
+        listening(wire.serve) as port,
+        CassandraSession(
+            settings.model_copy(update={"port": port, "timeout": timedelta(seconds=2)})
+        ) as session,
+    ):
+        asyncio.run(ask())
+        (in_use,) = {
+            one
+            for holder in session.cluster.get_connection_holders()
+            for one in holder.get_connections()
+            if not one.is_control_connection
+        }
+        end = time.monotonic() + 20
+        while in_use.in_flight and time.monotonic() < end:
+            time.sleep(0.05)
+        assert in_use.in_flight == 0, "late answers give their ids back"
+
+
+@pytest.mark.parametrize("half", ["0", "a" * 40, 2**31, [], object()])
+def test_a_value_that_is_of_another_type_is_named_with_its_column(session, numbers, half):
+    with pytest.raises(TypeError, match="half"):
+        session.submit(numbers, [half])
+
+
+def test_a_value_is_bound_as_the_driver_binds_it(session, numbers):
+    session.execute(
+        f"CREATE TABLE {session.settings.keyspace}.every (id uuid PRIMARY KEY, t timestamp,"
+        " n bigint, b blob, m map<text, blob>, l list<text>, f boolean, s text, i int)"
+    )
+    insert = session.prepare(
+        f"INSERT INTO {session.settings.keyspace}.every (id, t, n, b, m, l, f, s, i)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
+    time_ = datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
+    full = [uuid4(), time_, -(2**63), b"\x00", {"é": b""}, ["", "ü"], False, "", -1]
+    for values in (full, [uuid4(), *[None] * 8], [uuid4(), *[UNSET_VALUE] * 8], [uuid4()]):
+        assert session.submit(insert, values).query.values == insert.bind(values).values
 
 
 def test_nothing_of_the_driver_is_written_to_stderr(fresh_module, capfd):

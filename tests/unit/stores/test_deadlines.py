@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import repeat
 
 import pytest
@@ -117,6 +118,25 @@ def test_the_timer_of_a_loop_that_has_ended_holds_up_no_other_loop(deadlines: De
     asyncio.run(left_open())
     with pytest.raises(TimeoutError):
         asyncio.run(waiting(deadlines))
+
+
+async def test_a_call_is_made_in_time_and_not_after_it_is_cancelled(deadlines: Deadlines) -> None:
+    called = []
+
+    def fails() -> None:
+        called.append("fails")
+        raise KeyError
+
+    deadlines.call(SECONDS, fails)
+    calls = [deadlines.call(SECONDS, partial(called.append, name)) for name in ("late", "not")]
+    calls[1].cancel()
+    await asyncio.sleep(SECONDS / 2)
+    assert not called
+    with pytest.raises(TimeoutError):
+        await waiting(deadlines, 3 * SECONDS)
+    assert sorted(called) == ["fails", "late"]
+    calls[0].cancel()
+    assert not deadlines.open
 
 
 def test_outside_of_a_task_there_is_none(deadlines: Deadlines) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from mailslice.model.errors import StoreUnavailable
+from mailslice.model.settings import CassandraSettings
 from mailslice.worker.io.cassandra_bridge import Bridge
 
 
@@ -22,6 +24,9 @@ class Response:
     def add_callbacks(self, callback: Any, errback: Any) -> None:
         self._answer = (callback, errback)
 
+    def _on_timeout(self) -> None:
+        self.answer(error=RuntimeError("timed out"))
+
     def answer(self, rows: Any = None, error: Exception | None = None) -> None:
         assert self._answer is not None
         callback, errback = self._answer
@@ -33,6 +38,8 @@ class Response:
 
 class Session:
     """Translates errors."""
+
+    settings = CassandraSettings(contact_points=("c",), timeout=timedelta(seconds=1))
 
     def error(self, error: BaseException) -> BaseException:
         return StoreUnavailable(f"Cassandra at c:9042 does not answer: {error}")
@@ -83,3 +90,19 @@ async def test_a_write_has_no_rows_and_an_error_is_translated() -> None:
     again = bridge.rows(later)  # type: ignore[arg-type]
     on_a_thread(lambda: later.answer([(2,)]))
     assert await again == [(2,)]
+
+
+async def test_one_that_is_not_answered_in_time_is_ended_and_an_answered_one_is_not() -> None:
+    bridge = Bridge(Session())  # type: ignore[arg-type]
+    answered, silent, cancelled = Response(), Response(), Response()
+    responses: Any = (answered, silent, cancelled)
+    waiting = [bridge.rows(response) for response in responses]
+    waiting[2].cancel()
+    on_a_thread(lambda: answered.answer([(1,)]))
+    assert await waiting[0] == [(1,)]
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(StoreUnavailable, match="timed out"):
+        await waiting[1]
+    assert 0.5 < asyncio.get_running_loop().time() - began < 1.25 + 0.5
+    await asyncio.sleep(0.3)
+    assert not bridge._deadlines.open
