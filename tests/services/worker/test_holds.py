@@ -234,6 +234,30 @@ async def test_a_connection_that_is_lost_while_the_queue_is_held_does_not_consum
                 await (await next_of(deliveries)).complete()
 
 
+async def test_what_is_ready_as_the_queue_is_held_goes_back_however_slow_the_broker_is(
+    fresh: Any, rabbit: Cuttable
+) -> None:
+    for spool in at(fresh.settings):
+        settings = through(fresh, "rabbitmq", rabbit.port)
+        async with open_worker(settings, spool.queue, tuning=QUICK) as worker:
+            for number in range(3):
+                await worker.enqueue(mail(f"m-{number}"), CONTENT)
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                first = await next_of(deliveries)
+                await until(lambda d=deliveries: len(list(d.received())) == 2)
+                await asyncio.sleep(0.3)
+                rabbit.hangs = True
+                await held(spool)
+                await until(lambda w=worker: w.context.statistics.held_whole == 1)
+                assert await nothing_within(deliveries, 0.5)
+                rabbit.hangs = False
+                await first.complete()
+                assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 2) == 2
+                await released(spool)
+                for _ in range(2):
+                    await (await next_of(deliveries)).complete()
+
+
 @pytest.mark.parametrize(
     "point", [pytest.param("delay:row-written", marks=pytest.mark.soak), *HOLD_POINTS]
 )

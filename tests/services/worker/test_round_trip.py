@@ -159,13 +159,14 @@ async def test_a_mail_that_is_too_large_is_refused_before_anything_is_written(fr
         assert spool.rows() == []
 
 
-async def test_a_mail_whose_row_is_too_large_for_cassandra_is_refused_by_its_name(
-    spool: Any,
+# The last one is 9 MiB as a row, and twice that as a message.
+@pytest.mark.parametrize("note", [b"x" * 17 * 2**20, b'\\"' * (9 * 2**19)], ids=["row", "message"])
+async def test_a_mail_with_too_large_an_envelope_is_refused_by_its_name(
+    spool: Any, note: bytes
 ) -> None:
-    """All but its content is one request, of 16 MiB at most."""
-    large = replace(mail("large"), attributes={"note": b'"%s"' % (b"x" * 17 * 2**20)})
+    large = replace(mail("large"), attributes={"note": b'"%s"' % note})
     async with open_worker(spool.settings, spool.queue) as worker:
-        with pytest.raises(BadInput, match=r"mail 'large': .* takes no row so large: ") as raised:
+        with pytest.raises(BadInput, match=r"mail 'large' has an envelope of \d+ bytes") as raised:
             await worker.enqueue(large, b"A: b\n\n")
     assert type(raised.value) is BadInput
     assert spool.blob_keys() == set()

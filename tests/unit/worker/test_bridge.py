@@ -20,15 +20,19 @@ class Response:
 
     def __init__(self) -> None:
         self._answer: tuple[Callable[..., None], Callable[..., None]] | None = None
+        self._event = threading.Event()
+        self.ended = 0
 
     def add_callbacks(self, callback: Any, errback: Any) -> None:
         self._answer = (callback, errback)
 
     def _on_timeout(self) -> None:
+        self.ended += 1
         self.answer(error=RuntimeError("timed out"))
 
     def answer(self, rows: Any = None, error: Exception | None = None) -> None:
         assert self._answer is not None
+        self._event.set()
         callback, errback = self._answer
         if error is None:
             callback(rows)
@@ -106,3 +110,15 @@ async def test_one_that_is_not_answered_in_time_is_ended_and_an_answered_one_is_
     assert 0.5 < asyncio.get_running_loop().time() - began < 1.25 + 0.5
     await asyncio.sleep(0.3)
     assert not bridge._deadlines.open
+
+
+async def test_one_that_is_answered_at_its_time_out_is_not_ended() -> None:
+    """Its id may be another request's already, which would never be answered."""
+    bridge = Bridge(Session())  # type: ignore[arg-type]
+    response: Any = Response()
+    waiting = bridge.rows(response)
+    (timeout,) = bridge._deadlines.open
+    on_a_thread(lambda: response.answer([(1,)]))
+    timeout.expire()
+    assert await waiting == [(1,)]
+    assert response.ended == 0

@@ -119,6 +119,14 @@ async def test_a_settlement_that_fails_leaves_the_mail_to_the_next() -> None:
     assert stores.asked == ["dead letter", "ack"]
 
 
+async def test_a_retry_of_a_mail_without_recipients_is_a_requeue_and_no_completion() -> None:
+    stores = Stores()
+    delivery = stores.delivery(replace(ITEM, mail=replace(ITEM.mail, recipients=())))
+    assert await delivery.retry() is Disposition.RETRIED
+    assert stores.asked == ["ack"], "given back: no mark, and its blobs stay"
+    assert await stores.delivery().retry(()) is Disposition.COMPLETED
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_mail_that_was_deleted_meanwhile_is_not_bounced(*, deleted: bool) -> None:
     stores = Stores()

@@ -191,15 +191,15 @@ class Delivery:
         """Hand it out again, at once or `after` up to 30 days, to the `recipients` that remain.
 
         A delayed one is a failed attempt unless `counted` is False; `throttled`: it waits for a
-        destination. Without recipients the mail is complete. At once and with the same recipients
-        it is a requeue, as in James; else a new message is confirmed before the old one is
-        acknowledged, and a crash in between leaves both. A mail that was deleted meanwhile is
-        dropped. With stage marks the record of the next attempt comes first; a recipient that was
-        begun and never answered for is failed.
+        destination. None: all of its recipients; none of them: the mail is complete. At once and
+        with the same recipients it is a requeue, as in James; else a new message is confirmed
+        before the old one is acknowledged, and a crash in between leaves both. A mail that was
+        deleted meanwhile is dropped. With stage marks the record of the next attempt comes first;
+        a recipient that was begun and never answered for is failed.
         """
         delay = checked_delay(after)
         remaining = self.item.mail.recipients if recipients is None else tuple(recipients)
-        if not remaining:
+        if recipients is not None and not remaining:
             return await self.complete()
         if unknown := set(remaining) - set(self.item.mail.recipients):
             what = f"{len(unknown)} recipients that mail {self.item.enqueue_id} does not have"

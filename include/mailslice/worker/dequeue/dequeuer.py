@@ -70,7 +70,8 @@ class Deliveries:
         while True:
             if self._stopped:  # what is ready goes back: nothing new is begun
                 raise StopAsyncIteration
-            if (delivery := self._slots.next_ready()) is not None:
+            # What is ready as a hold begins goes back: the worker's record says that it obeys.
+            if not self._held and (delivery := self._slots.next_ready()) is not None:
                 delivery.hand_out()
                 crash.point("dequeue:handed-out")
                 return delivery

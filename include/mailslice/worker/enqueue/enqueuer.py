@@ -26,6 +26,8 @@ from mailslice.worker.io.copies import Copy
 from mailslice.worker.validation import check_content
 
 _SMALL = 1024 * 1024
+_MOST_MESSAGE_BYTES = 16 * 1024 * 1024
+"""RabbitMQ 4 closes the channel at a larger one, and all that is under way on it fails."""
 
 
 class Enqueuer:
@@ -74,6 +76,11 @@ class Enqueuer:
         header, body, header_id, body_id = parted
         item = QueuedMail(EnqueueId(uuid4()), mail, header_id, body_id)
         encoded = message.encode(item)
+        if len(encoded) > _MOST_MESSAGE_BYTES:
+            raise BadInput(
+                f"mail {mail.name!r} has an envelope of {len(encoded)} bytes, attributes included; "
+                f"allowed are {_MOST_MESSAGE_BYTES}"
+            )
         put = self._context.blobs.put
         try:
             await _both(put(header_id, header), put(body_id, body))

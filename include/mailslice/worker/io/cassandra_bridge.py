@@ -86,6 +86,12 @@ def _fail(asked: _Asked, error: BaseException) -> None:
             answer.set_exception(error)
 
 
+def _end(future: ResponseFuture) -> None:
+    """As the driver's own timer does. What is answered already may have left its id to another."""
+    if not future._event.is_set():  # noqa: SLF001 - set before the id is free again
+        future._on_timeout()  # noqa: SLF001 - forgets the request, which may be answered yet
+
+
 class Bridge:
     """Belongs to the loop on which it was made."""
 
@@ -105,7 +111,7 @@ class Bridge:
         """
         waiting: asyncio.Future[Rows] = self._loop.create_future()
         # A timer of the driver's own wakes its thread once more: a tenth of the CPU of a mail.
-        timeout = self._deadlines.call(self._seconds, future._on_timeout)  # noqa: SLF001 - as it
+        timeout = self._deadlines.call(self._seconds, partial(_end, future))
         finish = partial(self._finish, waiting, timeout.cancel)
         future.add_callbacks(finish, lambda error: finish(None, self._session.error(error)))
         return waiting
