@@ -115,16 +115,14 @@ class Exporter:
     def _own(self) -> Iterator[Figure]:
         now = self._clock()
         up = "1 when the store answered in the last round"
-        for name, known in self._known.items():
-            yield Figure("mailslice_exporter_up", up, {"store": name}, int(known.up))
         age = "Seconds since the store last answered; its figures are so old"
-        for name, known in self._known.items():
-            if known.at is not None:
-                labels = {"store": name}
-                yield Figure("mailslice_exporter_age_seconds", age, labels, now - known.at)
         took = "Seconds that the last round took with the store"
         for name, known in self._known.items():
-            yield Figure("mailslice_exporter_round_seconds", took, {"store": name}, known.took)
+            labels = {"store": name}
+            yield Figure("mailslice_exporter_up", up, labels, int(known.up))
+            if known.at is not None:
+                yield Figure("mailslice_exporter_age_seconds", age, labels, now - known.at)
+            yield Figure("mailslice_exporter_round_seconds", took, labels, known.took)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -287,7 +287,8 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])
-        run.folder.artifacts.write(file, metrics.prometheus_text(report, readings))
+        text = metrics.exposition(metrics.duty_figures(report, readings))
+        run.folder.artifacts.write(file, text)
 
 
 def _record_failure(
