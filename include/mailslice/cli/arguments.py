@@ -130,10 +130,12 @@ def option(
     parser_of: Callable[[str], Callable[[Any], Any]] | None = None,
     **more: Any,
 ) -> Any:
-    """An option with a value: `--name METAVAR`. `parser_of` makes its parser of the name."""
-    name, metavar = usage.split()
+    """A switch `--name`, or an option with a value: `--name METAVAR`. `parser_of` makes its parser
+    of the name.
+    """
+    name, _, metavar = usage.partition(" ")
     parser = parser_of(name) if parser_of else None
-    return typer.Option(name, metavar=metavar, help=help_text, parser=parser, **more)
+    return typer.Option(name, metavar=metavar or None, help=help_text, parser=parser, **more)
 
 
 def queue_option(help_text: str) -> Any:
@@ -158,7 +160,7 @@ Queue = Annotated[
 ]
 Reason = Annotated[str | None, option("--reason TEXT", "Why; kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
+DryRun = Annotated[bool, option("--dry-run", "Change nothing, only say what would be.")]
 Sender = Annotated[
     str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]

@@ -81,9 +81,9 @@ def run(
     dry_run: DryRun = False,
     notify: Annotated[
         bool,
-        typer.Option(
+        option(
             "--notify",
-            help="Tell new alerts and failures by MAILSLICE_DUTY_NOTIFY, as the DAGs do: "
+            "Tell new alerts and failures by MAILSLICE_DUTY_NOTIFY, as the DAGs do: "
             "for runs that a schedule starts.",
         ),
     ] = False,

@@ -21,10 +21,9 @@ _COLUMNS = ("queue", "domain", "since", "until", "who", "reason", "seenBy", "wor
 
 Domains = Annotated[
     list[str] | None,
-    typer.Option(
-        "--domain",
-        metavar="DOMAIN",
-        help="Recipient domain, exactly; give it several times for several. All, when not given.",
+    option(
+        "--domain DOMAIN",
+        "Recipient domain, exactly; give it several times for several. All, when not given.",
     ),
 ]
 

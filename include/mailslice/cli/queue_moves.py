@@ -33,9 +33,9 @@ class MoveOptions:
     limit: Limit = None
     accept_duplicates: Annotated[
         bool,
-        typer.Option(
+        option(
             "--accept-duplicates",
-            help="Move mails, too, that an earlier move took out of the queue and that may have "
+            "Move mails, too, that an earlier move took out of the queue and that may have "
             "been delivered since.",
         ),
     ] = False

@@ -110,7 +110,7 @@ def run_(
     ] = None,
     give_up: Annotated[
         GiveUp | None,
-        typer.Option("--give-up", help="What becomes of a mail after its last attempt."),
+        option("--give-up", "What becomes of a mail after its last attempt."),
     ] = None,
 ) -> None:
     """Consume a queue with a handler until SIGTERM.
@@ -162,9 +162,9 @@ def top_(
     ] = timedelta(seconds=2),
     once: Annotated[
         bool,
-        typer.Option(
+        option(
             "--once",
-            help="Print once and end, as without a terminal, and with --json: one object a queue.",
+            "Print once and end, as without a terminal, and with --json: one object a queue.",
         ),
     ] = False,
 ) -> None:
