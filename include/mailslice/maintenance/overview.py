@@ -219,11 +219,9 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
     )
 
 
-def newest_reports(
-    stores: Stores, queue: QueueName, duties: Iterable[str] = DUTIES
-) -> dict[str, Report]:
-    """The newest finished report of each duty that has one."""
-    return _newest(stores.existing_runs(), [queue], duties)[queue]
+def newest_report(stores: Stores, queue: QueueName, duty: str) -> Report | None:
+    """The newest finished report of the duty, where it has one."""
+    return _newest(stores.existing_runs(), [queue], [duty])[queue].get(duty)
 
 
 def _newest(
