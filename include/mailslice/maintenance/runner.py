@@ -17,7 +17,7 @@ from mailslice.engine.errors import translated
 from mailslice.engine.frames import Session
 from mailslice.maintenance import alerts, metrics
 from mailslice.maintenance import report as reports
-from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, iso
+from mailslice.maintenance.artifacts import FILES, folder_of, iso
 from mailslice.maintenance.duty import AnyDuty
 from mailslice.maintenance.engine import PROCESS, Engine, TooLarge
 from mailslice.maintenance.ledger import Ledger
@@ -182,11 +182,6 @@ def _opened(
     with open_stores(settings) as stores:
         run = Run(request, params, settings, stores, folder_of(request, settings), clock)
         yield _Job(duty, run, tools or Tools(), in_process)
-
-
-def folder_of(request: RunRequest, settings: Settings) -> RunFolder:
-    """The folder of the run."""
-    return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
 
 
 def _step(job: _Job, step: str) -> dict[str, Any]:
