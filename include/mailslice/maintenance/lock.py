@@ -99,18 +99,12 @@ def locked(
         holder = table.acquire(name, owner, TTL)
         if holder == owner:
             break
+        held_by = f"{name} is locked by run {holder.rpartition('/')[0] or holder}"
         if asked >= deadline:
-            raise LockHeld(
-                f"{name} is locked by run {holder.rpartition('/')[0] or holder}, which "
-                f"still works; waited {patience.total_seconds():.0f} s"
-            )
+            waited = f"waited {patience.total_seconds():.0f} s"
+            raise LockHeld(f"{held_by}, which still works; {waited}")
         if not reported:
-            log.warning(
-                "%s is locked by run %s: waiting, at most %d s",
-                name,
-                holder.rpartition("/")[0] or holder,
-                patience.total_seconds(),
-            )
+            log.warning("%s: waiting, at most %d s", held_by, patience.total_seconds())
             reported = True
         sleep(1.0)
     lock = Lock(table, name, owner, asked)
