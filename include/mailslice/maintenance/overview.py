@@ -35,7 +35,7 @@ _COUNTED = 10
 """Queues that may be counted on the spot with all that `Most` allows."""
 _AUDIT_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
-_REPORTS_EACH = 3
+REPORTS_EACH = 3
 """The newest report of a duty may be one that runs still."""
 
 T = TypeVar("T")
@@ -228,7 +228,7 @@ def _newest(
     runs: Runs | None, queues: Sequence[QueueName], duties: Iterable[str] = DUTIES
 ) -> dict[QueueName, dict[str, Report]]:
     reports: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
-    for rows in runs.newest(_REPORTS_EACH, duties, queues) if runs is not None else ():
+    for rows in runs.newest(REPORTS_EACH, duties, queues) if runs is not None else ():
         row = next((row for row in rows if row.finished is not None), None)
         if row is not None:
             reports[row.queue][row.duty] = json.loads(row.report)
