@@ -138,6 +138,10 @@ def option(
     return typer.Option(name, metavar=metavar or None, help=help_text, parser=parser, **more)
 
 
+def queue_argument(metavar: str, help_text: str) -> Any:
+    return typer.Argument(parser=queue_name, metavar=metavar, help=help_text)
+
+
 def queue_option(help_text: str) -> Any:
     return option("--queue QUEUE", help_text, lambda _: queue_name)
 
@@ -155,9 +159,7 @@ Folder = Annotated[
         parser=folder, metavar="DIR", help="Created when missing; nothing in it is overwritten."
     ),
 ]
-Queue = Annotated[
-    QueueName, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")
-]
+Queue = Annotated[QueueName, queue_argument("QUEUE", "Name of a mail queue.")]
 Reason = Annotated[str | None, option("--reason TEXT", "Why; kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, option("--dry-run", "Change nothing, only say what would be.")]
