@@ -74,11 +74,7 @@ def duration(
 
 def address(option: str) -> Callable[[Any], str]:
     """A parser of mail addresses."""
-
-    def parse(text: Any) -> str:
-        return checked_address(str(text), option)
-
-    return parse
+    return partial(checked_address, option=option)
 
 
 def sender(option: str) -> Callable[[Any], str]:
