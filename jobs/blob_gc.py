@@ -1,6 +1,4 @@
-"""spark-submit jobs/blob_gc.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]:
-one step of blob_gc.
-"""
+"""One step of blob_gc, under spark-submit; --help names the arguments."""
 
 import sys
 

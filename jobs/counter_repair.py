@@ -1,6 +1,4 @@
-"""spark-submit jobs/counter_repair.py STEP --run RUN [--dag-run ID] [--who W] [--params JSON]: one
-step of counter_repair.
-"""
+"""One step of counter_repair, under spark-submit; --help names the arguments."""
 
 import sys
 

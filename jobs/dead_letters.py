@@ -1,6 +1,4 @@
-"""spark-submit jobs/dead_letters.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
-JSON]: one step of dead_letters.
-"""
+"""One step of dead_letters, under spark-submit; --help names the arguments."""
 
 import sys
 

@@ -1,6 +1,4 @@
-"""spark-submit jobs/migrate_v3_to_v4.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
-JSON]: one step of migrate_v3_to_v4.
-"""
+"""One step of migrate_v3_to_v4, under spark-submit; --help names the arguments."""
 
 import sys
 

@@ -1,6 +1,4 @@
-"""spark-submit jobs/queue_size.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
-JSON]: one step of queue_size.
-"""
+"""One step of queue_size, under spark-submit; --help names the arguments."""
 
 import sys
 

@@ -1,6 +1,4 @@
-"""spark-submit jobs/reclaim.py STEP --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of
-reclaim.
-"""
+"""One step of reclaim, under spark-submit; --help names the arguments."""
 
 import sys
 

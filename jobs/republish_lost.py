@@ -1,6 +1,4 @@
-"""spark-submit jobs/republish_lost.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
-JSON]: one step of republish_lost.
-"""
+"""One step of republish_lost, under spark-submit; --help names the arguments."""
 
 import sys
 

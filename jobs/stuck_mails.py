@@ -1,6 +1,4 @@
-"""spark-submit jobs/stuck_mails.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params
-JSON]: one step of stuck_mails.
-"""
+"""One step of stuck_mails, under spark-submit; --help names the arguments."""
 
 import sys
 

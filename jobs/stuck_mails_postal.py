@@ -1,6 +1,4 @@
-"""spark-submit jobs/stuck_mails_postal.py STEP --run RUN [--dag-run ID] [--who W] [--params JSON]:
-one step of stuck_mails_postal.
-"""
+"""One step of stuck_mails_postal, under spark-submit; --help names the arguments."""
 
 import sys
 

@@ -18,6 +18,7 @@ from mailslice.airflow.dag_settings import OneDag
 from mailslice.airflow.run_request import is_dry, request_of
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.maintenance import runner
+from mailslice.maintenance.artifacts import folder_of
 from mailslice.model.errors import Refused
 from mailslice.model.settings import load_settings
 from tests.dags.test_steps import context
@@ -39,7 +40,7 @@ def duty(settings):
 @pytest.fixture
 def folder(settings, monkeypatch):
     """The run's folder with a plan that has work."""
-    found = runner.folder_of(request_of(context(**ASKED), "queue_cleanup", "spool"), settings)
+    found = folder_of(request_of(context(**ASKED), "queue_cleanup", "spool"), settings)
     found.write_json("plan.json", PLAN)
     monkeypatch.setattr(approval, "plan_with_work", lambda *_: found.read_json("plan.json"))
     return found

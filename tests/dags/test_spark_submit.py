@@ -24,7 +24,7 @@ from mailslice.airflow.dag_duty import DagDuty
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.spark_operator import SparkStep
 from mailslice.maintenance import spark_job
-from mailslice.maintenance.runner import folder_of
+from mailslice.maintenance.artifacts import folder_of
 from mailslice.maintenance.submission import OUTCOME, read_settings
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.package_files import job_file

@@ -14,7 +14,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.run_request import request_of
 from mailslice.airflow.versions import AirflowFailException
-from mailslice.maintenance.artifacts import FILES, RunFolder, iso
+from mailslice.maintenance.artifacts import FILES, RunFolder, folder_of, iso
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import Refused
@@ -43,8 +43,6 @@ class ApproveStep(ApprovalOperator):
 
     def execute(self, context: Any) -> Any:
         """Ask, unless the run is dry, nobody wants to be asked, or the plan changes nothing."""
-        from mailslice.maintenance.runner import folder_of
-
         duty, wait = self.dag_duty, self.dag_duty.wait
         with final_errors():
             if not duty.asks(context):
@@ -64,7 +62,7 @@ class ApproveStep(ApprovalOperator):
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> str:
         """Keep a yes; end the run as refused after a no, or after no answer."""
-        from mailslice.maintenance.runner import folder_of, record_refusal
+        from mailslice.maintenance.runner import record_refusal
 
         # The base class would skip the next task, and the run would be a success.
         answer = super(ApprovalOperator, self).execute_complete(context, event)
@@ -83,8 +81,6 @@ class ApproveStep(ApprovalOperator):
 
 def require_approval(request: RunRequest, settings: Settings) -> None:
     """Raises Refused unless a person said yes to the plan as it is now, or it changes nothing."""
-    from mailslice.maintenance.runner import folder_of
-
     plan = plan_with_work(request, settings)
     answer = folder_of(request, settings).read_json(ANSWER) or {}
     if plan is not None and (not answer.get("by") or answer["planDigest"] != plan["planDigest"]):
@@ -109,7 +105,6 @@ def plan_with_work(request: RunRequest, settings: Settings) -> dict[str, Any] | 
     """The summary of the run's plan; None when there is nothing to apply. Raises Refused."""
     from mailslice.maintenance.plan import read_plan
     from mailslice.maintenance.registry import load
-    from mailslice.maintenance.runner import folder_of
 
     summary = folder_of(request, settings).read_json(FILES["plan"])
     if summary is None:

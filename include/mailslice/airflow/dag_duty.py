@@ -42,11 +42,6 @@ class DagDuty:
         """The pool of Spark tasks."""
         return self.settings.pool or "spark"
 
-    @property
-    def form_of_approval(self) -> bool | None:
-        """The form's default of `approve`; None: nothing is ever approved."""
-        return None if self.reads_only else bool(self.settings.approve)
-
     def ready(self) -> Settings:
         """The settings. Raises BadSetting, also where workers do not share the artifacts."""
         settings = self.load()

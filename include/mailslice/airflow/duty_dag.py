@@ -101,24 +101,24 @@ def build(
 ) -> DAG:
     """The DAG, registered with the file that is being parsed."""
     duty, own = declaration.duty, settings.of(declaration.duty)
-    prefix = settings.prefix + deployment.prefix
+    prefix, reads_only = settings.prefix + deployment.prefix, declaration.reads_only
     dag_duty = DagDuty(
         duty=duty,
         prefix=prefix,
         load=deployment.enter,
         settings=own,
-        reads_only=declaration.reads_only,
+        reads_only=reads_only,
         wait=own.approve_within or (own.timeout or declaration.timeout) / 4,
         shared_artifacts=settings.shared_artifacts,
         followed=any(duty in _after(other, settings) for other in names()),
     )
     with DAG(
         dag_id=f"{prefix}{duty}",
-        doc_md=dag_doc(duty, declaration.doc or "", reads_only=declaration.reads_only),
+        doc_md=dag_doc(duty, declaration.doc or "", reads_only=reads_only),
         schedule=schedule_of(declaration, settings, prefix),
-        params=form_of(duty, dry=not declaration.reads_only, approve=dag_duty.form_of_approval),
+        params=form_of(duty, dry=not reads_only, approve=None if reads_only else bool(own.approve)),
         tags=[*(tag.value for tag in declaration.tags), *own.tags],
-        is_paused_upon_creation=own.paused if own.paused is not None else not dag_duty.reads_only,
+        is_paused_upon_creation=own.paused if own.paused is not None else not reads_only,
         **dag_arguments(declaration, own, DutyNotifier(deployment.connection)),
     ) as dag:
         wire(Chain(dag_duty))

@@ -25,6 +25,7 @@ from mailslice.airflow.versions import (
     AirflowSkipException,
 )
 from mailslice.engine.scratch import scratch_folder
+from mailslice.maintenance.artifacts import folder_of
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest
 from mailslice.maintenance.submission import Outcome, read_outcome
 from mailslice.model.errors import Refused, StoreUnavailable
@@ -79,8 +80,6 @@ class SparkStep(SparkSubmitOperator):
     def _submit(
         self, context: Any, request: RunRequest, settings: Settings, target: Target, folder: Path
     ) -> None:
-        from mailslice.maintenance.runner import folder_of
-
         attempt = token_hex(8)
         # In one word with its option: a queue's name, as a user's, may begin with a dash.
         options = {"queue": request.queue, "run": request.run, "dag-run": request.dag_run}

@@ -20,6 +20,7 @@ from mailslice.airflow.notifier import notify_alerts
 from mailslice.airflow.run_request import is_dry, request_of
 from mailslice.airflow.spark_operator import DRY_RUN, SparkStep, about
 from mailslice.airflow.versions import AirflowFailException, AirflowSkipException
+from mailslice.maintenance.artifacts import folder_of
 from mailslice.maintenance.params import QUEUES
 from mailslice.maintenance.registry import load
 from mailslice.maintenance.report import DRY_RUN as WAS_DRY
@@ -178,7 +179,7 @@ def _recorded(context: Any, duty: DagDuty, queue: str) -> dict[str, Any] | None:
     The row alone proves nothing: it may be of a try before the tasks were cleared.
     """
     from mailslice.maintenance.ledger import Ledger
-    from mailslice.maintenance.runner import FAILURE, folder_of
+    from mailslice.maintenance.runner import FAILURE
 
     settings = duty.load()
     with suppress(BadInput):

@@ -16,7 +16,6 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.bench.isolated import isolated
 from mailslice.bench.own_mails import take_stale
-from mailslice.cli.queue_session import guard
 from mailslice.maintenance.artifacts import artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
@@ -30,7 +29,7 @@ from mailslice.stores.rabbitmq.connection import (
     is_missing,
     meaning,
 )
-from mailslice.view.configuration import view_shape
+from mailslice.view.configuration import ConfigurationGuard, view_shape
 
 if TYPE_CHECKING:
     from pika.adapters.blocking_connection import BlockingChannel
@@ -143,7 +142,7 @@ def bench_queue(
             )
         if is_own:
             queues.create(stores, name)
-        guard(stores)
+        ConfigurationGuard(stores.tables, stores.settings).agreed()
         view = view_shape(stores)
         queue = BenchQueue(stores, name, view)
         if _in_broker(settings, name)[1]:

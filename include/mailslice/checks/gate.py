@@ -99,7 +99,10 @@ def evaluate(
                 settings["store_backend"]["base_directory"], ignore_errors=True
             )  # a temporary folder that nobody would remove
             context.delete_data_docs_site(site)
-        context.add_data_docs_site("docs", _site(folder))
+        backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": folder}
+        index = {"class_name": "DefaultSiteIndexBuilder"}
+        built = {"site_index_builder": index, "store_backend": backend}
+        context.add_data_docs_site("docs", {"class_name": "SiteBuilder", **built})
         findings: list[Finding] = []
         for frame in frames:
             suite = f"{docs.duty}.{name}.{frame.name}"
@@ -111,14 +114,6 @@ def evaluate(
             lines = [finding.as_json() for finding in findings]
             link = docs.publish(Path(folder), name, success=success, findings=lines)
     return GateResult(name, tuple(findings), link)
-
-
-def _site(folder: str) -> dict[str, Any]:
-    return {
-        "class_name": "SiteBuilder",
-        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": folder},
-    }
 
 
 def _validate(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[Finding]:

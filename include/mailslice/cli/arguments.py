@@ -74,11 +74,7 @@ def duration(
 
 def address(option: str) -> Callable[[Any], str]:
     """A parser of mail addresses."""
-
-    def parse(text: Any) -> str:
-        return checked_address(str(text), option)
-
-    return parse
+    return partial(checked_address, option=option)
 
 
 def sender(option: str) -> Callable[[Any], str]:
@@ -130,10 +126,16 @@ def option(
     parser_of: Callable[[str], Callable[[Any], Any]] | None = None,
     **more: Any,
 ) -> Any:
-    """An option with a value: `--name METAVAR`. `parser_of` makes its parser of the name."""
-    name, metavar = usage.split()
+    """A switch `--name`, or an option with a value: `--name METAVAR`. `parser_of` makes its parser
+    of the name.
+    """
+    name, _, metavar = usage.partition(" ")
     parser = parser_of(name) if parser_of else None
-    return typer.Option(name, metavar=metavar, help=help_text, parser=parser, **more)
+    return typer.Option(name, metavar=metavar or None, help=help_text, parser=parser, **more)
+
+
+def queue_argument(metavar: str, help_text: str) -> Any:
+    return typer.Argument(parser=queue_name, metavar=metavar, help=help_text)
 
 
 def queue_option(help_text: str) -> Any:
@@ -153,12 +155,10 @@ Folder = Annotated[
         parser=folder, metavar="DIR", help="Created when missing; nothing in it is overwritten."
     ),
 ]
-Queue = Annotated[
-    QueueName, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")
-]
+Queue = Annotated[QueueName, queue_argument("QUEUE", "Name of a mail queue.")]
 Reason = Annotated[str | None, option("--reason TEXT", "Why; kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
+DryRun = Annotated[bool, option("--dry-run", "Change nothing, only say what would be.")]
 Sender = Annotated[
     str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]

@@ -9,16 +9,14 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from mailslice.cli.arguments import check_text
+from mailslice.cli.arguments import check_text, option
 from mailslice.cli.examples import ExampleCommand
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import load_settings
 
-Json = Annotated[
-    bool, typer.Option("--json", help="One JSON object a line, and nothing else on stdout.")
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and logs.")]
+Json = Annotated[bool, option("--json", "One JSON object a line, and nothing else on stdout.")]
+Debug = Annotated[bool, option("--debug", "Show the traceback of an error, and logs.")]
 
 _DUTIES = "duty"
 _JSON = "mailslice.json"

@@ -12,8 +12,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
-import typer
-
 from mailslice.cli import shapes
 from mailslice.cli.arguments import WINDOW, Reason, count, duration, option
 from mailslice.codec.shown import shown
@@ -45,9 +43,9 @@ class DrainOptions:
         int | None,
         option("--max N", "End after this many mails; without it, when the queue is idle.", count),
     ] = None
-    outcome: Annotated[
-        DrainOutcome, typer.Option("--outcome", help="What happens to each mail.")
-    ] = DrainOutcome.SUCCESS
+    outcome: Annotated[DrainOutcome, option("--outcome", "What happens to each mail.")] = (
+        DrainOutcome.SUCCESS
+    )
     idle: Annotated[
         timedelta,
         option(

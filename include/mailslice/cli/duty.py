@@ -18,7 +18,7 @@ from mailslice.cli.queue_session import open_queue, who
 from mailslice.cli.runs import newest_pending
 from mailslice.codec.shown import shown
 from mailslice.maintenance import registry
-from mailslice.maintenance.artifacts import RunFolder
+from mailslice.maintenance.artifacts import RunFolder, folder_of
 from mailslice.maintenance.run_request import NO_QUEUE, RunRequest, new_run
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError
@@ -81,9 +81,9 @@ def run(
     dry_run: DryRun = False,
     notify: Annotated[
         bool,
-        typer.Option(
+        option(
             "--notify",
-            help="Tell new alerts and failures by MAILSLICE_DUTY_NOTIFY, as the DAGs do: "
+            "Tell new alerts and failures by MAILSLICE_DUTY_NOTIFY, as the DAGs do: "
             "for runs that a schedule starts.",
         ),
     ] = False,
@@ -93,7 +93,7 @@ def run(
     `duty run DUTY --help` shows the options of that duty.
     """
     from mailslice.maintenance.notify import channels_without_airflow, notify_end
-    from mailslice.maintenance.runner import folder_of, run_all
+    from mailslice.maintenance.runner import run_all
 
     recipients = load_settings().duty if notify else None
     if recipients is not None:
@@ -133,7 +133,7 @@ def _step_command(step: str, help_text: str) -> None:
         reason: Reason = None,
         dry_run: DryRun = False,
     ) -> None:
-        from mailslice.maintenance.runner import folder_of, run_step
+        from mailslice.maintenance.runner import run_step
 
         params = _params(ctx, param, reason, dry_run=dry_run)
         pending = None if step == "plan" else step

@@ -19,7 +19,7 @@ from mailslice.duties.stuck_mails_postal.metrics import figures as postal_figure
 from mailslice.maintenance.alerts import readings
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.metrics import Figure, duty_figures, exposition, verdict_figures
-from mailslice.maintenance.overview import overview
+from mailslice.maintenance.overview import REPORTS_EACH, overview
 from mailslice.maintenance.postal_health import postal_overview
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import QueueName
@@ -31,8 +31,6 @@ from mailslice.worker.health import Answer
 
 log = logging.getLogger(__name__)
 
-_REPORTS_EACH = 3
-"""The newest report of a duty may be one that runs still."""
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -115,16 +113,14 @@ class Exporter:
     def _own(self) -> Iterator[Figure]:
         now = self._clock()
         up = "1 when the store answered in the last round"
-        for name, known in self._known.items():
-            yield Figure("mailslice_exporter_up", up, {"store": name}, int(known.up))
         age = "Seconds since the store last answered; its figures are so old"
-        for name, known in self._known.items():
-            if known.at is not None:
-                labels = {"store": name}
-                yield Figure("mailslice_exporter_age_seconds", age, labels, now - known.at)
         took = "Seconds that the last round took with the store"
         for name, known in self._known.items():
-            yield Figure("mailslice_exporter_round_seconds", took, {"store": name}, known.took)
+            labels = {"store": name}
+            yield Figure("mailslice_exporter_up", up, labels, int(known.up))
+            if known.at is not None:
+                yield Figure("mailslice_exporter_age_seconds", age, labels, now - known.at)
+            yield Figure("mailslice_exporter_round_seconds", took, labels, known.took)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -188,7 +184,7 @@ def ledger_figures(stores: Stores) -> Iterator[Figure]:
 def report_figures(stores: Stores) -> Iterator[Figure]:
     """Last runs of every duty, and what they say of their queue. Any ledger has them."""
     runs = stores.existing_runs()
-    for rows in runs.newest(_REPORTS_EACH) if runs is not None else ():
+    for rows in runs.newest(REPORTS_EACH) if runs is not None else ():
         reports = [json.loads(row.report) for row in rows if row.finished is not None]
         if reports:
             yield from duty_figures(

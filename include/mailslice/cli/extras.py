@@ -9,31 +9,13 @@ from mailslice.model.errors import BadInput
 
 EXTRAS: Mapping[str, Sequence[str]] = {
     "worker": (
-        "aiosmtpd",
-        "boto3",
-        "botocore",
-        "cassandra",
-        "httptools",
-        "obstore",
-        "orjson",
-        "pika",
-        "prometheus_client",
-        "structlog",
-        "urllib3",
-        "uvloop",
-    ),
-    "duties": (
-        "great_expectations",
-        "matplotlib",
-        "numpy",
-        "pandas",
-        "psutil",
-        "pyarrow",
-        "pyspark",
-    ),
-    "airflow": ("airflow", "yaml"),
-    "webadmin": ("fastapi", "starlette", "uvicorn"),
-    "postal": ("pymysql",),
+        "aiosmtpd boto3 botocore cassandra httptools obstore orjson pika prometheus_client "
+        "structlog urllib3 uvloop"
+    ).split(),
+    "duties": "great_expectations matplotlib numpy pandas psutil pyarrow pyspark".split(),
+    "airflow": ["airflow", "yaml"],
+    "webadmin": ["fastapi", "starlette", "uvicorn"],
+    "postal": ["pymysql"],
 }
 """The modules that each extra adds to those that it is made of."""
 

@@ -39,7 +39,7 @@ def show(
     ] = None,
     enqueue_id: Annotated[EnqueueId | None, option("--id ID", "Enqueue id.", id_parser)] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Write the content itself to stdout, byte for byte.")
+        bool, option("--raw", "Write the content itself to stdout, byte for byte.")
     ] = False,
 ) -> None:
     """One mail of a queue: envelope, state, attributes and headers; or, with --raw, its content."""

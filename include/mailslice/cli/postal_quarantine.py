@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from mailslice.cli.arguments import Folder, Reason, Yes, count, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
@@ -35,13 +33,13 @@ Message = Annotated[
     int | None,
     option("--message ID", "Postal's id of the message in that server.", partial(count, least=0)),
 ]
-Kept = Annotated[bool, typer.Option("--all", help="Every message in quarantine that is kept.")]
-All = Annotated[bool, typer.Option("--all", help="Every message in quarantine, kept or not.")]
+Kept = Annotated[bool, option("--all", "Every message in quarantine that is kept.")]
+All = Annotated[bool, option("--all", "Every message in quarantine, kept or not.")]
 AcceptDuplicates = Annotated[
     bool,
-    typer.Option(
+    option(
         "--accept-duplicates",
-        help="Also what a worker of Postal has written about since it was closed.",
+        "Also what a worker of Postal has written about since it was closed.",
     ),
 ]
 _COLUMNS = (

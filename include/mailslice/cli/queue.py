@@ -6,8 +6,6 @@ from functools import partial
 from itertools import islice
 from typing import Annotated
 
-import typer
-
 from mailslice.cli import shapes
 from mailslice.cli.arguments import (
     DryRun,
@@ -125,11 +123,9 @@ def browse(
     ] = None,
     content: Annotated[
         bool,
-        typer.Option(
+        option(
             "--content",
-            help=(
-                "Also say whether each mail's content is there, or lost: two requests of S3 a mail."
-            ),
+            "Also say whether each mail's content is there, or lost: two requests of S3 a mail.",
         ),
     ] = False,
 ) -> None:
@@ -226,8 +222,7 @@ class DeleteOptions:
     yes: Yes = False
     dry_run: DryRun = False
     no_undo: Annotated[
-        bool,
-        typer.Option("--no-undo", help="Keep no copy: what is deleted cannot be brought back."),
+        bool, option("--no-undo", "Keep no copy: what is deleted cannot be brought back.")
     ] = False
     reason: Reason = None
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes, option
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
@@ -37,7 +35,7 @@ def deleted(
     mails: MailOptions,
     limit: Limit = None,
     runs: Annotated[
-        bool, typer.Option("--runs", help="A line for each delete and clear, not for each mail.")
+        bool, option("--runs", "A line for each delete and clear, not for each mail.")
     ] = False,
 ) -> None:
     """Mails that people deleted and 'queue undelete' can bring back, the newest run first."""
@@ -66,9 +64,9 @@ def undelete(
     mails: MailOptions,
     accept_duplicates: Annotated[
         bool,
-        typer.Option(
+        option(
             "--accept-duplicates",
-            help="Also mails that a worker had, or at which their delete was cut off: they may "
+            "Also mails that a worker had, or at which their delete was cut off: they may "
             "have been delivered.",
         ),
     ] = False,

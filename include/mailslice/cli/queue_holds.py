@@ -3,9 +3,7 @@
 from datetime import timedelta
 from typing import Annotated
 
-import typer
-
-from mailslice.cli.arguments import Queue, Reason, duration, option
+from mailslice.cli.arguments import Queue, Reason, duration, option, queue_argument
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue_moves import app
@@ -13,7 +11,6 @@ from mailslice.cli.queue_session import open_stores, record, who
 from mailslice.model.clock import system_clock
 from mailslice.model.holds import APPLIES_TO
 from mailslice.model.mail import QueueName
-from mailslice.model.names import queue_name
 
 __all__ = ["app"]
 
@@ -21,10 +18,9 @@ _COLUMNS = ("queue", "domain", "since", "until", "who", "reason", "seenBy", "wor
 
 Domains = Annotated[
     list[str] | None,
-    typer.Option(
-        "--domain",
-        metavar="DOMAIN",
-        help="Recipient domain, exactly; give it several times for several. All, when not given.",
+    option(
+        "--domain DOMAIN",
+        "Recipient domain, exactly; give it several times for several. All, when not given.",
     ),
 ]
 
@@ -94,10 +90,7 @@ def release(out: Output, queue: Queue, *, domain: Domains = None, reason: Reason
 @command(app, "holds")
 def holds_(
     out: Output,
-    queue: Annotated[
-        QueueName | None,
-        typer.Argument(parser=queue_name, metavar="[QUEUE]", help="Of this queue only."),
-    ] = None,
+    queue: Annotated[QueueName | None, queue_argument("[QUEUE]", "Of this queue only.")] = None,
 ) -> None:
     """What is held, by whom, until when, why, and how many of the queue's workers know it."""
     from mailslice.admin import holds

@@ -5,10 +5,17 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated
 
-import typer
-
 from mailslice.admin.filters import MailFilter
-from mailslice.cli.arguments import DryRun, Limit, Queue, Reason, Yes, duration, option
+from mailslice.cli.arguments import (
+    DryRun,
+    Limit,
+    Queue,
+    Reason,
+    Yes,
+    duration,
+    option,
+    queue_argument,
+)
 from mailslice.cli.command import command
 from mailslice.cli.output import Output
 from mailslice.cli.queue import app
@@ -18,7 +25,6 @@ from mailslice.model.clock import system_clock
 from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.errors import BadInput, SomeFailed
 from mailslice.model.mail import QueueName
-from mailslice.model.names import queue_name
 from mailslice.model.settings import load_settings
 
 __all__ = ["app"]
@@ -33,9 +39,9 @@ class MoveOptions:
     limit: Limit = None
     accept_duplicates: Annotated[
         bool,
-        typer.Option(
+        option(
             "--accept-duplicates",
-            help="Move mails, too, that an earlier move took out of the queue and that may have "
+            "Move mails, too, that an earlier move took out of the queue and that may have "
             "been delivered since.",
         ),
     ] = False
@@ -74,12 +80,8 @@ def retry(
 @command(app, "move")
 def move(
     out: Output,
-    queue: Annotated[
-        QueueName, typer.Argument(parser=queue_name, metavar="FROM", help="Queue that has them.")
-    ],
-    into: Annotated[
-        QueueName, typer.Argument(parser=queue_name, metavar="TO", help="Queue that gets them.")
-    ],
+    queue: Annotated[QueueName, queue_argument("FROM", "Queue that has them.")],
+    into: Annotated[QueueName, queue_argument("TO", "Queue that gets them.")],
     *,
     mails: MailOptions,
     options: MoveOptions,

@@ -49,23 +49,13 @@ def open_queue(name: str, *, create: bool = False) -> Iterator[OpenQueue]:
     """
     from mailslice.admin import queues
     from mailslice.admin.mail_queue import MailQueue
+    from mailslice.view.configuration import ConfigurationGuard
 
     with open_stores() as stores:
         queues.require(stores, name)
-        yield OpenQueue(
-            stores.settings,
-            stores,
-            MailQueue(stores, name, system_clock),
-            guard(stores, create=create),
-        )
-
-
-def guard(stores: Stores, *, create: bool = False) -> ViewConfiguration:
-    """The configuration, once stored one and settings agree. Who only looks creates nothing."""
-    from mailslice.view.configuration import ConfigurationGuard
-
-    stored = ConfigurationGuard(stores.tables, stores.settings)
-    return stored.ensure() if create else stored.agreed()
+        stored = ConfigurationGuard(stores.tables, stores.settings)
+        agreed = stored.ensure() if create else stored.agreed()
+        yield OpenQueue(stores.settings, stores, MailQueue(stores, name, system_clock), agreed)
 
 
 def who() -> str:

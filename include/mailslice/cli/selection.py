@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated
 
-import typer
-
 from mailslice.admin.filters import MOST_IDS, MailFilter
 from mailslice.cli.arguments import OlderThan, option
 from mailslice.model.errors import BadInput
@@ -34,12 +32,9 @@ class MailOptions:
     name: Annotated[str | None, option("--name NAME", f"Name of the mail. {_WILDCARDS}.")] = None
     ids: Annotated[
         list[str] | None,
-        typer.Option(
-            "--id",
-            metavar="ID",
-            help=(
-                "Enqueue id; give it several times for several, or - for ids on stdin, one a line."
-            ),
+        option(
+            "--id ID",
+            "Enqueue id; give it several times for several, or - for ids on stdin, one a line.",
         ),
     ] = None
     older_than: OlderThan = None

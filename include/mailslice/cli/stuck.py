@@ -4,9 +4,7 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from mailslice.cli.arguments import Name, Queue, Reason, Yes
+from mailslice.cli.arguments import Name, Queue, Reason, Yes, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.cli.queue_session import OpenQueue, confirm, open_queue, record, who
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
 
-All = Annotated[bool, typer.Option("--all", help="Every mail that is in quarantine.")]
+All = Annotated[bool, option("--all", "Every mail that is in quarantine.")]
 _COLUMNS = ("enqueueId", "name", "stage", "worker", "since", "action")
 
 

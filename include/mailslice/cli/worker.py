@@ -6,8 +6,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Annotated
 
-import typer
-
 from mailslice.cli.arguments import (
     PAUSE,
     PORT,
@@ -17,6 +15,7 @@ from mailslice.cli.arguments import (
     duration,
     factor,
     option,
+    queue_argument,
     queue_option,
 )
 from mailslice.cli.command import command, group
@@ -26,7 +25,6 @@ from mailslice.cli.queue_session import open_queue, open_stores, record, run
 from mailslice.codec.shown import ShownFormatter
 from mailslice.model.host_port import host_port
 from mailslice.model.mail import QueueName
-from mailslice.model.names import queue_name
 from mailslice.model.settings import GiveUp, Settings, load_settings
 
 app = group("Worker processes: drain by hand, consume with a handler, accept by SMTP.")
@@ -110,7 +108,7 @@ def run_(
     ] = None,
     give_up: Annotated[
         GiveUp | None,
-        typer.Option("--give-up", help="What becomes of a mail after its last attempt."),
+        option("--give-up", "What becomes of a mail after its last attempt."),
     ] = None,
 ) -> None:
     """Consume a queue with a handler until SIGTERM.
@@ -146,9 +144,7 @@ def top_(
     out: Output,
     queues: Annotated[
         list[QueueName] | None,
-        typer.Argument(
-            parser=queue_name, metavar="[QUEUE]...", help="Mail queues; all when none is named."
-        ),
+        queue_argument("[QUEUE]...", "Mail queues; all when none is named."),
     ] = None,
     *,
     interval: Annotated[
@@ -162,9 +158,9 @@ def top_(
     ] = timedelta(seconds=2),
     once: Annotated[
         bool,
-        typer.Option(
+        option(
             "--once",
-            help="Print once and end, as without a terminal, and with --json: one object a queue.",
+            "Print once and end, as without a terminal, and with --json: one object a queue.",
         ),
     ] = False,
 ) -> None:

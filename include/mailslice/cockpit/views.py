@@ -16,7 +16,7 @@ from mailslice.maintenance.artifacts import plain
 from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
-from mailslice.maintenance.overview import QueueOverview, newest_reports
+from mailslice.maintenance.overview import QueueOverview, newest_report
 from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.params import form_shapes
 from mailslice.maintenance.postal_health import as_json as postal_json
@@ -220,7 +220,7 @@ def workers(stores: Stores, queue: QueueName) -> dict[str, Any]:
 
 def stuck(stores: Stores, queue: QueueName) -> dict[str, Any]:
     """Mails in quarantine, and `letters`, the newest report of dead_letters. Creates no table."""
-    letters = newest_reports(stores, queue, ["dead_letters"]).get("dead_letters")
+    letters = newest_report(stores, queue, "dead_letters")
     return {"stuck": in_quarantine(stores, queue, system_clock), "letters": letters}
 
 

@@ -37,15 +37,13 @@ class RowBatch:
     columns: Mapping[str, Sequence[object]]
 
 
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Rows (a Spark frame, or a list of dicts) and summaries, in no order. Release it."""
 
-    def __init__(
-        self, rows: Any, summaries: Sequence[Summary], release: Callable[[], object] = lambda: None
-    ) -> None:
-        self.rows = rows
-        self.summaries = summaries
-        self.release = release
+    rows: Any
+    summaries: Sequence[Summary]
+    release: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Dataset:
         return self

@@ -47,18 +47,13 @@ class Dropping(PlanFiles):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """`dropped` marks; ids whose mark stays: `with_row`, and those `blocked` by the caller."""
+    """`dropped` marks; ids without a row whose mark stays: those `blocked` by the caller."""
 
     dropped: int = 0
-    with_row: int = 0
     blocked: int = 0
 
     def __add__(self, other: Dropped) -> Dropped:
-        return Dropped(
-            self.dropped + other.dropped,
-            self.with_row + other.with_row,
-            self.blocked + other.blocked,
-        )
+        return Dropped(self.dropped + other.dropped, self.blocked + other.blocked)
 
 
 class MarkFile(NamedTuple):
@@ -127,7 +122,7 @@ def _drop(  # noqa: PLR0917 - keys, and what becomes of them
                     if spec.turn is not None:
                         spec.turn(len(batch))
                     deleted.drop_packed(spec.queue, cut(pack(batch)), READS_IN_FLIGHT)
-                yield Dropped(len(free), int(with_row.sum()), int((stopped & ~with_row).sum()))
+                yield Dropped(len(free), int((stopped & ~with_row).sum()))
 
         return sum(run_on_keys(spark, keys, drop), Dropped())
 

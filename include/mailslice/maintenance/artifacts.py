@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.engine.errors import naming
 from mailslice.maintenance.file_stores import BucketFiles, DiskFiles
+from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.names import file_name
@@ -235,6 +236,11 @@ def queue_folder(duty: str, queue: str) -> str:
 def artifacts(settings: Settings) -> Artifacts:
     """The artifacts location of the settings."""
     return Artifacts(artifacts_of(settings), settings.s3)
+
+
+def folder_of(request: RunRequest, settings: Settings) -> RunFolder:
+    """The folder of the run."""
+    return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
 
 
 def plain(value: object) -> object:

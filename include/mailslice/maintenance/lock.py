@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
 
 from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import MailsliceError, Refused, TryAgain
+from mailslice.stores.own.locks import Locks
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +34,10 @@ class LockLost(TryAgain):
     """The lock could not be kept alive; what was not done yet is left to the next run."""
 
 
-class LockTable(Protocol):
-    """`stores.cassandra.own.Locks`, or its in-memory double."""
-
-    def acquire(self, name: str, owner: str, ttl: timedelta) -> str: ...
-    def renew(self, name: str, owner: str, ttl: timedelta) -> bool: ...
-    def release(self, name: str, owner: str) -> bool: ...
-
-
 class Lock:
     """A lock that this process holds."""
 
-    def __init__(self, table: LockTable, name: str, owner: str, since: float) -> None:
+    def __init__(self, table: Locks, name: str, owner: str, since: float) -> None:
         self.name = name
         self.owner = owner
         self._table = table
@@ -88,7 +80,7 @@ class Lock:
 
 @contextmanager
 def locked(
-    table: LockTable,
+    table: Locks,
     name: str,
     run: str,
     *,
@@ -107,18 +99,12 @@ def locked(
         holder = table.acquire(name, owner, TTL)
         if holder == owner:
             break
+        held_by = f"{name} is locked by run {holder.rpartition('/')[0] or holder}"
         if asked >= deadline:
-            raise LockHeld(
-                f"{name} is locked by run {holder.rpartition('/')[0] or holder}, which "
-                f"still works; waited {patience.total_seconds():.0f} s"
-            )
+            waited = f"waited {patience.total_seconds():.0f} s"
+            raise LockHeld(f"{held_by}, which still works; {waited}")
         if not reported:
-            log.warning(
-                "%s is locked by run %s: waiting, at most %d s",
-                name,
-                holder.rpartition("/")[0] or holder,
-                patience.total_seconds(),
-            )
+            log.warning("%s: waiting, at most %d s", held_by, patience.total_seconds())
             reported = True
         sleep(1.0)
     lock = Lock(table, name, owner, asked)

@@ -13,6 +13,7 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Any, Self
 
+from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable, TryAgain
 from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
@@ -301,15 +302,14 @@ class Trace:
     def _audit(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
         from mailslice.maintenance.audits import newest_audit
 
-        if self._stores.existing_runs() is None:
+        audit = newest_audit(self._stores, queue) if self._stores.existing_runs() else None
+        if audit is None:
             return
-        audit = newest_audit(self._stores, queue)
-        for mail in audit.mails(_artifacts(self._stores)) if audit is not None else ():
+        for mail in audit.mails(artifacts(self._stores.settings)):
             enqueue_id = _enqueue_id(mail.enqueue_id)
             if wanted.matches(enqueue_id, mail.name):
-                says = f"{mail.verdict} in audit {audit.run if audit else ''}: {mail.why}"
-                made_at = audit.made_at if audit is not None else None
-                yield SourceAnswer(says, made_at, enqueue_id, mail.name)
+                says = f"{mail.verdict} in audit {audit.run}: {mail.why}"
+                yield SourceAnswer(says, audit.made_at, enqueue_id, mail.name)
 
 
 def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:
@@ -367,12 +367,6 @@ def raise_for(trace: Trace, text: str) -> None:
             f"mail trace: no place knows {text[:200]!r}; a mail that was delivered and cleaned is "
             "in no store any more: give a log by --log FILE"
         )
-
-
-def _artifacts(stores: Stores) -> Any:
-    from mailslice.maintenance.artifacts import artifacts
-
-    return artifacts(stores.settings)
 
 
 def _enqueue_id(text: object) -> EnqueueId | None:

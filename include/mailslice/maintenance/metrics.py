@@ -96,13 +96,10 @@ def duty_figures(report: Mapping[str, Any], readings: Iterable[Reading]) -> Iter
         value = report.get(name) or 0
         yield figure("duty_items", "Items of the last run", value, outcome=name)
     over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
-    readings = list(readings)
+    text = "The figure; seconds where it is a time"
     for one in readings:
         yield figure("alert", over, int(one.firing), alert=one.name)
-    for one in readings:
-        text = "The figure; seconds where it is a time"
         yield figure("alert_value", text, one.value, alert=one.name)
-    for one in readings:
         yield figure("alert_limit", "Its limit", one.limit, alert=one.name)
 
 
@@ -111,8 +108,3 @@ def verdict_figures(queue: str, verdicts: Mapping[str, int]) -> Iterator[Figure]
     for verdict, count in verdicts.items():
         labels = {"queue": queue, "verdict": str(verdict)}
         yield Figure(VERDICTS, "Old live mails by the verdict of the last audit", labels, count)
-
-
-def prometheus_text(report: Mapping[str, Any], readings: Iterable[Reading]) -> bytes:
-    """The text file of a duty's last run."""
-    return exposition(duty_figures(report, readings))

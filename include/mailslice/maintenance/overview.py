@@ -35,7 +35,7 @@ _COUNTED = 10
 """Queues that may be counted on the spot with all that `Most` allows."""
 _AUDIT_COUNTS_FOR = timedelta(hours=26)
 _MEASURED_LATELY = timedelta(hours=1)
-_REPORTS_EACH = 3
+REPORTS_EACH = 3
 """The newest report of a duty may be one that runs still."""
 
 T = TypeVar("T")
@@ -219,18 +219,16 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
     )
 
 
-def newest_reports(
-    stores: Stores, queue: QueueName, duties: Iterable[str] = DUTIES
-) -> dict[str, Report]:
-    """The newest finished report of each duty that has one."""
-    return _newest(stores.existing_runs(), [queue], duties)[queue]
+def newest_report(stores: Stores, queue: QueueName, duty: str) -> Report | None:
+    """The newest finished report of the duty, where it has one."""
+    return _newest(stores.existing_runs(), [queue], [duty])[queue].get(duty)
 
 
 def _newest(
     runs: Runs | None, queues: Sequence[QueueName], duties: Iterable[str] = DUTIES
 ) -> dict[QueueName, dict[str, Report]]:
     reports: dict[QueueName, dict[str, Report]] = {queue: {} for queue in queues}
-    for rows in runs.newest(_REPORTS_EACH, duties, queues) if runs is not None else ():
+    for rows in runs.newest(REPORTS_EACH, duties, queues) if runs is not None else ():
         row = next((row for row in rows if row.finished is not None), None)
         if row is not None:
             reports[row.queue][row.duty] = json.loads(row.report)

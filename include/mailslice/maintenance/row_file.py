@@ -106,11 +106,6 @@ def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -
         yield from rows
 
 
-def read_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -> list[R]:
-    """As `stream_rows`, all at once."""
-    return list(stream_rows(location, folder, file, kind))
-
-
 def read_tables(location: Location, folder: str, file: RowFile) -> Iterator[pa.Table]:
     """The row groups of the file. Raises PlanRefused before the first is given if any differs."""
     require_same_rows(location, folder, file)

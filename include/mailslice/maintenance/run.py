@@ -13,7 +13,7 @@ from mailslice.maintenance.artifacts import FILES, PLAN_FOLDER, RunFolder
 from mailslice.maintenance.lock import PATIENCE, Lock, locked
 from mailslice.maintenance.params import DutyParams
 from mailslice.maintenance.rate_limit import Throttle
-from mailslice.maintenance.row_file import RowFile, read_rows, read_tables, stream_rows, write_rows
+from mailslice.maintenance.row_file import RowFile, read_tables, stream_rows, write_rows
 from mailslice.maintenance.run_request import RunRequest
 from mailslice.model.clock import Clock
 from mailslice.model.durations import format_duration
@@ -109,7 +109,7 @@ class Run:
 
     def read_rows(self, file: RowFile, kind: type[R]) -> list[R]:
         """The rows of a file of the plan. Raises PlanRefused when they are not what was planned."""
-        return read_rows(self.folder.artifacts, self.folder.name, file, kind)
+        return list(self.stream_rows(file, kind))
 
     def stream_rows(self, file: RowFile, kind: type[R]) -> Iterator[R]:
         """As `read_rows`; one row group at a time is in memory."""

@@ -17,7 +17,7 @@ from mailslice.engine.errors import translated
 from mailslice.engine.frames import Session
 from mailslice.maintenance import alerts, metrics
 from mailslice.maintenance import report as reports
-from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, iso
+from mailslice.maintenance.artifacts import FILES, folder_of, iso
 from mailslice.maintenance.duty import AnyDuty
 from mailslice.maintenance.engine import PROCESS, Engine, TooLarge
 from mailslice.maintenance.ledger import Ledger
@@ -184,11 +184,6 @@ def _opened(
         yield _Job(duty, run, tools or Tools(), in_process)
 
 
-def folder_of(request: RunRequest, settings: Settings) -> RunFolder:
-    """The folder of the run."""
-    return RunFolder(artifacts(settings), request.duty, request.queue, request.run)
-
-
 def _step(job: _Job, step: str) -> dict[str, Any]:
     run = job.run
     started, began = run.clock(), time.perf_counter()
@@ -287,7 +282,8 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     report |= {"finished": iso(now), "alerts": new, "pastAlerts": past}
     with suppress(MailsliceError, OSError):
         file = metrics.file_of(run.request.duty, report["queue"])
-        run.folder.artifacts.write(file, metrics.prometheus_text(report, readings))
+        text = metrics.exposition(metrics.duty_figures(report, readings))
+        run.folder.artifacts.write(file, text)
 
 
 def _record_failure(

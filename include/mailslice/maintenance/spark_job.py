@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from mailslice.codec.shown import ShownFormatter
-from mailslice.maintenance.artifacts import plain
+from mailslice.maintenance.artifacts import folder_of, plain
 from mailslice.maintenance.run_request import NO_QUEUE, STEPS, RunRequest, subject
-from mailslice.maintenance.runner import folder_of, run_step
+from mailslice.maintenance.runner import run_step
 from mailslice.maintenance.submission import read_settings, write_outcome
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.settings import load_settings

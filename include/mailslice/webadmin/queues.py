@@ -12,7 +12,7 @@ from typing import Any
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.decision_files import write_decision
-from mailslice.maintenance.overview import newest_reports
+from mailslice.maintenance.overview import newest_report
 from mailslice.model.batches import batches
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import QueueName
@@ -69,7 +69,7 @@ class Queues:
             glance = MailQueue(stores, queue, lambda: self._facts.now).live_summary(MOST_COUNTED)
             if glance is not None:
                 return Size(glance.size, self._facts.now)
-            report = newest_reports(stores, queue, ["queue_size"]).get("queue_size") or {}
+            report = newest_report(stores, queue, "queue_size") or {}
             if report.get("size") is None:
                 raise StoreUnavailable(
                     f"{queue} has more than {MOST_COUNTED} rows and was never measured: "

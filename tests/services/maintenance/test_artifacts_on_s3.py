@@ -13,7 +13,7 @@ from mailslice.engine.errors import translated
 from mailslice.engine.frames import InProcess
 from mailslice.engine.plan_rows import plan_rows
 from mailslice.maintenance.artifacts import Artifacts
-from mailslice.maintenance.row_file import read_rows, schema_of, write_rows
+from mailslice.maintenance.row_file import schema_of, stream_rows, write_rows
 from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from tests.contracts.artifacts import ArtifactsContract
@@ -82,6 +82,6 @@ def test_rows_that_s3_does_not_answer_for_are_not_taken_for_changed_ones(fresh, 
         location.remove("run/rows.parquet")
     error = StoreUnavailable if is_there else PlanRefused
     with pytest.raises(error):
-        read_rows(location, "run", file, CopyToRestore)
+        list(stream_rows(location, "run", file, CopyToRestore))
     with pytest.raises(error):
         plan_rows(InProcess(), location, ["run/rows.parquet"], schema_of(CopyToRestore))

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mailslice.maintenance.alerts import alerts, new_alerts, past_alerts, readings
 from mailslice.maintenance.artifacts import iso
-from mailslice.maintenance.metrics import file_of, prometheus_text
+from mailslice.maintenance.metrics import duty_figures, exposition, file_of
 from mailslice.model.settings import AlertSettings, load_settings
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -213,7 +213,7 @@ def test_metrics_say_every_figure_also_when_all_is_well():
         "planned": 0,
         "deadLetters": 11,
     }
-    text = prometheus_text(report, readings(report, AlertSettings(), NOW)).decode()
+    text = exposition(duty_figures(report, readings(report, AlertSettings(), NOW))).decode()
     samples = {
         (each.name, each.labels.get("alert"), each.labels.get("outcome")): each
         for family in text_string_to_metric_families(text)

@@ -17,7 +17,6 @@ from mailslice.maintenance.row_file import (
     RowWriter,
     digest_of,
     read_groups,
-    read_rows,
     read_tables,
     stream_rows,
     write_rows,
@@ -65,13 +64,13 @@ def location(tmp_path):
 def test_rows_come_back_as_they_were(location):
     file = write_rows(location, "run", "rows.parquet", ROWS, Row)
     assert (file.file, file.rows) == ("rows.parquet", 3)
-    assert read_rows(location, "run", file, Row) == ROWS
+    assert list(stream_rows(location, "run", file, Row)) == ROWS
 
 
 def test_no_row_is_no_file(location, tmp_path):
     file = write_rows(location, "run", "rows.parquet", [], Row)
     assert file == RowFile("rows.parquet", 0, str(Digest()))
-    assert read_rows(location, "run", file, Row) == []
+    assert list(stream_rows(location, "run", file, Row)) == []
     assert not list((tmp_path / "run").iterdir())
 
 
@@ -101,7 +100,7 @@ def test_other_rows_are_refused(location, rows):
     file = write_rows(location, "run", "rows.parquet", ROWS, Row)
     write_rows(location, "run", "rows.parquet", rows, Row)
     with pytest.raises(PlanRefused, match="was changed"):
-        read_rows(location, "run", file, Row)
+        list(stream_rows(location, "run", file, Row))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,7 @@ def test_rows_that_are_no_rows_of_that_kind_are_refused(location):
     writer = RowWriter(location, "run", "rows.parquet")
     writer.add(pa.table({"name": ["a"]}))
     with pytest.raises(PlanRefused, match="cannot be read"):
-        read_rows(location, "run", writer.close(), Row)
+        list(stream_rows(location, "run", writer.close(), Row))
 
 
 def test_a_disc_that_is_full_is_named_with_the_file():

@@ -97,9 +97,6 @@ class Tally:
             _count(self.generations, generation_of(key), 1, size)
             _count(self.ages, rules.age(modified_s), 1, size)
 
-    def planned(self, kind: str, size: int) -> None:
-        self.size[kind] += size
-
     def show(self, kind: str, **entry: Any) -> None:
         entries = self.samples.setdefault(kind, [])
         if len(entries) < SAMPLE:
@@ -220,7 +217,7 @@ def write_orphans(
                 due = DELETE if rules.due(blob.since_ms) else CANDIDATE
                 writers[due].add(blob)
                 tally.show("planned" if due == DELETE else "waiting", **_sample(blob, rules))
-                tally.planned(due, blob.size)
+                tally.size[due] += blob.size
             elif kind in {UNKNOWN, DOUBTFUL}:
                 tally.show(kind, **_sample(blob, rules))
         groups = [asdict(group) for writer in writers.values() for group in writer.close()]

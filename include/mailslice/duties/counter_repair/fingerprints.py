@@ -6,18 +6,15 @@ exclusive or. The order of rows does not count, and parts of a mailbox that were
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mailslice.engine.page_decoder import BOOL, LONG, UUID, Layout
+from mailslice.engine.page_decoder import BOOL, LONG, UUID, Columns, Layout
 from mailslice.stores.cassandra.mailboxes import SEEN, USER_FLAGS
-
-Columns = Mapping[str, npt.NDArray[Any]]
 
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

@@ -10,7 +10,7 @@ costs more than all the rest (ADR 17).
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from mailslice.duties.counter_repair.fingerprints import (
     messages_of,
     without_id,
 )
-from mailslice.engine.page_decoder import LONG, UUID, Layout, decode
+from mailslice.engine.page_decoder import LONG, UUID, Columns, Layout, decode
 from mailslice.engine.row_files import Location
 from mailslice.engine.worker_stores import stores_of
 from mailslice.maintenance.artifacts import PLAN_FOLDER
@@ -43,8 +43,6 @@ from mailslice.model.settings import Settings
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.mailboxes import SEEN
 from mailslice.stores.cassandra.ranges import TokenRange
-
-Columns = Mapping[str, npt.NDArray[Any]]
 
 Key: TypeAlias = tuple[str, int, int]
 """(table, low token, high token)."""

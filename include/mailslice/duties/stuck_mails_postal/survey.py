@@ -33,7 +33,6 @@ from mailslice.stores.postal.rows import PAGE, PostalQueue, QueuedMessage
 from mailslice.stores.postal.schema import SchemaDiffers, check_main, check_messages
 
 T = TypeVar("T")
-Groups = Mapping[tuple[str | None, datetime | None], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +40,13 @@ class SurveyedRow:
     """A queued message that is not as it should be.
 
     `stage` is None unless it is stuck, `age` without a lock, `message` unless its row was read.
-    `group`: rows with its lock, itself included; 0 without one. `newest_record`: the id of the last
-    delivery record that this is judged by; 0 without one.
+    `newest_record`: the id of the last delivery record that this is judged by; 0 without one.
     """
 
     row: QueuedMessage
     state: PostalState
     stage: PostalStage | None = None
     age: timedelta | None = None
-    group: int = 0
     message: PostalMessage | None = None
     newest_record: int = 0
 
@@ -58,7 +55,7 @@ class SurveyedRow:
 class PostalSurvey:
     """`rows`: the oldest lock first, those without one last. `now`: by the main database, naive.
 
-    `unreadable`: why, by server. `queued`: rows of the whole queue. `groups`: rows by lock.
+    `unreadable`: why, by server. `queued`: rows of the whole queue.
     """
 
     now: datetime
@@ -67,7 +64,6 @@ class PostalSurvey:
     rows: tuple[SurveyedRow, ...]
     unreadable: Mapping[int, str]
     queued: int
-    groups: Groups
 
 
 def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> PostalSurvey:
@@ -100,10 +96,10 @@ def survey(postal: PostalDatabases, lock_timeout: timedelta | None = None) -> Po
     old = [
         row for row in locked if is_stuck(age_of(row, now), limit_of(limit, p99, groups[row.lock]))
     ]
-    surveyed = [*servers.judged(old, now, groups)]
+    surveyed = [*servers.judged(old, now)]
     surveyed += (SurveyedRow(row, PostalState.MESSAGE_GONE) for row in gone)
     surveyed.sort(key=_by_age)
-    return PostalSurvey(now, p99, limit, tuple(surveyed), servers.unreadable, queued, groups)
+    return PostalSurvey(now, p99, limit, tuple(surveyed), servers.unreadable, queued)
 
 
 def _by_age(surveyed: SurveyedRow) -> tuple[bool, datetime, int]:
@@ -132,9 +128,7 @@ class PostalServers:
             times.update(self._ask(server, lambda messages: messages.sending_times(NEWEST)) or {})
         return p99_of(times)
 
-    def judged(
-        self, rows: Iterable[QueuedMessage], now: datetime, groups: Groups
-    ) -> Iterator[SurveyedRow]:
+    def judged(self, rows: Iterable[QueuedMessage], now: datetime) -> Iterator[SurveyedRow]:
         """PostalState and stage of rows whose locks are old, as Postal's rows say it now."""
         for server, page in _by_server(rows):
             judged: list[SurveyedRow] | None
@@ -144,7 +138,7 @@ class PostalServers:
             if judged is None:
                 judged = [SurveyedRow(row, PostalState.UNKNOWN) for row in page]
             for one in judged:
-                yield replace(one, age=age_of(one.row, now), group=groups.get(one.row.lock, 1))
+                yield replace(one, age=age_of(one.row, now))
 
     def without_message(self, rows: Iterable[QueuedMessage]) -> Iterator[QueuedMessage]:
         """Those rows whose message, or server, is gone for certain."""
@@ -212,7 +206,7 @@ def _by_server(rows: Iterable[QueuedMessage]) -> Iterator[tuple[int, list[Queued
 
 
 def _judged(rows: Collection[QueuedMessage], database: ServerMessages) -> list[SurveyedRow]:
-    """Without ages and groups."""
+    """Without ages."""
     ids = {row.message for row in rows}
     messages, deliveries = database.by_id(ids), database.deliveries(ids)
     contents = database.has_own_header(

@@ -202,8 +202,7 @@ class StuckMessages:
     def _survey_again(self, planned: PlannedRow, row: QueuedMessage) -> SurveyedRow:
         """PostalState and stage as Postal's rows say it now."""
         if planned.is_locked:
-            groups = {row.lock: len(self._batches[planned.lock])}
-            (surveyed,) = self._servers.judged([row], self._queue.now(), groups)
+            (surveyed,) = self._servers.judged([row], self._queue.now())
             return surveyed
         if [*self._servers.without_message([row])]:
             return SurveyedRow(row, PostalState.MESSAGE_GONE)

@@ -12,7 +12,7 @@ import pytest
 from mailslice.duties.counter_repair.planned import CounterPlan, Difference
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.ledger import Ledger
-from mailslice.maintenance.row_file import read_rows
+from mailslice.maintenance.row_file import stream_rows
 from mailslice.maintenance.runner import Tools
 from mailslice.stores import open_stores
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables, timeuuid
@@ -167,7 +167,7 @@ def test_inconsistencies_are_counted_by_kind_and_listed(whole):
     listed = sorted(
         (row.kind, row.mailbox, row.uid)
         for file in plan.differences
-        for row in read_rows(folder.artifacts, folder.name, file, Difference)
+        for row in stream_rows(folder.artifacts, folder.name, file, Difference)
     )
     left = {name.removeprefix(f"{folder.name}/") for name in folder.artifacts.files(folder.name)}
     assert {name for name in left if name.startswith("plan/")} == plan.files()

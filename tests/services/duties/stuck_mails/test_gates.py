@@ -11,7 +11,7 @@ import pytest
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
 from mailslice.maintenance.artifacts import RunFolder, artifacts
-from mailslice.maintenance.row_file import read_rows, write_rows
+from mailslice.maintenance.row_file import stream_rows, write_rows
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
@@ -42,7 +42,7 @@ def planned(world, change=None, **params):
         summary = files.read_json("plan.json")
         made = StuckPlan.model_validate(summary["decided"])
         where = files.artifacts, files.name
-        plan, listed = change(made, read_rows(*where, made.mails, PlannedMail))
+        plan, listed = change(made, list(stream_rows(*where, made.mails, PlannedMail)))
         file = write_rows(*where, made.mails.file, listed, PlannedMail)
         plan = plan.model_copy(update={"mails": file})
         files.write_json(

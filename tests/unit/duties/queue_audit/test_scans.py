@@ -9,7 +9,7 @@ from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_audit import scans
 from mailslice.duties.queue_audit.rules import BrokerCounts, Evidence
 from mailslice.engine.frames import InProcess
-from mailslice.maintenance.row_file import read_rows
+from mailslice.maintenance.row_file import stream_rows
 from mailslice.model.settings import Settings
 from mailslice.model.verdicts import MailVerdict
 from mailslice.stores.cassandra.own import DelayState
@@ -44,5 +44,5 @@ def test_a_delay_that_begins_and_ends_between_the_reads_proves_no_mail_lost(
     counts = BrokerCounts(ready=0, unacknowledged=0, delayed=0)
     evidence = Evidence(NOW, shared=False, counts=counts, census=frozenset())
     [task] = scans.classify_all(InProcess(), spec, [one for one in old if one.count], evidence)
-    [judged] = read_rows(folder.artifacts, folder.name, task.file, MailVerdict)
+    [judged] = stream_rows(folder.artifacts, folder.name, task.file, MailVerdict)
     assert judged.verdict == verdict
