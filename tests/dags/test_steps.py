@@ -60,6 +60,31 @@ def test_a_step_stops_by_itself_before_airflow_would_kill_it():
     ).params == {"time_limit": "9s"}
 
 
+@pytest.mark.parametrize(
+    ("began", "limit"),
+    [
+        (timedelta(), "8640s"),
+        (timedelta(hours=2), "8640s"),
+        (timedelta(hours=4), "5760s"),
+        (timedelta(hours=5, minutes=20), "1920s"),
+        (timedelta(hours=5, minutes=30), "0s"),
+        (timedelta(hours=7), "0s"),
+    ],
+)
+def test_a_step_of_the_last_queue_stops_before_the_whole_run_is_killed(began, limit):
+    """What is too late for a report is left to the next run."""
+    now = datetime(2026, 11, 27, 12, tzinfo=UTC)
+    told = context() | {
+        "task": SimpleNamespace(execution_timeout=timedelta(hours=3)),
+        "dag": SimpleNamespace(dagrun_timeout=timedelta(hours=6)),
+    }
+    told["dag_run"].start_date = now - began
+    asked = request_of(told, "queue_cleanup", "spool", clock=lambda: now)
+    assert asked.params == {"time_limit": limit}
+    told["dag_run"].start_date = None
+    assert request_of(told, "queue_cleanup", "spool").params == {"time_limit": "8640s"}
+
+
 def test_params_that_were_left_empty_are_left_to_the_duty_and_queues_are_not_its_business():
     assert duty_params(
         context(queues=["a"], dry_run=False, grace="", reason=None, max_share=0)
