@@ -185,7 +185,7 @@ def small_step(monkeypatch, step):
     )
     for name in ("run_small", "run_step"):
         monkeypatch.setattr(
-            duty_road, name, lambda *_, name=name: told.append(name) or {"run": "r"}
+            duty_road, name, lambda *_, name=name, **_more: told.append(name) or {"run": "r"}
         )
     monkeypatch.setattr(duty_road, "done_ahead", lambda *_: None)
     monkeypatch.setattr(duty_road, "is_small", lambda *_: True)
@@ -198,12 +198,28 @@ def test_a_small_plan_is_made_here_and_a_large_one_is_submitted(monkeypatch, sma
     step.execute(context())
     assert told == ["run_small"]
 
-    def large(*_):
+    def large(*_, **_more):
         raise TooLarge("large")
 
     monkeypatch.setattr(duty_road, "run_small", large)
     step.execute(context())
     assert told == ["run_small", "submitted"]
+
+
+def test_all_tries_of_a_small_plan_are_of_one_clear_until_a_person_clears_it(
+    monkeypatch, small_step
+):
+    step, _ = small_step
+    step.step = "plan"
+    clears = []
+    monkeypatch.setattr(duty_road, "run_small", lambda *_, clear: clears.append(clear))
+    # Tries 1 and 2, then cleared in a run that has ended, then in one that had not.
+    for clear_number, max_tries, tries in ((0, 3, 1), (0, 3, 2), (1, 5, 3), (1, 6, 4)):
+        told = context() | {"ti": SimpleNamespace(max_tries=max_tries, try_number=tries)}
+        told["dag_run"].clear_number = clear_number
+        step.execute(told)
+    assert [clears[0] == other for other in clears] == [True, True, False, False]
+    assert len(set(clears)) == 3
 
 
 def test_an_apply_that_was_done_with_its_plan_is_not_done_again_unless_it_is_cleared(
@@ -231,7 +247,7 @@ def test_a_small_plan_that_is_refused_is_final_and_a_store_that_is_away_is_tried
         (StoreUnavailable("away"), StoreUnavailable),
     ):
 
-        def fails(*_, error=error):
+        def fails(*_, error=error, **_more):
             raise error
 
         monkeypatch.setattr(duty_road, "run_small", fails)

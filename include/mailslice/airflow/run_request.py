@@ -91,6 +91,17 @@ def time_limit(context: Mapping[str, Any], clock: Clock) -> timedelta | None:
     return min(timeouts) * _WORKING_SHARE if timeouts else None
 
 
+def clear_of(context: Mapping[str, Any]) -> str:
+    """The same in all tries of a task until a person clears it. The number of a try tells nothing:
+    Airflow counts on.
+    """
+    # Airflow raises the most tries of a task that is not at work when it is cleared. Every version
+    # counts the clears of a run that has ended, new ones those of any run.
+    cleared = getattr(context["dag_run"], "clear_number", None) or 0
+    tries = getattr(context.get("ti"), "max_tries", None) or 0
+    return f"{cleared}/{tries}"
+
+
 def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
     """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`.
 
