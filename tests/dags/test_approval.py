@@ -185,7 +185,7 @@ def test_nobody_is_asked_about_a_plan_that_changes_nothing(step, monkeypatch):
 
 def test_a_small_plan_runs_as_far_as_check_where_somebody_is_asked(duty, folder, monkeypatch):
     done = []
-    monkeypatch.setattr(runner, "run_small", lambda *given: done.append(given[2]))
+    monkeypatch.setattr(runner, "run_small", lambda *given, **_: done.append(given[2]))
     plan = SparkStep(task_id="p", step="plan", mail_queue="spool", dag_duty=duty)
     plan.execute(context(**ASKED))
     plan.execute(context(dry_run=False))

@@ -60,6 +60,31 @@ def test_a_step_stops_by_itself_before_airflow_would_kill_it():
     ).params == {"time_limit": "9s"}
 
 
+@pytest.mark.parametrize(
+    ("began", "limit"),
+    [
+        (timedelta(), "8640s"),
+        (timedelta(hours=2), "8640s"),
+        (timedelta(hours=4), "5760s"),
+        (timedelta(hours=5, minutes=20), "1920s"),
+        (timedelta(hours=5, minutes=30), "0s"),
+        (timedelta(hours=7), "0s"),
+    ],
+)
+def test_a_step_of_the_last_queue_stops_before_the_whole_run_is_killed(began, limit):
+    """What is too late for a report is left to the next run."""
+    now = datetime(2026, 11, 27, 12, tzinfo=UTC)
+    told = context() | {
+        "task": SimpleNamespace(execution_timeout=timedelta(hours=3)),
+        "dag": SimpleNamespace(dagrun_timeout=timedelta(hours=6)),
+    }
+    told["dag_run"].start_date = now - began
+    asked = request_of(told, "queue_cleanup", "spool", clock=lambda: now)
+    assert asked.params == {"time_limit": limit}
+    told["dag_run"].start_date = None
+    assert request_of(told, "queue_cleanup", "spool").params == {"time_limit": "8640s"}
+
+
 def test_params_that_were_left_empty_are_left_to_the_duty_and_queues_are_not_its_business():
     assert duty_params(
         context(queues=["a"], dry_run=False, grace="", reason=None, max_share=0)
@@ -160,7 +185,7 @@ def small_step(monkeypatch, step):
     )
     for name in ("run_small", "run_step"):
         monkeypatch.setattr(
-            duty_road, name, lambda *_, name=name: told.append(name) or {"run": "r"}
+            duty_road, name, lambda *_, name=name, **_more: told.append(name) or {"run": "r"}
         )
     monkeypatch.setattr(duty_road, "done_ahead", lambda *_: None)
     monkeypatch.setattr(duty_road, "is_small", lambda *_: True)
@@ -173,12 +198,28 @@ def test_a_small_plan_is_made_here_and_a_large_one_is_submitted(monkeypatch, sma
     step.execute(context())
     assert told == ["run_small"]
 
-    def large(*_):
+    def large(*_, **_more):
         raise TooLarge("large")
 
     monkeypatch.setattr(duty_road, "run_small", large)
     step.execute(context())
     assert told == ["run_small", "submitted"]
+
+
+def test_all_tries_of_a_small_plan_are_of_one_clear_until_a_person_clears_it(
+    monkeypatch, small_step
+):
+    step, _ = small_step
+    step.step = "plan"
+    clears = []
+    monkeypatch.setattr(duty_road, "run_small", lambda *_, clear: clears.append(clear))
+    # Tries 1 and 2, then cleared in a run that has ended, then in one that had not.
+    for clear_number, max_tries, tries in ((0, 3, 1), (0, 3, 2), (1, 5, 3), (1, 6, 4)):
+        told = context() | {"ti": SimpleNamespace(max_tries=max_tries, try_number=tries)}
+        told["dag_run"].clear_number = clear_number
+        step.execute(told)
+    assert [clears[0] == other for other in clears] == [True, True, False, False]
+    assert len(set(clears)) == 3
 
 
 def test_an_apply_that_was_done_with_its_plan_is_not_done_again_unless_it_is_cleared(
@@ -206,7 +247,7 @@ def test_a_small_plan_that_is_refused_is_final_and_a_store_that_is_away_is_tried
         (StoreUnavailable("away"), StoreUnavailable),
     ):
 
-        def fails(*_, error=error):
+        def fails(*_, error=error, **_more):
             raise error
 
         monkeypatch.setattr(duty_road, "run_small", fails)

@@ -9,7 +9,7 @@ from mailslice.maintenance.registry import load
 
 def dag_doc(duty: str, text: str, *, reads_only: bool) -> str:
     """Markdown: `text`, with the params before its example."""
-    given = "Airflow itself gives `time_limit`, from the time-out of a task"
+    given = "Airflow itself gives `time_limit`, from the time-outs of task and run"
     if "slices_from" in load(duty).params.model_fields:
         given += ", and `slices_from` and `slices_before`, from the data interval of a backfill"
     head = "In brackets: what a run by hand gets where the form or `--conf` is silent."

@@ -10,6 +10,9 @@ from mailslice.actions.request import MAIL_ACTIONS, MailAction, literal, of_lite
 from mailslice.actions.run import ANY, result_of
 from mailslice.airflow.runs import QUEUED, RUNNING, SUCCESS, DagRunState
 from mailslice.cockpit.facts import Facts
+from mailslice.maintenance.artifacts import RunFolder, artifacts
+from mailslice.maintenance.registry import load
+from mailslice.maintenance.result import PROGRESS
 from mailslice.maintenance.run_request import NO_QUEUE, run_of_dag
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput, TryAgain
@@ -30,6 +33,10 @@ _ACTIONS = {
 }
 _APPLY = ("apply_", "act")
 """How the ids of tasks begin that change something."""
+_PLAN = "plan_"
+"""How the ids of tasks begin that may do all steps of a small plan."""
+_LOOKS = 10
+"""At a run that is to end: so often a task may begin between the look and the end."""
 
 
 DagRuns = Any
@@ -75,12 +82,37 @@ class DagTasks:
         return sorted(tasks, key=lambda task: task.submitted, reverse=True)
 
     def cancel(self, task: UUID) -> None:
-        """See `tasks.Tasks`. A task whose run has begun to change something goes on."""
-        found = self._runs.find(list(self._names), str(task))
-        if found is None or found.state not in {QUEUED, RUNNING}:
-            return
-        if not any(one.startswith(_APPLY) for one in found.began):
-            self._runs.fail(found, CANCELED)
+        """See `tasks.Tasks`. A task whose run may have begun to change something goes on.
+
+        Raises TryAgain.
+        """
+        for _ in range(_LOOKS):
+            found = self._runs.find(list(self._names), str(task))
+            if found is None or found.state not in {QUEUED, RUNNING} or self._may_change(found):
+                return
+            if self._runs.fail(found, CANCELED):
+                return
+        raise TryAgain(f"the tasks of run {task} begin one after the other: try again")
+
+    def _may_change(self, one: DagRunState) -> bool:
+        """Whether the run changes something, has done so, or may begin to without another task."""
+        if any(task.id.startswith(_APPLY) for task in one.began):
+            return True
+        duty, settings = self._names[one.dag], self._facts.settings
+        plans = [task for task in one.began if task.id.startswith(_PLAN)]
+        if not plans or not (settings.duty.small_rows and load(duty).small_first):
+            return False
+        queues = [str(name).strip() for name in one.conf.get("queues") or ()]
+        if not queues or any(plan.running for plan in plans):
+            return True
+        # No plan is at work: what they did stays as it is until another task begins.
+        return any(self._applied(duty, queue, one.run) for queue in queues)
+
+    def _applied(self, duty: str, queue: str, dag_run: str) -> bool:
+        """Whether apply saved its progress, as it does before its first change."""
+        run = run_of_dag(duty, queue, dag_run)
+        folder = RunFolder(artifacts(self._facts.settings), duty, queue, run)
+        return folder.artifacts.exists(folder.file(PROGRESS))
 
     def _task(self, one: DagRunState, *, whole: bool) -> Task | None:
         type_ = _type(self._names[one.dag], one.conf)

@@ -18,13 +18,14 @@ from mailslice.airflow import runs
 from mailslice.airflow.dag_settings import load_dag_settings
 from mailslice.airflow.dag_tasks import DagQueues, DagTasks
 from mailslice.airflow.deployments import Deployment, deployments
-from mailslice.airflow.page_rights import guards_of, rights_of
+from mailslice.airflow.page_rights import guard_of_runs, guards_of, rights_of
 from mailslice.cockpit.app import Schedule, cockpit
 from mailslice.cockpit.facts import Facts
 from mailslice.cockpit.rights import refusal
 from mailslice.maintenance.registry import names
 from mailslice.webadmin.answers import INVALID, Halt
 from mailslice.webadmin.app import webadmin
+from mailslice.webadmin.tasks import TaskType, dag_name
 
 
 class DeploymentPage:
@@ -53,6 +54,9 @@ class DeploymentPage:
             DagTasks(runs, facts, self.dag_of),
             self.guards,
             reason_required=lambda: facts.settings.admin.reason_required,
+            startable=rights_of(
+                {one: guard_of_runs(self.dag_of(dag_name(one))) for one in TaskType}
+            ),
         )
         self.james.middleware("http")(careful)
 

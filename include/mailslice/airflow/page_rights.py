@@ -8,24 +8,23 @@
 | content | act, and the role is named admin | admin |
 """
 
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import HTTPException, Request
 
-from mailslice.cockpit.rights import Guards, Right, Rights
+from mailslice.cockpit.rights import Guards, Right
 
 ADMIN = "admin"
+Key = TypeVar("Key", bound=Hashable)
 
 
 def guards_of(dag: str, actions: str) -> Guards:
     """A dependency for each right, asked of the DAG of that id, and of mail_actions."""
-    may_trigger, may_trigger_actions = (
-        requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=name)
-        for name in (dag, actions)
-    )
+    may_trigger, may_trigger_actions = guard_of_runs(dag), guard_of_runs(actions)
 
     def may_act(request: Request, user: GetUserDep) -> None:
         """Who may change pools operates this Airflow. Raises HTTPException 403."""
@@ -42,18 +41,23 @@ def guards_of(dag: str, actions: str) -> Guards:
     }
 
 
-def rights_of(guards: Guards) -> Rights:
-    """A dependency that gives the rights whose guards let the user pass."""
+def guard_of_runs(dag: str) -> Callable[..., Any]:
+    """Who may trigger the DAG of that id."""
+    return requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag)
 
-    def passes(right: Right, request: Request, user: Any) -> bool:
+
+def rights_of(guards: Mapping[Key, Callable[..., Any]]) -> Callable[..., frozenset[Key]]:
+    """A dependency that gives the rights, or what else has guards, that the user may pass."""
+
+    def passes(guard: Callable[..., Any], request: Request, user: Any) -> bool:
         try:
-            guards[right](request, user)
+            guard(request, user)
         except HTTPException:
             return False
         return True
 
-    def ask(request: Request, user: GetUserDep) -> frozenset[Right]:
-        return frozenset(right for right in Right if passes(right, request, user))
+    def ask(request: Request, user: GetUserDep) -> frozenset[Key]:
+        return frozenset(key for key, guard in guards.items() if passes(guard, request, user))
 
     return ask
 

@@ -8,6 +8,7 @@ from typing import Any
 from mailslice.maintenance.params import APPROVE, DRY_RUN, QUEUES
 from mailslice.maintenance.registry import load
 from mailslice.maintenance.run_request import RunRequest, run_of_dag, subject
+from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -17,7 +18,9 @@ _WITHOUT_A_FORM = ("scheduled", "backfill", "asset_triggered")
 """Types of runs that nobody started by the form, whose default is a dry run."""
 _SUNDAY = 6
 _WORKING_SHARE = 0.8
-"""Of a step's time-out: what is left is for ending in order, so that Airflow need not kill it."""
+"""Of a step's time: what is left is for ending in order, so that Airflow need not kill it."""
+_REPORTING_SHARE = 0.1
+"""Of a run's time-out: in its last part no item is begun, so that its report is written."""
 
 
 def who(context: Mapping[str, Any]) -> str:
@@ -52,13 +55,18 @@ def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
     return params
 
 
-def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
-    """The request of one queue, the same for every task and retry. Raises BadInput."""
+def request_of(
+    context: Mapping[str, Any], duty: str, queue: str, clock: Clock = system_clock
+) -> RunRequest:
+    """The request of one queue, but for `time_limit` the same for every task and retry.
+
+    Raises BadInput.
+    """
     dag_run = context["dag_run"].run_id
-    timeout: timedelta | None = getattr(context.get("task"), "execution_timeout", None)
+    limit = time_limit(context, clock)
     params = duty_params(context) | weekly_params(context, duty)
-    if timeout is not None:
-        params = {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s", **params}
+    if limit is not None:
+        params = {"time_limit": f"{limit.total_seconds():.0f}s", **params}
     if "slices_from" in params and "slices_from" not in load(duty).params.model_fields:
         raise BadInput(
             f"{duty} works on what is there now: there is nothing to backfill; trigger it instead"
@@ -66,6 +74,32 @@ def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
     return RunRequest(
         duty, subject(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params
     )
+
+
+def time_limit(context: Mapping[str, Any], clock: Clock) -> timedelta | None:
+    """For how long this task may begin items: Airflow kills it at its own time-out, and at that of
+    the run, which all queues share. None: there is no time-out. 0: the next run does them.
+    """
+    timeouts: list[timedelta] = []
+    if own := getattr(context.get("task"), "execution_timeout", None):
+        timeouts.append(own)
+    whole = getattr(context.get("dag"), "dagrun_timeout", None)
+    started = getattr(context["dag_run"], "start_date", None)
+    if whole and started:
+        left = started + whole - clock()
+        timeouts.append(left if left > whole * _REPORTING_SHARE else timedelta())
+    return min(timeouts) * _WORKING_SHARE if timeouts else None
+
+
+def clear_of(context: Mapping[str, Any]) -> str:
+    """The same in all tries of a task until a person clears it. The number of a try tells nothing:
+    Airflow counts on.
+    """
+    # Airflow raises the most tries of a task that is not at work when it is cleared. Every version
+    # counts the clears of a run that has ended, new ones those of any run.
+    cleared = getattr(context["dag_run"], "clear_number", None) or 0
+    tries = getattr(context.get("ti"), "max_tries", None) or 0
+    return f"{cleared}/{tries}"
 
 
 def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:

@@ -14,11 +14,22 @@ from mailslice.model.errors import BadInput, Refused
 
 QUEUED, RUNNING, SUCCESS = "queued", "running", "success"
 _OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
+_AT_WORK = {"running", "restarting"}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """A task of a run that ran, or runs. `map_index` is -1 where it is not mapped."""
+
+    id: str
+    map_index: int = -1
+    tries: int = 1
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DagRunState:
-    """A run at a moment. `began`: ids of the tasks that ran, or run."""
+    """A run at a moment. `began`: the tasks that ran, or run."""
 
     dag: str
     run: str
@@ -28,7 +39,7 @@ class DagRunState:
     started: datetime | None
     ended: datetime | None
     note: str | None
-    began: frozenset[str] = frozenset()
+    began: frozenset[TaskState] = frozenset()
 
 
 def start(dag: str, conf: Mapping[str, Any], who: str, run: str | None = None) -> str:
@@ -96,9 +107,12 @@ def questions(dag: str, session: Any) -> Iterator[PlanQuestion]:
         yield PlanQuestion(subject, since, f"{path}/required_actions")
 
 
-def fail(one: DagRunState, note: str) -> None:
-    """End the run now: its tasks are stopped, or never begin. Nothing, where it has ended."""
+def fail(one: DagRunState, note: str) -> bool:
+    """End the run now: its tasks are stopped, or never begin. False, and nothing is done, where it
+    has ended or another of its tasks has begun since.
+    """
     from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState as State
     from airflow.utils.state import TaskInstanceState
@@ -108,14 +122,30 @@ def fail(one: DagRunState, note: str) -> None:
         asked = select(DagRun).where(DagRun.dag_id == one.dag, DagRun.run_id == one.run)
         row = session.scalar(asked.with_for_update())
         if row is None or row.state not in {QUEUED, RUNNING}:
-            return
+            return False
+        # Airflow locks a task to start it: from here on none starts.
+        ours = select(TaskInstance).where(
+            TaskInstance.dag_id == one.dag, TaskInstance.run_id == one.run
+        )
+        tasks = session.scalars(ours.with_for_update(of=TaskInstance)).all()
+        if _began(tasks) != one.began:
+            return False
         row.note = note
-        for task in row.get_task_instances(session=session):
+        for task in tasks:
             if task.state == TaskInstanceState.RUNNING:
                 task.set_state(TaskInstanceState.FAILED, session=session)
             elif task.state not in _OVER:
                 task.set_state(TaskInstanceState.SKIPPED, session=session)
         row.set_state(State.FAILED)
+        return True
+
+
+def _began(tasks: Iterable[Any]) -> frozenset[TaskState]:
+    return frozenset(
+        TaskState(task.task_id, task.map_index, task.try_number, task.state in _AT_WORK)
+        for task in tasks
+        if task.start_date is not None
+    )
 
 
 def _runs(dags: Iterable[str], like: str, most: int, *, tasks: bool) -> Sequence[DagRunState]:
@@ -140,11 +170,7 @@ def _runs(dags: Iterable[str], like: str, most: int, *, tasks: bool) -> Sequence
                 started=row.start_date,
                 ended=row.end_date,
                 note=row.note,
-                began=frozenset(
-                    task.task_id
-                    for task in (row.get_task_instances(session=session) if tasks else ())
-                    if task.start_date is not None
-                ),
+                began=_began(row.get_task_instances(session=session) if tasks else ()),
             )
             for row in rows
         ]

@@ -16,7 +16,7 @@ from airflow.sdk import Connection
 from mailslice.airflow.approval import require_approval
 from mailslice.airflow.dag_duty import DagDuty, final_errors
 from mailslice.airflow.deployments import restore
-from mailslice.airflow.run_request import request_of
+from mailslice.airflow.run_request import clear_of, request_of
 from mailslice.airflow.spark_target import Target, target_of
 from mailslice.airflow.versions import (
     AirflowException,
@@ -68,7 +68,8 @@ class SparkStep(SparkSubmitOperator):
             settings, asks = self.dag_duty.ready(), self.dag_duty.asks(context)
             if asks and self.step == "apply":
                 require_approval(request, settings)
-            if self._runs_in_process(request, settings, "check" if asks else "report"):
+            until = "check" if asks else "report"
+            if self._runs_in_process(request, settings, until, clear_of(context)):
                 return
             target = target_of(require_connection(self.dag_duty.connection), settings)
         folder = scratch_folder("mailslice-submit")
@@ -105,10 +106,12 @@ class SparkStep(SparkSubmitOperator):
                 about(self.duty, self.step, self.mail_queue), left, target, str(error)
             ) from None  # the command is in the log already
 
-    def _runs_in_process(self, request: RunRequest, settings: Settings, until: str) -> bool:
+    def _runs_in_process(
+        self, request: RunRequest, settings: Settings, until: str, clear: str
+    ) -> bool:
         """Whether the step was done by a small plan, or is small and was done now.
 
-        `until`: the last step that a small plan does, too.
+        `until`: the last step that a small plan does, too. `clear`: see `run_small`.
         """
         from mailslice.maintenance.engine import TooLarge
         from mailslice.maintenance.registry import load
@@ -118,7 +121,7 @@ class SparkStep(SparkSubmitOperator):
             return False
         try:
             if self.step == "plan":
-                run_small(request, settings, until)
+                run_small(request, settings, until, clear=clear)
             elif done_ahead(self.step, request, settings) is None:
                 if not is_small(request, settings):
                     return False

@@ -38,7 +38,9 @@ OnStep = Callable[[str, dict[str, Any]], None]
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 AHEAD = "ahead.json"
-"""The steps that a small run has done and whose tasks have not come yet; whether it ended."""
+"""The steps that a small run has done and whose tasks have not come yet; whether it ended; the
+`clear` that it was of.
+"""
 FAILURE = "failure.json"
 """In the run's folder while the last step that was tried, before the report, has raised."""
 
@@ -86,6 +88,8 @@ def run_small(
     settings: Settings,
     until: str = "report",
     tools: Tools | None = None,
+    *,
+    clear: str = "",
 ) -> dict[str, Any]:
     """The plan, and, where it is small, the steps after it up to `until`, in this process.
 
@@ -93,22 +97,24 @@ def run_small(
     does it again, and says why.
     A try after one that was killed goes on with its plan: a new one would not know what that did.
     It was killed, too, when it did the report and no task has come for that.
+    `clear` is the same in all tries until a person clears the task: then the run is planned anew.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
     with _opened(request, settings, tools=tools, in_process=True) as job:
         run = job.run
         killed = run.folder.read_json(AHEAD) or {}
-        goes_on = killed.get("ended") is False or "report" in killed.get("steps", ())
+        unfinished = killed.get("ended") is False or "report" in killed.get("steps", ())
+        goes_on = unfinished and killed.get("clear", "") == clear
         planned = run.folder.read_json(FILES["plan"]) if goes_on else None
         summary = planned or _step(job, "plan")
         done: list[str] = killed["steps"] if goes_on else []
         with suppress(Exception):
             for step in steps_of(run.duty_params)[1:]:
                 if step not in done and STEPS.index(step) <= STEPS.index(until):
-                    run.folder.write_json(AHEAD, {"steps": done, "ended": False})
+                    run.folder.write_json(AHEAD, {"steps": done, "ended": False, "clear": clear})
                     _step(job, step)
                     done.append(step)
-        run.folder.write_json(AHEAD, {"steps": done, "ended": True})
+        run.folder.write_json(AHEAD, {"steps": done, "ended": True, "clear": clear})
     return summary
 
 
@@ -122,12 +128,13 @@ def record_refusal(step: str, error: Refused, request: RunRequest, settings: Set
 def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:
     """The summary of a step that `run_small` has done, given once; None: it is still to be done."""
     folder = folder_of(request, settings)
-    steps = (folder.read_json(AHEAD) or {"steps": []})["steps"]
+    ahead = folder.read_json(AHEAD) or {"steps": []}
+    steps = ahead["steps"]
     if step not in steps:
         return None
     summary = folder.read_json(FILES[step])
     remaining = [one for one in steps if one != step]
-    folder.write_json(AHEAD, {"steps": remaining, "ended": True})
+    folder.write_json(AHEAD, {**ahead, "steps": remaining, "ended": True})
     return summary
 
 

@@ -35,7 +35,7 @@ from mailslice.webadmin.answers import (
     invalid,
 )
 from mailslice.webadmin.queues import Queues
-from mailslice.webadmin.tasks import Status, Task, TaskRequest, Tasks, TaskType
+from mailslice.webadmin.tasks import Status, Task, TaskRequest, Tasks, TaskType, dag_name
 
 log = logging.getLogger(__name__)
 REPUBLISH, BROWSE_START = "RepublishNotProcessedMails", "updateBrowseStart"
@@ -46,9 +46,16 @@ _BLOOM = (1_000_000, 0.01, 1000)
 """James' defaults. They size a filter that mailslice has not: it compares exactly."""
 Text = Annotated[str | None, Query(max_length=2000)]
 Id = str
+Startable = Callable[..., frozenset[TaskType]]
+"""A FastAPI dependency that gives the types of the tasks that who asks may start."""
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorJson} for code in (400, 401, 403, 404, 503)
 }
+
+
+def every_type() -> frozenset[TaskType]:
+    """Where the right to act is the right to start any task."""
+    return frozenset(TaskType)
 
 
 def webadmin(
@@ -57,11 +64,18 @@ def webadmin(
     guards: Guards,
     *,
     reason_required: Callable[[], bool] = bool,
+    startable: Startable = every_type,
 ) -> FastAPI:
     """The app. Who acts is `request.state.who`, by the guards; `webadmin` where they set none.
 
     `reason_required`: whether what changes something needs `reason`, which James has not.
+    `startable` decides which tasks a request with the right to act may start, or cancel.
     """
+
+    # Annotated cannot name what is an argument here.
+    def note_startable(request: Request, types: Any = Depends(startable)) -> None:  # noqa: B008
+        request.state.startable = types
+
     app = FastAPI(title="mailslice webadmin", docs_url=None, redoc_url=None, openapi_url=None)
     routes = Routes(queues, tasks, reason_required)
     for method, path, right, name, status in ROUTES:
@@ -70,7 +84,10 @@ def webadmin(
             getattr(routes, name),
             methods=[method],
             status_code=status,
-            dependencies=[Depends(guards[right])],
+            dependencies=[
+                Depends(guards[right]),
+                *([Depends(note_startable)] if right is Right.ACT else ()),
+            ],
             response_model=None if status == 204 else _MODELS[name],
             response_model_exclude_unset=True,
             responses=_ERRORS | ({408: {"model": ErrorJson}} if name == "await_task" else {}),
@@ -297,9 +314,13 @@ class Routes:
             remaining = max(0.01, until - time.monotonic())
             await asyncio.sleep(min(self._tasks.poll_seconds, remaining))
 
-    def cancel(self, task: Id) -> Response:
+    def cancel(self, request: Request, task: Id) -> Response:
         """Have a task not begin, or end before its next change. Unknown tasks are no error."""
-        self._tasks.cancel(parsing.task_id(task))
+        wanted = parsing.task_id(task)
+        known = self._tasks.get(wanted)
+        if known is not None:
+            _require_startable(request, known.type)
+            self._tasks.cancel(wanted)
         return Response(status_code=204)
 
     async def _start(
@@ -310,6 +331,7 @@ class Routes:
         params: dict[str, Any],
         reason: str | None,
     ) -> JSONResponse:
+        _require_startable(request, type_)
         self._check_reason(reason)
         if queue is not None:
             await run_in_threadpool(self._queues.require, queue)
@@ -334,6 +356,12 @@ class Routes:
 
 def _who(request: Request) -> str:
     return str(getattr(request.state, "who", "webadmin"))
+
+
+def _require_startable(request: Request, type_: TaskType) -> None:
+    if type_ not in request.state.startable:
+        needs = f"the right to trigger the DAG {dag_name(type_)}"
+        raise Halt(403, INVALID, f"a task {type_.value} needs {needs}")
 
 
 async def _body(request: Request) -> bytes:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
+from mailslice.actions.request import MAIL_ACTIONS
 from mailslice.webadmin.answers import task_date
 
 
@@ -48,6 +49,11 @@ _FIGURES = {
     TaskType.BLOB_GC: ("referenceSourceCount", "blobCount", "gcedBlobCount", "errorCount"),
     TaskType.COUNTERS: ("processedMailboxes",),
 }
+
+
+def dag_name(type_: TaskType) -> str:
+    """The DAG, without prefix, whose runs do tasks of the type inside Airflow."""
+    return DUTIES.get(type_, MAIL_ACTIONS)
 
 
 def figures(type_: TaskType, report: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import pytest
 
 from mailslice.actions.request import ActionRequest
 from mailslice.airflow.dag_tasks import CANCELED, DagTasks, conf_of
-from mailslice.airflow.runs import DagRunState
+from mailslice.airflow.runs import DagRunState, TaskState
 from mailslice.cockpit.facts import Facts
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.run_request import run_of_dag
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import StoreUnavailable, TryAgain
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import DutySettings, Settings
 from mailslice.webadmin.tasks import Status, TaskRequest, TaskType
@@ -54,6 +54,7 @@ class Runs:
 
     def fail(self, one, note):
         self.failed.append((one.run, note))
+        return True
 
 
 class Reports(Stores):
@@ -78,8 +79,8 @@ def tasks(runs, tmp_path):
     return tasks_of(runs, tmp_path, Stores())
 
 
-def tasks_of(runs, path, stores):
-    settings = Settings(duty=DutySettings(artifacts=str(path)))
+def tasks_of(runs, path, stores, **duty):
+    settings = Settings(duty=DutySettings(artifacts=str(path), **duty))
     facts = Facts(lambda: settings, open_stores=lambda _settings: stores)
     return DagTasks(runs, facts, lambda name: f"x_{name}")
 
@@ -233,20 +234,83 @@ def test_runs_that_no_script_started_are_no_tasks(tasks, runs):
     assert tasks.get(uuid4()) is None
 
 
+def began(*ids, running=None):
+    return frozenset(TaskState(one, running=one == running) for one in ids)
+
+
 @pytest.mark.parametrize(
-    ("state", "began", "ends"),
+    ("state", "tasks_of_run", "ends"),
     [
-        ("queued", (), True),
-        ("running", ("select",), True),
-        ("running", ("plan_cleanup", "check_plan"), True),
-        ("running", ("select", "act"), False),
-        ("running", ("plan_cleanup", "check_plan", "apply_cleanup"), False),
-        ("success", (), False),
-        ("failed", (), False),
+        ("queued", began(), True),
+        ("running", began("select", running="select"), True),
+        ("running", began("select", "act"), False),
+        ("success", began(), False),
+        ("failed", began(), False),
     ],
 )
-def test_a_run_is_ended_unless_it_has_begun_to_change_something(tasks, runs, state, began, ends):
-    runs.add(state, began=frozenset(began))
+def test_a_run_is_ended_unless_it_has_begun_to_change_something(
+    tasks, runs, state, tasks_of_run, ends
+):
+    runs.add(state, began=tasks_of_run)
     tasks.cancel(ID)
     tasks.cancel(uuid4())
     assert runs.failed == ([(str(ID), CANCELED)] if ends else [])
+
+
+CLEANUP = {"queues": ["spool"], "dry_run": False}
+PLANNED = began("plan_cleanup", "check_plan")
+
+
+def keep_progress(path, duty, queue):
+    """As apply does before its first change."""
+    location = artifacts(Settings(duty=DutySettings(artifacts=str(path))))
+    run = run_of_dag(duty, queue, str(ID))
+    RunFolder(location, duty, queue, run).write_json("progress.json", {"applied": 0})
+
+
+@pytest.mark.parametrize(
+    ("duty", "conf", "tasks_of_run", "applies", "ends"),
+    [
+        ("queue_cleanup", CLEANUP, began("list_queues"), False, True),
+        ("queue_cleanup", CLEANUP, began("plan_cleanup", running="plan_cleanup"), False, False),
+        ("queue_cleanup", CLEANUP, PLANNED, False, True),
+        ("queue_cleanup", CLEANUP, PLANNED, True, False),
+        ("queue_cleanup", {"dry_run": False}, PLANNED, False, False),
+        ("queue_cleanup", CLEANUP, PLANNED | began("apply_cleanup"), False, False),
+        ("blob_gc", {"dry_run": False}, began("plan_blobs", running="plan_blobs"), False, True),
+    ],
+)
+def test_a_plan_that_does_all_steps_of_small_work_is_not_ended(
+    tasks, runs, tmp_path, duty, conf, tasks_of_run, applies, ends
+):
+    """Its task applies, too, and looks like any plan from outside."""
+    runs.add("running", dag=f"x_{duty}", conf=conf, began=tasks_of_run)
+    if applies:
+        keep_progress(tmp_path, duty, "spool")
+    tasks.cancel(ID)
+    assert runs.failed == ([(str(ID), CANCELED)] if ends else [])
+
+
+def test_where_small_work_is_done_in_spark_too_a_plan_is_ended(runs, tmp_path):
+    tasks = tasks_of(runs, tmp_path, Stores(), small_rows=0)
+    plan = began("plan_cleanup", running="plan_cleanup")
+    runs.add("running", dag="x_queue_cleanup", conf=CLEANUP, began=plan)
+    tasks.cancel(ID)
+    assert runs.failed == [(str(ID), CANCELED)]
+
+
+def test_a_task_that_begins_between_the_look_and_the_end_is_looked_at_too(tasks, runs):
+    runs.add("running", began=began("select"))
+    fail = runs.fail
+
+    def begins(one, note):
+        runs.add("running", began=began("select", "act"))
+        return one.began == began("select", "act") and fail(one, note)
+
+    runs.fail = begins
+    tasks.cancel(ID)
+    assert runs.failed == []
+    runs.add("running", began=began("select"))
+    runs.fail = lambda *_: False
+    with pytest.raises(TryAgain, match="begin one after the other"):
+        tasks.cancel(ID)

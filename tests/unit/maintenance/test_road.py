@@ -182,9 +182,9 @@ def small(settings, duty, monkeypatch):
     plain = duty.step
     monkeypatch.setattr(duty, "step", lambda step: run(step, plain(step)))
 
-    def steps(**raises):
+    def steps(clear="", **raises):
         duty.raises = raises
-        return runner.run_small(REQUEST, settings)
+        return runner.run_small(REQUEST, settings, clear=clear)
 
     return steps
 
@@ -235,6 +235,32 @@ def test_a_small_run_that_is_killed_once_it_has_ended_is_not_planned_anew(small,
     small()
     assert small()["engine"] == "process"
     assert duty.ran == ["plan", "check", "apply", "verify", "report"]
+    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+
+
+def test_a_small_run_that_is_cleared_before_its_tasks_came_is_planned_anew(small, duty, settings):
+    """It was marked as failed, or timed out, once its plan's task had done all of it."""
+    small(clear="0/3")
+    assert small(clear="1/4")["engine"] == "process"
+    assert duty.ran == ["plan", "check", "apply", "verify", "report"] * 2
+    small(clear="1/4")
+    assert len(duty.ran) == 10
+    assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
+
+
+@pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
+def test_a_small_run_that_is_killed_and_then_cleared_is_planned_anew(small, duty, settings, step):
+    """A person may have corrected a setting by which the plan goes."""
+
+    class Killed(BaseException):
+        """Nothing of ours catches it."""
+
+    with pytest.raises(Killed):
+        small(clear="0/3", **{step: Killed()})
+    with pytest.raises(Killed):
+        small(clear="1/4", **{step: Killed()})
+    small(clear="1/4")
+    assert [duty.ran.count(each) for each in ("plan", step)] == [2, 3]
     assert runner.done_ahead("report", REQUEST, settings)["status"] == "done"
 
 

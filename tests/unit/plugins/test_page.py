@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from datetime import UTC, datetime
 
 import pytest
 from fastapi import Depends, FastAPI
@@ -89,6 +90,63 @@ def test_james_routes_are_asked_before_the_page_and_are_all_in_their_table(plugi
     assert {
         (method, route.path) for route in plugin.FIRST.james.routes for method in route.methods
     } == {(method, path) for method, path, *_ in JAMES} | {("GET", "/openapi.json")}
+
+
+@pytest.fixture
+def runs(plugin, monkeypatch):
+    """Airflow's runs, by hand: one of each DAG is at work. Gives what was started and ended."""
+    done = []
+
+    def start(dag, _conf, who, run=None):
+        done.append((dag, who))
+        return run
+
+    def find(_dags, run):
+        now = datetime(2026, 11, 27, tzinfo=UTC)
+        conf = {"queues": ["spool"]}
+        return plugin.runs.DagRunState(RUNS[run], run, "queued", conf, now, None, None, None)
+
+    monkeypatch.setattr(plugin.runs, "start", start)
+    monkeypatch.setattr(plugin.runs, "find", find)
+    monkeypatch.setattr(plugin.runs, "fail", lambda one, _note: not done.append((one.dag, "end")))
+    return done
+
+
+RUNS = {TASK: "blob_gc", TASK.replace("0b", "0c"): "counter_repair"}
+BLOBS = "/blobs?scope=unreferenced"
+COUNTERS = "/mailboxes?task=RecomputeMailboxCounters"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "dag"),
+    [
+        ("DELETE", BLOBS, "blob_gc"),
+        ("POST", COUNTERS, "counter_repair"),
+        *(("DELETE", f"/tasks/{run}", dag) for run, dag in RUNS.items()),
+    ],
+)
+def test_who_may_not_trigger_a_dag_neither_starts_nor_ends_its_tasks(
+    james, runs, monkeypatch, method, path, dag
+):
+    """An auth manager with rights for single DAGs, such as FAB's."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    manager, denied = get_auth_manager(), {dag}
+    allows = manager.is_authorized_dag
+
+    def is_authorized_dag(*, method, user, access_entity=None, details=None):
+        if method == "POST" and details is not None and details.id in denied:
+            return False
+        return allows(method=method, user=user, access_entity=access_entity, details=details)
+
+    monkeypatch.setattr(manager, "is_authorized_dag", is_authorized_dag)
+    headers = {"authorization": "Bearer token"}
+    answer = james.request(method, path, headers=headers)
+    assert (answer.status_code, runs) == (403, [])
+    assert answer.json()["message"].endswith(f"needs the right to trigger the DAG {dag}")
+    denied.clear()
+    assert james.request(method, path, headers=headers).status_code in {201, 204}
+    assert [one for one, _ in runs] == [dag]
 
 
 @pytest.fixture

@@ -36,6 +36,19 @@ def dag(plugin, simple_auth_manager):
     return pause
 
 
+def begin(run, task):
+    """As Airflow does when a worker takes the task."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    asked = select(TaskInstance).where(TaskInstance.run_id == run, TaskInstance.task_id == task)
+    with create_session() as session:
+        found = session.scalar(asked)
+        found.try_number = 1
+        found.set_state("running", session=session)
+
+
 def test_a_run_is_started_as_the_user_found_and_ended_before_it_begins(dag):
     from mailslice.airflow import runs
 
@@ -45,8 +58,12 @@ def test_a_run_is_started_as_the_user_found_and_ended_before_it_begins(dag):
     found = runs.find(DAGS, task)
     assert (found.state, found.conf, found.note, found.began) == ("queued", CONF, None, frozenset())
     assert [one.run for one in runs.newest(DAGS, LIKE, 10)] == [task]
-    runs.fail(found, "canceled")
-    runs.fail(found, "again")
+    begin(task, "select")
+    assert not runs.fail(found, "too late")
+    found = runs.find(DAGS, task)
+    assert found.began == {runs.TaskState("select", running=True)}
+    assert runs.fail(found, "canceled")
+    assert not runs.fail(found, "again")
     ended = runs.find(DAGS, task)
     assert (ended.state, ended.note) == ("failed", "canceled")
     assert ended.ended is not None
