@@ -103,11 +103,12 @@ def _of_duties(
     if table is None:
         return
     queues = sorted(set(table.queues())) if queue is None else [queue]
-    rows = [
-        ((row.decided, _row_of(name, row)) for row in table.list(name, since, until))
-        for name in queues
-    ]
-    yield from heapq.merge(*rows, key=lambda one: one[0], reverse=True)
+    lines = (_lines(name, table.list(name, since, until)) for name in queues)
+    yield from heapq.merge(*lines, key=lambda one: one[0], reverse=True)
+
+
+def _lines(queue: QueueName, rows: "Iterator[DecisionRow]") -> Iterator[Line]:
+    return ((row.decided, _row_of(queue, row)) for row in rows)
 
 
 def _row_of(queue: str, row: "DecisionRow") -> dict[str, object]:
