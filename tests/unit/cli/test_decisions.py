@@ -76,6 +76,39 @@ def listed(session, capsys):
     return ask
 
 
-def test_decisions_of_all_queues_are_by_time_each_with_its_own_queue(listed):
+def test_decisions_of_all_queues_are_by_time_each_with_its_own_queue(listed, session):
     expected = [("one", "one-1"), ("two", "two-1"), ("one", "one-2"), ("two", "two-2")]
     assert listed() == expected
+    assert (session.scans, len(session.reads)) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        ("--until", "2099-12-31"),
+        ("--since", "0001-01-01"),
+        ("--since", "0500-01-01", "--until", "9999-12-31"),
+    ],
+)
+@pytest.mark.parametrize("queue", [(), ("--queue", "two")])
+def test_a_time_of_any_length_reads_the_days_that_have_decisions_alone(
+    listed, session, time, queue
+):
+    names = ("one", "two") if not queue else ("two",)
+    days = (1, 2, 40) if "--since" in time else (1, 2)
+    assert listed(*time, *queue) == [(name, f"{name}-{day}") for day in days for name in names]
+    assert (session.scans, len(session.reads)) == (1, len(days) * len(names))
+
+
+def test_of_one_queue_a_short_time_is_read_without_a_scan(listed, session):
+    assert listed("--queue", "one", "--since", "36h") == [("one", "one-1")]
+    assert session.scans == 0
+    assert len(session.reads) in {2, 3}
+
+
+def test_decisions_of_people_are_found_from_any_year_on(listed, tmp_path):
+    folder = tmp_path / "decisions" / f"{NOW:%Y-%m-%d}"
+    folder.mkdir(parents=True)
+    about = {"time": NOW.isoformat(), "queue": "one", "name": "by a person"}
+    (folder / "010203-ab.json").write_text(json.dumps(about))
+    assert ("one", "by a person") in listed("--since", "0500-01-01", "--until", "9999-12-31")
