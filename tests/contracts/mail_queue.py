@@ -17,7 +17,7 @@ from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.names import CONFIGURATION_AGGREGATE
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.starts import Start
-from mailslice.view.live_rows import LiveRows, LiveSummary, PageReading
+from mailslice.view.live_rows import BrowseDeadline, LiveRows, LiveSummary, PageReading
 from tests.contracts.making import HOUR, NOW, row
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -253,6 +253,50 @@ class MailQueueContract:
     def test_a_page_behind_a_mail_without_a_row_is_refused(self, mail_queue, three):
         with pytest.raises(BadInput, match="no row of mail"):
             list(mail_queue.browse(after=uuid4()))
+
+    def test_with_a_deadline_that_is_not_over_a_browse_is_the_same(self, stores, queue, mail_queue):
+        times = (NOW - 5 * HOUR, *[NOW - 2 * HOUR] * 250, NOW)
+        rows = self.put(stores, *(row(queue, at) for at in times))
+        stores.tables.deleted.mark_many(queue, [one.enqueue_id for one in rows[2:200]])
+        deadline = BrowseDeadline.in_seconds(600)
+        assert list(mail_queue.browse(deadline=deadline)) == list(mail_queue.browse())
+        assert deadline.stopped_at is None
+
+    @pytest.mark.parametrize("mail_filter", [MailFilter(), MailFilter(name="mail-1")])
+    def test_a_browse_ends_at_its_deadline_among_dead_rows(
+        self, stores, queue, mail_queue, mail_filter
+    ):
+        *dead, live = self.put(
+            stores, *(row(queue, NOW - hours * HOUR) for hours in (*[5] * 250, 1))
+        )
+        stores.tables.deleted.mark_many(queue, [one.enqueue_id for one in dead])
+        deadline = BrowseDeadline(end=0.0)
+        assert list(mail_queue.browse(mail_filter, deadline=deadline)) == []
+        assert deadline.stopped_at == dead[0].partition.slice_start
+        assert list(mail_queue.browse()) == [live]
+
+    def test_of_a_slice_that_is_not_read_to_its_end_in_time_some_are_listed(
+        self, stores, queue, mail_queue
+    ):
+        crowd = self.put(stores, *(row(queue, NOW - HOUR + i * MILLISECOND) for i in range(250)))
+        self.put(stores, row(queue, NOW))
+        deadline = BrowseDeadline(end=0.0)
+        listed = list(mail_queue.browse(deadline=deadline))
+        assert 1 <= len(listed) <= 100
+        assert listed == [one for one in crowd if one in listed]
+        assert deadline.stopped_at == crowd[0].partition.slice_start
+
+    def test_a_browse_ends_at_its_deadline_among_live_rows_that_do_not_match(
+        self, stores, queue, mail_queue
+    ):
+        rows = self.put(stores, *(row(queue, NOW - HOUR + i * MILLISECOND) for i in range(1100)))
+        self.put(stores, row(queue, NOW, name="last"))
+        deadline = BrowseDeadline.in_seconds(600)
+        browsing = mail_queue.browse(deadline=deadline)
+        assert next(browsing) == rows[0]
+        deadline.end = 0.0
+        assert len(list(browsing)) == 999
+        assert deadline.stopped_at == rows[999].enqueued_time
 
     def pages(self, mail_queue, **bounds):
         """What each page lists whose reading is bounded so, until there is no more."""

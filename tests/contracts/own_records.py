@@ -82,6 +82,9 @@ class OwnRecordsContract:
         }
         assert {tuple(row.run for row in rows) for rows in newest} == {("r2", "r1")}
         assert list(own.runs.newest(2, duties, [])) == []
+        of_test = {queue for queue in own.runs.queues("queue_audit") if queue.startswith(name)}
+        assert of_test == {queue for number, queue in enumerate(queues) if number % 3}
+        assert name in own.runs.queues("queue_size")
 
     def test_a_row_ends_by_itself(self, own, name):
         own.runs.save(run_row(name, "short"), timedelta(seconds=1))

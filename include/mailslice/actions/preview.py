@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, Refused
 from mailslice.model.mail import EnqueueId, ViewRow
 from mailslice.stores import Stores
+from mailslice.view.live_rows import BrowseDeadline
 
 PREVIEWS = "previews"
 """The folder of previews, in the artifacts."""
@@ -121,11 +121,11 @@ def preview(
     if request.action is MailAction.DELAY:
         require_delays(stores, request.queue)
     queue, now = MailQueue(stores, request.queue, clock), clock()
-    end, mail_filter = time.monotonic() + seconds, request.texts.parsed()
+    deadline, mail_filter = BrowseDeadline.in_seconds(seconds), request.texts.parsed()
     ids: list[EnqueueId] = []
     first: list[ViewRow] = []
     cut = None
-    for rows in batches(_looked_at(queue, mail_filter), _AT_ONCE):
+    for rows in batches(_looked_at(queue, mail_filter, deadline), _AT_ONCE):
         found = _those(stores, request, [row for row in rows if mail_filter.matches(row, now)])
         ids += (row.enqueue_id for row in found)
         first += found[: _MEASURED - len(first)]
@@ -133,10 +133,10 @@ def preview(
             del ids[most:]
             cut = f"these are the oldest {most:,}"
             break
-        if time.monotonic() > end:
-            at = f"{rows[-1].enqueued_time:%Y-%m-%d %H:%M} UTC"
+    else:
+        if deadline.stopped_at is not None:
+            at = f"{deadline.stopped_at:%Y-%m-%d %H:%M} UTC"
             cut = f"looked for {seconds:.0f} s, up to mails of {at}"
-            break
     size = _size(stores, first[: len(ids)])
     if len(ids) > len(first):
         size = size * len(ids) // len(first)
@@ -201,10 +201,12 @@ def _file(digest: str) -> str:
     return f"{PREVIEWS}/{digest}.json"
 
 
-def _looked_at(queue: MailQueue, mail_filter: MailFilter) -> Iterator[ViewRow]:
-    """Rows among which are all that match. A scan for few mails must end in time: it gives all."""
+def _looked_at(
+    queue: MailQueue, mail_filter: MailFilter, deadline: BrowseDeadline
+) -> Iterator[ViewRow]:
+    """Rows among which are all that match, as far as they are found in time."""
     narrow = mail_filter.ids is not None or isinstance(mail_filter.name, str)
-    return queue.browse(mail_filter if narrow else MailFilter())
+    return queue.browse(mail_filter if narrow else MailFilter(), deadline=deadline)
 
 
 def _those(stores: Stores, request: ActionRequest, rows: Sequence[ViewRow]) -> Sequence[ViewRow]:

@@ -17,6 +17,7 @@ from mailslice.model.slices import bucket_of
 from mailslice.stores import Stores
 from mailslice.view.configuration import Shape, view_shape
 from mailslice.view.live_rows import (
+    BrowseDeadline,
     LiveRows,
     LiveSummary,
     PageReading,
@@ -47,8 +48,10 @@ class MailQueue:
         mail_filter: MailFilter = _ALL,
         limit: int | None = None,
         after: EnqueueId | None = None,
+        deadline: BrowseDeadline | None = None,
     ) -> Iterator[ViewRow]:
-        """Live mails, oldest first. Streams; with a limit it stops reading when it has enough.
+        """Live mails, oldest first. Streams; with a limit it stops reading when it has enough, with
+        a deadline when that is over, also among dead rows.
 
         `after`: those behind that mail in this order, which need not be live any more. Raises
         BadInput when no slice has its row.
@@ -57,7 +60,7 @@ class MailQueue:
             return iter(())
         position = None if after is None else self._position(after)
         at_a_time = min(limit, 1000) if limit is not None and mail_filter.is_empty else 1000
-        rows = self._matching(self._remembering, mail_filter, at_a_time, position)
+        rows = self._matching(self._remembering, mail_filter, at_a_time, position, deadline)
         return islice(rows, limit)
 
     def page(
@@ -183,7 +186,12 @@ class MailQueue:
         )
 
     def _matching(
-        self, live: LiveRows, mail_filter: MailFilter, at_a_time: int, after: Position | None = None
+        self,
+        live: LiveRows,
+        mail_filter: MailFilter,
+        at_a_time: int,
+        after: Position | None = None,
+        deadline: BrowseDeadline | None = None,
     ) -> Iterator[ViewRow]:
         """A name is only in the buckets that it had under the configurations so far. Of slices only
         the ids that are asked for are read, where they are few.
@@ -199,7 +207,7 @@ class MailQueue:
             live = replace(
                 live, survivors={one.slice_start: wanted for one in live.partitions(now, buckets)}
             )
-        candidates = live.ids(now, buckets, mail_filter.latest(now), after)
+        candidates = live.ids(now, buckets, mail_filter.latest(now), after, deadline)
         if ids is not None:
             candidates = (candidate for candidate in candidates if candidate[0] in ids)
         rows = live.rows(candidates, at_a_time)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 app = group("Decisions: who did what to which mails, and why.")
 _COLUMNS = ("time", "queue", "action", "who", "reason", "mails", "enqueueId", "name")
 _LAST = timedelta(days=7)
+_FEW_DAYS = timedelta(days=100)
+"""Up to so many each is read, whether it has decisions or not."""
 _COUNTED = (
     *("retried", "moved", "delayed", "undeleted", "released", "discarded", "deleted", "flushed"),
     *("enqueued", "handled", "mails", "republished"),
@@ -102,12 +104,20 @@ def _of_duties(
     table = Decisions.existing(stores.cassandra, stores.settings)
     if table is None:
         return
-    queues = sorted(set(table.queues())) if queue is None else [queue]
-    rows = [
-        ((row.decided, _row_of(name, row)) for row in table.list(name, since, until))
-        for name in queues
-    ]
-    yield from heapq.merge(*rows, key=lambda one: one[0], reverse=True)
+    # Of the days from 0001 to 2099 few have decisions: a scan of their names finds which.
+    if queue is not None and until - since <= _FEW_DAYS:
+        lines = [_lines(queue, table.list(queue, since, until))]
+    else:
+        lines = [
+            _lines(name, table.list(name, since, until, days))
+            for name, days in sorted(table.days(since, until).items())
+            if queue in {None, name}
+        ]
+    yield from heapq.merge(*lines, key=lambda one: one[0], reverse=True)
+
+
+def _lines(queue: QueueName, rows: "Iterator[DecisionRow]") -> Iterator[Line]:
+    return ((row.decided, _row_of(queue, row)) for row in rows)
 
 
 def _row_of(queue: str, row: "DecisionRow") -> dict[str, object]:

@@ -30,13 +30,13 @@ from mailslice.model.mail import EnqueueId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.verdicts import Verdict
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayState
-from mailslice.view.live_rows import PageReading, Position, settled_before
+from mailslice.view.live_rows import BrowseDeadline, PageReading, Position, settled_before
 
 PAGE = 100
 """Mails of one page."""
 _SECONDS = 0.1
 """How long one page may look for mails that match; it then says that it did not see all."""
-_EXPORT_SECONDS = 10.0
+EXPORT_SECONDS = 10.0
 MOST_EXPORTED = 10_000
 """Mails of one file; a page may lack mails of a verdict beyond so many."""
 _LONGEST_CELL = 2000
@@ -163,25 +163,26 @@ class MailsFile:
 
 def export(facts: Facts, one: QueueOverview, filters: MailsFilter) -> MailsFile:
     """The oldest that match. Every slice is read, for ten seconds at most."""
-    passing, end = _Passing.of(facts, one.queue, filters), time.monotonic() + _EXPORT_SECONDS
-    of_slice, first = filters.slice_start, ""
+    passing, of_slice = _Passing.of(facts, one.queue, filters), filters.slice_start
+    deadline = BrowseDeadline.in_seconds(EXPORT_SECONDS)
     lines: list[dict[str, Any]] = []
     with facts.stores() as stores:
-        rows = MailQueue(stores, one.queue, lambda: facts.now).browse()
+        rows = MailQueue(stores, one.queue, lambda: facts.now).browse(deadline=deadline)
         judged = passing.judge(stores, one.queue, rows)
         for chunk in batches(judged, PAGE):
             chosen = (row for row, passes in chunk if passes)
             found = [row for row in chosen if of_slice in {None, row.partition.slice_start}]
             lines += mail_lines(stores, one.queue, found)
-            if len(lines) > MOST_EXPORTED or time.monotonic() > end:
-                first = "first-"
-                del lines[MOST_EXPORTED:]
+            if len(lines) > MOST_EXPORTED:
                 break
+    is_cut = len(lines) > MOST_EXPORTED or deadline.stopped_at is not None
+    del lines[MOST_EXPORTED:]
     text = io.StringIO()
     table = csv.writer(text)
     table.writerow(COLUMNS)
     table.writerows([_cell(line[name]) for name in COLUMNS] for line in lines)
     queue = re.sub(r"[^A-Za-z0-9._-]", "_", one.queue)[:80]
+    first = "first-" if is_cut else ""
     return MailsFile(f"{queue}-{first}{len(lines)}-mails.csv", text.getvalue())
 
 

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mailslice.admin.mail_queue import MailQueue
@@ -12,7 +13,7 @@ from mailslice.cockpit.data_docs import docs_path
 from mailslice.cockpit.facts import Facts, Snapshot, TrendPoint
 from mailslice.cockpit.mails import moment_of
 from mailslice.cockpit.waiting import MailWorker, WaitingMail, why_it_waits
-from mailslice.maintenance.artifacts import plain
+from mailslice.maintenance.artifacts import FILES, RunFolder, artifacts, plain
 from mailslice.maintenance.decision_files import save_decision
 from mailslice.maintenance.health import Health
 from mailslice.maintenance.mail_trace import NO, RABBITMQ, Trace, Wanted, events_of
@@ -21,8 +22,9 @@ from mailslice.maintenance.overview import as_json as overview_json
 from mailslice.maintenance.params import form_shapes
 from mailslice.maintenance.postal_health import as_json as postal_json
 from mailslice.maintenance.registry import DutyEntry, load, names
+from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import ContentMissing, TryAgain
+from mailslice.model.errors import ContentMissing, PlanRefused, TryAgain
 from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
@@ -41,6 +43,8 @@ READ_ONLY = {"queue_size", "queue_audit"}
 """Duties whose plan changes nothing: nobody is asked before they go on."""
 NEWEST = 20
 """Runs of one list."""
+_AT_ONCE = 8
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COUNTS = ("live", "dead", "survivors")
 """The rows of a slice that are drawn."""
 _OF_REPORT = (
@@ -241,10 +245,37 @@ def all_runs(stores: Stores) -> list[dict[str, Any]]:
 
 
 def runs_of(stores: Stores, duty: str, dag_run: str | None = None) -> list[dict[str, Any]]:
-    """The reports of one Airflow run, one a queue; without one the newest of the duty."""
+    """The reports of one Airflow run, one a queue; without one the newest of the duty.
+
+    Those that are not among the newest rows are read from the folders of the run, by their names:
+    the ledger finds a row by its start, which nobody knows here.
+    """
     runs = stores.existing_runs()
-    rows = runs.list(duty, None, NEWEST * 10) if runs else []
-    return [run_line(json.loads(row.report)) for row in rows if dag_run in {None, row.dag_run}]
+    if runs is None:
+        return []
+    rows = [row for row in runs.list(duty, None, NEWEST * 10) if dag_run in {None, row.dag_run}]
+    lines = [run_line(json.loads(row.report)) for row in rows]
+    if dag_run is None:
+        return lines
+    others = set(runs.queues(duty)) - {row.queue for row in rows}
+    lines += map(run_line, _kept_reports(stores, duty, sorted(others), dag_run))
+    return sorted(lines, key=lambda line: line["started"] or _LONG_AGO, reverse=True)
+
+
+def _kept_reports(
+    stores: Stores, duty: str, queues: Iterable[QueueName], dag_run: str
+) -> Iterator[Mapping[str, Any]]:
+    """Of the queues on which that run has ended."""
+    location = artifacts(stores.settings)
+
+    def read(queue: QueueName) -> Mapping[str, Any] | None:
+        folder = RunFolder(location, duty, queue, run_of_dag(duty, queue, dag_run))
+        with suppress(PlanRefused):  # a file that is damaged is none
+            return folder.read_json(FILES["report"])
+        return None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from (report for report in pool.map(read, queues) if report is not None)
 
 
 def run_line(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from typing import Any
 from mailslice.maintenance.artifacts import Artifacts, artifacts, iso, plain
 from mailslice.model.errors import MailsliceError
 from mailslice.model.settings import Settings
+from mailslice.stores.own.days import day_of
 
 log = logging.getLogger(__name__)
 DECISIONS_FOLDER = "decisions"
-_DAY = "%Y-%m-%d"
 
 
 def write_decision(
@@ -51,7 +51,7 @@ def written_decisions(
     artifacts: Artifacts, since: datetime, until: datetime
 ) -> Iterator[tuple[datetime, Mapping[str, Any]]]:
     """With their times, newest first; what is none is left out. Raises StoreUnavailable."""
-    first, last = (moment.astimezone(UTC).strftime(_DAY) for moment in (since, until))
+    first, last = day_of(since), day_of(until)
     days = [day for day in artifacts.folders(DECISIONS_FOLDER) if first <= day <= last]
     for day in reversed(days):
         of_day = (_read(artifacts, name) for name in artifacts.files(f"{DECISIONS_FOLDER}/{day}"))

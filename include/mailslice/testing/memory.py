@@ -29,7 +29,7 @@ from mailslice.stores.cassandra.enqueued_mails import (
     WrittenRow,
 )
 from mailslice.stores.cassandra.ids import TimedIds, each_of, pack, unpack
-from mailslice.stores.cassandra.own import SliceStatistic
+from mailslice.stores.cassandra.own import DelayState, SliceStatistic
 from mailslice.stores.cassandra.starts import Start
 
 Result = TypeVar("Result")
@@ -381,5 +381,12 @@ class MemoryStores:
         self.rabbitmq = MemoryTopology()
         self.remembered: list[SliceStatistic] = []
 
+    def close(self) -> None:
+        return
+
     def remembered_slices(self, _: QueueName) -> list[SliceStatistic]:
         return self.remembered
+
+    def delay_states(self, *_: object) -> dict[EnqueueId, DelayState]:
+        """No mail is delayed."""
+        return {}

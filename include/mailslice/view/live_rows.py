@@ -2,11 +2,12 @@
 
 import heapq
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from mailslice.codec.row import epoch_ms, instant
@@ -66,6 +67,8 @@ _TimedId = tuple[int, bytes, EnqueuedMails, Partition]
 """Enqueued time, milliseconds since the epoch, packed id, and where the row is."""
 _Read = tuple[_IdChunk, bytes]
 """Rows, and their packed ids, at most IDS_A_REQUEST: most are dead, and need no more."""
+_Checked = tuple[_IdChunk, bytes, Sequence[int]]
+"""These, and the numbers of those without a mark."""
 
 
 @dataclass(slots=True)
@@ -81,6 +84,27 @@ class PageReading:
     marks: int = 1_000
     position: Position | None = None
     is_cut: bool = False
+
+
+@dataclass(slots=True)
+class BrowseDeadline:
+    """When a browse stops reading (`time.monotonic`), and then where it did.
+
+    `stopped_at`: of mails enqueued since then some are listed, those that were found in time; None:
+    all are.
+    """
+
+    end: float
+    stopped_at: datetime | None = None
+
+    @classmethod
+    def in_seconds(cls, seconds: float) -> Self:
+        """So many seconds from now."""
+        return cls(time.monotonic() + seconds)
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,21 +226,32 @@ class LiveRows:
         buckets: Iterable[int] | None = None,
         latest: datetime | None = None,
         after: Position | None = None,
+        deadline: BrowseDeadline | None = None,
     ) -> Iterator[Candidate]:
         """Unmarked rows behind `after`, up to `latest`, by slice, then enqueued time."""
         partitions = self.partitions(now, buckets)
         if after is not None:
             partitions = [one for one in partitions if one.slice_start >= after[0]]
         checked = self._checked(self._ordered(partitions))
-        for _, chunks in groupby(checked, key=_slice_of):
-            unmarked = (chunk.candidate(ids, at) for chunk, ids, alive in chunks for at in alive)
+        for start, chunks in groupby(checked, key=_slice_of):
+            in_time = _in_time(chunks, start, deadline)
+            unmarked = (chunk.candidate(ids, at) for chunk, ids, alive in in_time for at in alive)
             live = {
                 candidate[0]: candidate
                 for candidate in unmarked
                 if (latest is None or candidate[3] <= latest)
                 and (after is None or _position(candidate) > after)
             }
-            yield from sorted(live.values(), key=lambda candidate: (candidate[3], candidate[0]))
+            for number, one in enumerate(
+                sorted(live.values(), key=lambda one: (one[3], one[0])), 1
+            ):
+                yield one
+                # Of so many rows that are read at a time a filter may pass none.
+                if deadline is not None and number % _ROWS_AT_A_TIME == 0 and deadline.is_over:
+                    deadline.stopped_at = deadline.stopped_at or one[3]
+                    return
+            if deadline is not None and deadline.stopped_at is not None:
+                return
 
     def page(
         self,
@@ -316,7 +351,7 @@ class LiveRows:
             partitions.setdefault(partition, []).append(enqueue_id)
         return list(by_table.values())
 
-    def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_IdChunk, bytes, Sequence[int]]]:
+    def _checked(self, read: Iterable[_Read]) -> Iterator[_Checked]:
         """Each of `read`, in its order, with the numbers of those without a mark."""
         marks_of = self.tables.deleted.look_up
         for chunk, packed, marked in marks_of(self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True):
@@ -366,6 +401,17 @@ class LiveRows:
 def _slice_of(read: tuple[Any, ...]) -> datetime:
     chunk: _IdChunk = read[0]
     return chunk.partition.slice_start
+
+
+def _in_time(
+    read: Iterable[_Checked], start: datetime, deadline: BrowseDeadline | None
+) -> Iterator[_Checked]:
+    """What is read of a slice by then, dead rows too: one chunk at least."""
+    for chunk in read:
+        yield chunk
+        if deadline is not None and deadline.is_over:
+            deadline.stopped_at = start
+            return
 
 
 def _candidate(row: _TimedId) -> Candidate:

@@ -148,7 +148,9 @@ class Routes:
         return JSONResponse({"name": queue, "size": size.mails}, headers=headers)
 
     def mails(self, queue: Id, limit: Text = None, delayed: Text = None) -> JSONResponse:
-        """The oldest mails, at most 10,000: then `Mailslice-Truncated` is set."""
+        """The oldest mails, at most 10,000, that ten seconds find. `Mailslice-Truncated` says that
+        there may be more.
+        """
         most = parsing.limit(limit)
         listing = self._queues.mails(queue, most, parsing.is_true(delayed))
         headers = {"Mailslice-Truncated": str(most)} if listing.truncated else {}

@@ -19,10 +19,13 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayState
+from mailslice.view.live_rows import BrowseDeadline
 from mailslice.webadmin.answers import instant, no_queue
 
 MOST_COUNTED = 100_000
 """Rows that a request counts at most: a second or two. Beyond, the last measurement counts."""
+MOST_SECONDS = 10.0
+"""How long a listing reads at most: where few mails are live it looks at the dead rows of many."""
 _DUE_TIMES_AT_ONCE = 100
 
 
@@ -37,7 +40,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class MailListing:
-    """The first mails of a queue; `truncated`: there are more than were asked for, or allowed."""
+    """The first mails of a queue; `truncated`: there may be more, see `Queues.mails`."""
 
     mails: Sequence[dict[str, Any]]
     truncated: bool
@@ -79,11 +82,14 @@ class Queues:
 
     def mails(self, name: str, limit: int, delayed: bool | None) -> MailListing:
         """The oldest mails as James lists them. Of the first `limit` those that are delayed, or not
-        delayed, as James filters.
+        delayed, as James filters. Truncated where there are more than `limit`, or where not all
+        rows were read in ten seconds.
         """
+        deadline = BrowseDeadline.in_seconds(MOST_SECONDS)
         with self._facts.stores() as stores:
             queue, now = _known(stores, name), self._facts.now
-            rows = list(MailQueue(stores, queue, lambda: now).browse(limit=limit + 1))
+            browsing = MailQueue(stores, queue, lambda: now)
+            rows = list(browsing.browse(limit=limit + 1, deadline=deadline))
             listed = []
             for chunk in batches(rows[:limit], _DUE_TIMES_AT_ONCE):
                 states = stores.delay_states(queue, [row.enqueue_id for row in chunk])
@@ -98,7 +104,8 @@ class Queues:
                                 "nextDelivery": instant(at) if at else None,
                             }
                         )
-            return MailListing(listed, truncated=len(rows) > limit)
+            truncated = len(rows) > limit or deadline.stopped_at is not None
+            return MailListing(listed, truncated)
 
     def flush(self, name: str, who: str, reason: str | None) -> int:
         """Deliver delayed mails now; how many."""

@@ -110,6 +110,9 @@ def test_release_is_a_new_entry_with_the_same_bytes(cli, stores):
     assert [(each.action, "it was a test" in each.why) for each in decisions] == [
         ("released", True)
     ]
+    for time in ((), ("--since", "0001-01-01", "--until", "2099-12-31")):
+        listed = cli.json("decisions", "list", "--queue", "spool", *time)
+        assert [each["action"] for each in listed if each["by"] != "a person"] == ["released"]
 
 
 def test_release_of_all_goes_on_past_those_whose_content_is_lost(cli, stores):

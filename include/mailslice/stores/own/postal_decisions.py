@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from mailslice.stores.own.codec import RowCodec
+from mailslice.stores.own.days import day_of
 from mailslice.stores.own.records import Records, TableShape
 
 
@@ -45,16 +46,12 @@ class PostalDecisions:
 
     def save(self, row: PostalDecision, ttl: timedelta) -> None:
         """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
-        self._records.put({"day": _day(row.decided), **_ROWS.mapping(row)}, ttl)
+        self._records.put({"day": day_of(row.decided), **_ROWS.mapping(row)}, ttl)
 
     def list(self, since: datetime, until: datetime) -> Iterator[PostalDecision]:
-        """The decisions from `since` to `until`, newest first."""
-        day = until
-        while _day(day) >= _day(since):
-            rows = map(_ROWS.of_mapping, self._records.rows({"day": _day(day)}))
+        """The decisions from `since` to `until`, newest first: a read for each day that has any."""
+        first, last = day_of(since), day_of(until)
+        days = [of["day"] for of in self._records.partitions() if first <= of["day"] <= last]
+        for day in sorted(days, reverse=True):
+            rows = map(_ROWS.of_mapping, self._records.rows({"day": day}))
             yield from (row for row in rows if since <= row.decided <= until)
-            day -= timedelta(days=1)
-
-
-def _day(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d}"

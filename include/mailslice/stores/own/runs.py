@@ -63,6 +63,11 @@ class Runs:
         key = {"duty": duty, "queuename": queue}
         return [_ROWS.of_mapping(row) for row in self._records.rows(key, limit)]
 
+    def queues(self, duty: str) -> Sequence[QueueName]:
+        """What the duty has run on, NO_QUEUE, too, and queues that are gone. No row is read."""
+        partitions = self._records.partitions()
+        return [QueueName(of["queuename"]) for of in partitions if of["duty"] == duty]
+
     def newest(
         self, each: int, duties: Iterable[str] | None = None, queues: Sequence[QueueName] = ()
     ) -> Iterable[Sequence[RunRow]]:

@@ -1,13 +1,14 @@
 """decisions: what was decided about mails whose holder hung, by whom and why; kept by TTL."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.table import Statement, insert, select
 from mailslice.stores.own.codec import RowCodec
+from mailslice.stores.own.days import day_of, days_back
 
 BY_A_PERSON = "a person decided"
 """The verdict of a decision that no duty and no worker took."""
@@ -52,22 +53,28 @@ class Decisions(OwnTable):
 
     def save(self, queue: QueueName, row: DecisionRow, ttl: timedelta) -> None:
         """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
-        values = [queue, _day(row.decided), *_ROWS.values(row), ttl_seconds(ttl)]
+        values = [queue, day_of(row.decided), *_ROWS.values(row), ttl_seconds(ttl)]
         self._session.execute(self._insert, values)
 
-    def queues(self) -> Iterator[QueueName]:
-        """The queue of each day that has decisions: a scan of all partition keys."""
-        for name, _ in self._session.stream(self._days, []):
-            yield QueueName(name)
+    def days(self, since: datetime, until: datetime) -> Mapping[QueueName, Sequence[str]]:
+        """Those of each queue that have decisions, newest first: a scan of all partition keys."""
+        first, last = day_of(since), day_of(until)
+        found: dict[QueueName, list[str]] = {}
+        for name, day in self._session.stream(self._days, []):
+            if first <= day <= last:
+                found.setdefault(QueueName(name), []).append(day)
+        return {queue: sorted(days, reverse=True) for queue, days in found.items()}
 
-    def list(self, queue: QueueName, since: datetime, until: datetime) -> Iterator[DecisionRow]:
-        """The decisions from `since` to `until`, newest first."""
-        day = until
-        while _day(day) >= _day(since):
-            rows = map(_ROWS.record, self._session.stream(self._list, [queue, _day(day)]))
+    def list(
+        self,
+        queue: QueueName,
+        since: datetime,
+        until: datetime,
+        days: Iterable[str] | None = None,
+    ) -> Iterator[DecisionRow]:
+        """The decisions from `since` to `until`, newest first: a read for each of its days, or for
+        those that are known to have any.
+        """
+        for day in days_back(since, until) if days is None else days:
+            rows = map(_ROWS.record, self._session.stream(self._list, [queue, day]))
             yield from (row for row in rows if since <= row.decided <= until)
-            day -= timedelta(days=1)
-
-
-def _day(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d}"
