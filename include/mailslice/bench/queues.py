@@ -14,6 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 from mailslice.admin import queues
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.bench.clearing import drop_marks, marked_ids
 from mailslice.bench.isolated import isolated
 from mailslice.bench.own_mails import take_stale
 from mailslice.cli.queue_session import guard
@@ -94,7 +95,7 @@ class BenchQueue:
         for rows in tables.existing:
             for partition in list(rows.partitions(self.name)):
                 rows.delete_partition(self.name, partition, now_us)
-        tables.deleted.drop_many(self.name, tables.deleted.ids(self.name))
+        drop_marks(tables.deleted, self.name, marked_ids(tables.deleted, self.name))
 
     def _first_start(self, oldest: datetime) -> None:
         """Both starts at the oldest slice, moved back where an earlier fill has set them."""

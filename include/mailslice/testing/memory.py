@@ -222,13 +222,13 @@ class MemoryDeletedMails:
             marked = pack(self.marked(queue, unpack(packed)))
             yield what, packed, ALL if len(marked) == len(packed) else each_of(marked)
 
-    def drop_many(
-        self, queue: QueueName, ids: Iterable[EnqueueId], *_: object, **__: object
-    ) -> None:
-        self._marks -= {(queue, enqueue_id) for enqueue_id in ids}
+    def drop_packed(self, queue: QueueName, lists: Iterable[bytes], *_: object) -> int:
+        requests = [unpack(packed) for packed in lists]
+        self._marks -= {(queue, enqueue_id) for ids in requests for enqueue_id in ids}
+        return len(requests)
 
-    def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
-        return (enqueue_id for name, enqueue_id in list(self._marks) if name == queue)
+    def packed_ids_of(self, queue: QueueName, *_: object) -> Iterator[bytes]:
+        yield pack(enqueue_id for name, enqueue_id in self._marks if name == queue)
 
 
 class MemoryStarts:

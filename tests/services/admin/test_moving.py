@@ -21,6 +21,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import FOLDER_OF_MOVES, MoveOutcome, Moves
 from mailslice.admin.queues import create
+from mailslice.bench.clearing import drop_marks
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import Refused, StoreUnavailable
@@ -336,7 +337,7 @@ def test_in_doubt_it_is_kept_also_when_a_cleanup_has_dropped_its_row_and_mark(
     rows, marks = two.stores.tables.v4, two.stores.tables.deleted
     for partition in list(rows.partitions(two.source)):
         rows.delete_partition(two.source, partition, time.time_ns() // 1000)
-    marks.drop_many(two.source, [item.enqueue_id])
+    drop_marks(marks, two.source, [item.enqueue_id])
     assert two.move().counts["doubtful"] == 1
     assert len(two.move(accept_duplicates=True).moved) == 1
     [(_, content)] = two.delivered(two.target)

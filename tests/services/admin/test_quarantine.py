@@ -14,6 +14,7 @@ from mailslice.admin.enqueue import publish
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.admin.queues import create
+from mailslice.bench.clearing import drop_marks
 from mailslice.codec import message
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
@@ -590,7 +591,7 @@ def cleaned(world, enqueue_id):
         if any(row.enqueue_id == enqueue_id for row in written.ids(world.queue, found))
     }
     written.delete_partition(world.queue, at, time.time_ns() // 1000)
-    world.stores.tables.deleted.drop_many(world.queue, [enqueue_id])
+    drop_marks(world.stores.tables.deleted, world.queue, [enqueue_id])
 
 
 @pytest.mark.parametrize(

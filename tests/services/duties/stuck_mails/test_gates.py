@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.bench.clearing import drop_marks
 from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.row_file import read_rows, write_rows
@@ -125,7 +126,7 @@ def no_decision(world, _item, _kept):
 
 
 def no_mark(world, item, _kept):
-    world.stores.tables.deleted.drop_many(world.queue, [item.enqueue_id])
+    drop_marks(world.stores.tables.deleted, world.queue, [item.enqueue_id])
 
 
 def no_row(world, _item, kept):
