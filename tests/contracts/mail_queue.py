@@ -399,7 +399,7 @@ class MailQueueContract:
         stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id])
         assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
         last_us = max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].partition))
-        stores.tables.v4.delete_partition(queue, rows[0].partition, last_us)
+        stores.tables.v4.delete_partition_future(queue, rows[0].partition, last_us).result()
         drop_marks(stores.tables.deleted, queue, [one.enqueue_id for one in rows])
         assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
 
@@ -451,7 +451,7 @@ class MailQueueContract:
                 if drawn
                 else 0
             )
-            stores.tables.v4.delete_partition(queue, rows[0].partition, last_us)
+            stores.tables.v4.delete_partition_future(queue, rows[0].partition, last_us).result()
             drop_marks(stores.tables.deleted, queue, ids)
             return look_up(queue, drawn, *rest, **named)
 

@@ -14,7 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 from mailslice.admin import queues
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.bench.clearing import drop_marks, marked_ids
+from mailslice.bench.clearing import delete_delayed, delete_sample, drop_marks, marked_ids
 from mailslice.bench.isolated import isolated
 from mailslice.bench.own_mails import take_stale
 from mailslice.cli.queue_session import guard
@@ -94,7 +94,7 @@ class BenchQueue:
         tables, now_us = self.stores.tables, int(system_clock().timestamp() * 1_000_000)
         for rows in tables.existing:
             for partition in list(rows.partitions(self.name)):
-                rows.delete_partition(self.name, partition, now_us)
+                rows.delete_partition_future(self.name, partition, now_us).result()
         drop_marks(tables.deleted, self.name, marked_ids(tables.deleted, self.name))
 
     def _first_start(self, oldest: datetime) -> None:
@@ -248,12 +248,12 @@ def _remove_own_rows(stores: Stores, name: QueueName) -> None:
     """What mailslice's own tables say of the queue, and its runs' artifacts."""
     own = stores.own
     for mail in own.delayed_mails.rows(name):
-        own.delayed_mails.delete_future(name, mail.enqueue_id, mail.written_us).result()
+        delete_delayed(stores, name, mail.enqueue_id, mail.written_us)
     for row in own.runs.list(None, name, 10_000):
         own.runs.delete(row)
         artifacts(stores.settings).remove_folder(queue_folder(row.duty, name))
     own.slice_statistics.delete_before(name, system_clock())
-    own.queue_samples.delete(name)
+    delete_sample(stores, name)
 
 
 def _remove(stores: Stores, name: QueueName) -> None:

@@ -131,7 +131,8 @@ async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measurem
             }
         finally:
             now_us = time.time_ns() // 1000
-            await asyncio.to_thread(tables.written.delete_partition, alone, partition, now_us)
+            cleared = tables.written.delete_partition_future(alone, partition, now_us)
+            await asyncio.to_thread(cleared.result)
             await asyncio.to_thread(drop_marks, tables.deleted, alone, ids)
 
 

@@ -151,16 +151,13 @@ class MemoryEnqueuedMails:
         for partition, ids in wanted:
             yield partition, [row for row in self.ids(queue, partition) if row.enqueue_id in ids]
 
-    def delete_partition(self, queue: QueueName, partition: Partition, timestamp_us: int) -> None:
+    def delete_partition_future(
+        self, queue: QueueName, partition: Partition, timestamp_us: int
+    ) -> Done[None]:
         key = (queue, partition)
         self._tombstones[key] = max(timestamp_us, self._tombstones.get(key, 0))
         rows = self._partitions.get(key, {}).items()
         self._partitions[key] = {one: entry for one, entry in rows if entry[1] > timestamp_us}
-
-    def delete_partition_future(
-        self, queue: QueueName, partition: Partition, timestamp_us: int
-    ) -> Done[None]:
-        self.delete_partition(queue, partition, timestamp_us)
         return Done(None)
 
     def partitions(self, queue: QueueName) -> Iterator[Partition]:

@@ -208,14 +208,10 @@ class EnqueuedMails(Table):
         for key, rows in self._session.map(self._row_ids_by_ids, keys, in_flight, ordered=ordered):
             yield key.partition, [_row_id(row) for row in rows]
 
-    def delete_partition(self, queue: QueueName, partition: Partition, timestamp_us: int) -> None:
-        """Delete what was written into the partition up to `timestamp_us`, and nothing later."""
-        self.delete_partition_future(queue, partition, timestamp_us).result()
-
     def delete_partition_future(
         self, queue: QueueName, partition: Partition, timestamp_us: int
     ) -> Pending:
-        """As `delete_partition`, without waiting; its `result()` raises as that."""
+        """Delete what was written into the partition up to `timestamp_us`, and nothing later."""
         return self._session.begin(self._delete_partition, [timestamp_us, *_key(queue, partition)])
 
     def partitions(self, queue: QueueName) -> Iterator[Partition]:

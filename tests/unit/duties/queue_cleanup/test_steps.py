@@ -175,7 +175,7 @@ def test_rows_that_changed_since_the_plan_are_counted_by_reason(view):
     view.take("plan", "check")
     drop_marks(view.tables.deleted, QUEUE, [again])
     late.append(view.insert(1, dead=False))
-    view.tables.v4.delete_partition(QUEUE, Partition(view.at(2), 0), epoch_us(NOW))
+    view.tables.v4.delete_partition_future(QUEUE, Partition(view.at(2), 0), epoch_us(NOW)).result()
     report = view.take("apply", "verify", "report")
     assert report["skippedBy"] == {
         "live again": 1,
