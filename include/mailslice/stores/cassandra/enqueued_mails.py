@@ -14,7 +14,7 @@ from cassandra.cluster import ResponseFuture
 from cassandra.query import UNSET_VALUE
 
 from mailslice.codec.row import COLUMNS, epoch_ms, from_row, instant, to_row
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches_by_key
 from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, TimedIds
@@ -262,11 +262,8 @@ def _hundreds(queue: QueueName, ids_by_partition: IdsByPartition) -> Iterator[_K
 
 def _slices(queue: QueueName, partitions: Iterable[Partition]) -> Iterator[list[Any]]:
     """Queue, bucket and the starts of at most 100 slices."""
-    by_bucket: dict[int, list[int]] = {}
-    for one in partitions:
-        by_bucket.setdefault(one.bucket, []).append(epoch_ms(one.slice_start))
-    for bucket, starts in by_bucket.items():
-        yield from ([queue, bucket, batch] for batch in batches(starts, IDS_A_REQUEST))
+    starts = ((one.bucket, epoch_ms(one.slice_start)) for one in partitions)
+    return ([queue, *batch] for batch in batches_by_key(starts, IDS_A_REQUEST))
 
 
 def _row_id(row: Row) -> RowId:

@@ -42,7 +42,7 @@ class MaildirHandler:
             sync_folder(self._folder / "new")  # whoever put it there may have died before doing so
             return Complete()
         temporary = self._folder / "tmp" / f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
-        write_durably(self._folder / "new" / name, content, temporary)  # one that is there is same
+        write_durably(self._folder / "new" / name, content, temporary)  # what is there is the same
         return Complete()
 
     def _is_stored(self, name: str) -> bool:

@@ -15,7 +15,7 @@ from uuid import UUID
 from cassandra.cluster import ResponseFuture
 
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches_by_key
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.own.table import OwnTable
@@ -162,14 +162,8 @@ class DelayedMails(OwnTable):
     def states(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DelayState]:
         """Of those of `ids` that were delayed within 30 days: attempts, and when they are due."""
         states: dict[EnqueueId, DelayState] = {}
-        by_shard: dict[int, list[EnqueueId]] = {}
-        for enqueue_id in ids:
-            by_shard.setdefault(_shard(enqueue_id), []).append(enqueue_id)
-        params = (
-            [queue, shard, batch]
-            for shard, of_shard in by_shard.items()
-            for batch in batches(of_shard, IDS_A_REQUEST)
-        )
+        by_shard = batches_by_key(((_shard(one), one) for one in ids), IDS_A_REQUEST)
+        params = ([queue, shard, batch] for shard, batch in by_shard)
         for _, rows in self._session.map(self._by_ids, params, in_flight=8):
             for enqueue_id, written, due, published, throttled, failures, answer in rows:
                 until = None if due is None or published else instant(due)
