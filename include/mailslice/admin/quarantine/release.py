@@ -66,31 +66,10 @@ class Releases:
             if now is None or now.state not in _OUT:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
-            return self._release(now, lock)
+            return self.release_within(now, lock)
 
     def release_within(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
         """As `release`, for the holder of a `right` to all mails of the queue."""
-        return self._release(mail, right)
-
-    def _finish(self, mail: QuarantinedMail) -> bool:
-        """Forget a cut-off release whose new entry was handled; whether that was so."""
-        lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
-        entered = mail.entered == new_id
-        if (
-            new_id is None
-            or not is_through(self._stores.tables, queue, new_id, entered=entered)
-            or not lock.take()
-        ):
-            return False
-        try:
-            done = self._table.move(self._queue, mail, state=State.RELEASED)
-            if done is not None:
-                self._forget(done)
-            return done is not None
-        finally:
-            lock.give_back()
-
-    def _release(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
             return mail.released_as
@@ -116,6 +95,24 @@ class Releases:
         crash.point("release:recorded")
         self._forget(done)
         return out
+
+    def _finish(self, mail: QuarantinedMail) -> bool:
+        """Forget a cut-off release whose new entry was handled; whether that was so."""
+        lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
+        entered = mail.entered == new_id
+        if (
+            new_id is None
+            or not is_through(self._stores.tables, queue, new_id, entered=entered)
+            or not lock.take()
+        ):
+            return False
+        try:
+            done = self._table.move(self._queue, mail, state=State.RELEASED)
+            if done is not None:
+                self._forget(done)
+            return done is not None
+        finally:
+            lock.give_back()
 
     def _claimed(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, EnqueueId]:
         """The row with a new id to release it as; that of a release that was cut off is voided."""
