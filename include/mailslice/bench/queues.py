@@ -16,13 +16,13 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.bench.clearing import delete_delayed, delete_sample, drop_marks, marked_ids
 from mailslice.bench.isolated import isolated
-from mailslice.bench.own_mails import take_stale
+from mailslice.bench.own_mails import BENCH_NAMES, take_stale
 from mailslice.cli.queue_session import guard
 from mailslice.maintenance.artifacts import artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
-from mailslice.model.names import BENCH_NAMES, DELETED_MAILS, RabbitNames
+from mailslice.model.names import DELETED_MAILS, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.connection import (
