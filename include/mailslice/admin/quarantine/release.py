@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from mailslice.admin.cut_off import CutOff, CutOffEntries
 from mailslice.admin.enqueue import enter
-from mailslice.admin.evidence import is_through
+from mailslice.admin.evidence import is_over
 from mailslice.admin.leased_lock import LeasedLock
 from mailslice.admin.quarantine.copies import Copies
 from mailslice.codec import message as codec
@@ -97,14 +97,16 @@ class Releases:
         return out
 
     def _finish(self, mail: QuarantinedMail) -> bool:
-        """Forget a cut-off release whose new entry was handled; whether that was so."""
+        """Forget a cut-off release whose new entry was handled; whether that was so. Of an entry
+        whose row was not written only a mark says it.
+        """
         lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
-        entered = mail.entered == new_id
-        if (
-            new_id is None
-            or not is_through(self._stores.tables, queue, new_id, entered=entered)
-            or not lock.take()
-        ):
+        tables = self._stores.tables
+        if new_id is None:
+            return False
+        has_row, is_marked = mail.entered == new_id, tables.deleted.is_marked
+        handled = is_over(tables, queue, new_id) if has_row else is_marked(queue, new_id)
+        if not handled or not lock.take():
             return False
         try:
             done = self._table.move(self._queue, mail, state=State.RELEASED)
