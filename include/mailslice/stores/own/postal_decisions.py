@@ -1,6 +1,5 @@
 """postal_decisions: what was decided about stuck messages of a Postal, by whom and why."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -45,16 +44,5 @@ class PostalDecisions:
 
     def save(self, row: PostalDecision, ttl: timedelta) -> None:
         """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
-        self._records.put({"day": _day(row.decided), **_ROWS.mapping(row)}, ttl)
-
-    def list(self, since: datetime, until: datetime) -> Iterator[PostalDecision]:
-        """The decisions from `since` to `until`, newest first."""
-        day = until
-        while _day(day) >= _day(since):
-            rows = map(_ROWS.of_mapping, self._records.rows({"day": _day(day)}))
-            yield from (row for row in rows if since <= row.decided <= until)
-            day -= timedelta(days=1)
-
-
-def _day(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d}"
+        day = f"{row.decided.astimezone(UTC):%Y-%m-%d}"
+        self._records.put({"day": day, **_ROWS.mapping(row)}, ttl)
