@@ -1,13 +1,13 @@
 """What benchmarks and tests do to tables, and no product does."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST, pack, unpack
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, cut, pack, unpack
 from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST, split
 
 _RANGES, _SHARDS = 32, 16
@@ -18,10 +18,19 @@ def drop_marks(marks: DeletedMails, queue: QueueName, ids: Iterable[EnqueueId]) 
     marks.drop_packed(queue, map(pack, batches(ids, IDS_A_REQUEST)))
 
 
+def drop_all_marks(marks: DeletedMails, queue: QueueName) -> None:
+    """Deletes every mark of the queue; however many there are, a page is in memory."""
+    for page in _pages(marks, queue):
+        marks.drop_packed(queue, cut(page))
+
+
 def marked_ids(marks: DeletedMails, queue: QueueName) -> set[EnqueueId]:
     """Every marked id of the queue: a scan of the whole table."""
-    pages = marks.packed_ids_of(queue, split(LOWEST, HIGHEST, _RANGES))
-    return {one for page in pages for one in unpack(page)}
+    return {one for page in _pages(marks, queue) for one in unpack(page)}
+
+
+def _pages(marks: DeletedMails, queue: QueueName) -> Iterator[bytes]:
+    return marks.packed_ids_of(queue, split(LOWEST, HIGHEST, _RANGES))
 
 
 def delete_delayed(

@@ -14,7 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 from mailslice.admin import queues
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
-from mailslice.bench.clearing import delete_delayed, delete_sample, drop_marks, marked_ids
+from mailslice.bench.clearing import delete_delayed, delete_sample, drop_all_marks
 from mailslice.bench.isolated import isolated
 from mailslice.bench.own_mails import BENCH_NAMES, take_stale
 from mailslice.cli.queue_session import guard
@@ -95,7 +95,7 @@ class BenchQueue:
         for rows in tables.existing:
             for partition in list(rows.partitions(self.name)):
                 rows.delete_partition_future(self.name, partition, now_us).result()
-        drop_marks(tables.deleted, self.name, marked_ids(tables.deleted, self.name))
+        drop_all_marks(tables.deleted, self.name)
 
     def _first_start(self, oldest: datetime) -> None:
         """Both starts at the oldest slice, moved back where an earlier fill has set them."""
