@@ -18,10 +18,10 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from mailslice.model.durable_files import write_durably
 from mailslice.model.errors import ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
+from mailslice.stores.durable_files import write_durably
 
 if TYPE_CHECKING:
     from mailslice.stores.blobs.s3_store import S3BlobStore

@@ -7,10 +7,10 @@ which may be large. Nothing is added to the content: the envelope stays in the q
 
 import os
 
-from mailslice.model.durable_files import sync_folder, write_durably
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import EnqueueId, Mail
 from mailslice.model.settings import Settings
+from mailslice.stores.durable_files import sync_folder, write_durably
 from mailslice.worker.outcome import Complete
 
 
