@@ -25,6 +25,7 @@ from mailslice.model.setting_types import Group
 from mailslice.model.settings import groups, variables
 from stack.cli_page import cli_page
 from stack.house import limits_table
+from stack.setting_meanings import meanings
 from stack.settings import TEST_PREFIX, stack_variables
 
 _OF_STACK = f"""\
@@ -174,10 +175,10 @@ def settings_page() -> str:
 
 def _settings_of(group: str, cls: type[Group]) -> Iterator[str]:
     """One row a variable of the group."""
-    meanings = cls.meanings()
+    texts = meanings(cls)
     for name, (its_group, field) in variables().items():
         if its_group == group:
-            meaning, _, james = meanings.get(field, "").partition(" James: ")
+            meaning, _, james = texts.get(field, "").partition(" James: ")
             same = field in cls.SAME_AS_JAMES | cls.SAME_EVERYWHERE
             yield _row(
                 name,

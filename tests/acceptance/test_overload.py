@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from mailslice.admin.queues import create
+from mailslice.bench.clearing import marked_ids
 from mailslice.stores import open_stores
 from tests.acceptance.command import MAILSLICE
 from tests.acceptance.proxy import Proxy
@@ -125,5 +126,5 @@ def test_clients_faster_than_the_stores_are_told_to_come_again_and_no_mail_is_dr
             for slice_of in stores.tables.written.partitions("spool")
             for row in stores.tables.written.rows("spool", slice_of)
         ]
-        marked = set(stores.tables.deleted.ids("spool"))
+        marked = marked_ids(stores.tables.deleted, "spool")
     assert {str(row.enqueue_id) for row in rows if row.enqueue_id not in marked} == taken

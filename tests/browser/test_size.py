@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from mailslice.bench.own_mails import BENCH_NAMES
 from mailslice.cockpit.facts import Facts
 from mailslice.model.mail import QueueName
-from mailslice.model.names import BENCH_NAMES
 from mailslice.stores import open_stores
 from stack.cockpit_bench import Size, fill
 from tests.browser.serving import Runs, served, site

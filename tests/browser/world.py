@@ -121,7 +121,7 @@ def _silent_worker(stores: Stores, item: QueuedMail) -> None:
     )
     began, every = system_clock() - timedelta(hours=2), timedelta(milliseconds=1)
     record = WorkerRecord("host-7:4711:a", "host-7", 4711, began, every, 9, (held,))
-    stores.own.worker_records.save(QueueName("stuck"), record)
+    stores.own.worker_records.save_future(QueueName("stuck"), record).result()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.bench.clearing import drop_marks, marked_ids
 from mailslice.codec import events
 from mailslice.codec.wildcards import Wildcard
 from mailslice.model.configuration import ViewConfiguration
@@ -211,7 +212,7 @@ class MailQueueContract:
         assert mail_queue.delete(wanted, dry_run=True) == len(matching)
         assert mail_queue.size() == 3
         assert mail_queue.delete(wanted) == len(matching)
-        assert set(stores.tables.deleted.ids(queue)) == {
+        assert marked_ids(stores.tables.deleted, queue) == {
             three[index].enqueue_id for index in matching
         }
         assert mail_queue.delete(wanted) == 0
@@ -223,9 +224,9 @@ class MailQueueContract:
         first, _, third = (one.enqueue_id for one in three)
         ids = frozenset({first, third, *(uuid4() for _ in range(strangers))})
         assert mail_queue.delete(MailFilter(ids=ids, name="three")) == 1
-        assert set(stores.tables.deleted.ids(queue)) == {third}
+        assert marked_ids(stores.tables.deleted, queue) == {third}
         assert mail_queue.delete(MailFilter(ids=ids)) == 1
-        assert set(stores.tables.deleted.ids(queue)) == {first, third}
+        assert marked_ids(stores.tables.deleted, queue) == {first, third}
 
     def test_a_page_goes_on_behind_its_last_mail_even_when_that_is_done(
         self, stores, queue, mail_queue
@@ -442,8 +443,8 @@ class MailQueueContract:
         stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id])
         assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
         last_us = max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].partition))
-        stores.tables.v4.delete_partition(queue, rows[0].partition, last_us)
-        stores.tables.deleted.drop_many(queue, [one.enqueue_id for one in rows])
+        stores.tables.v4.delete_partition_future(queue, rows[0].partition, last_us).result()
+        drop_marks(stores.tables.deleted, queue, [one.enqueue_id for one in rows])
         assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
 
     @pytest.mark.parametrize(
@@ -494,13 +495,13 @@ class MailQueueContract:
                 if drawn
                 else 0
             )
-            stores.tables.v4.delete_partition(queue, rows[0].partition, last_us)
-            stores.tables.deleted.drop_many(queue, ids)
+            stores.tables.v4.delete_partition_future(queue, rows[0].partition, last_us).result()
+            drop_marks(stores.tables.deleted, queue, ids)
             return look_up(queue, drawn, *rest, **named)
 
         monkeypatch.setattr(stores.tables.deleted, "look_up", cleaned_meanwhile)
         assert look(mail_queue) == 0
-        assert not list(stores.tables.deleted.ids(queue))
+        assert not marked_ids(stores.tables.deleted, queue)
 
     @pytest.mark.parametrize(
         "look",
@@ -522,7 +523,7 @@ class MailQueueContract:
         def cleared_meanwhile(queue, asked, *rest, **named):
             drawn, written = list(asked), stores.tables.browse_starts.get(queue).written_us
             stores.tables.browse_starts.write(queue, NOW, written + 1)
-            stores.tables.deleted.drop_many(queue, ids)
+            drop_marks(stores.tables.deleted, queue, ids)
             return look_up(queue, drawn, *rest, **named)
 
         monkeypatch.setattr(stores.tables.deleted, "look_up", cleared_meanwhile)

@@ -9,12 +9,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mailslice.model.mail import QueueName
+from mailslice.stores.own.codec import RowCodec
 from mailslice.stores.own.postal_decisions import PostalDecision
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.own.runs import RunRow
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123000, UTC)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+_DECISIONS = RowCodec(PostalDecision, age="age_ms")
+
+
+def decisions_of(own, *days):
+    """The decisions of these days, the newest first: people read them by SQL."""
+    names = dict.fromkeys(f"{day.astimezone(UTC):%Y-%m-%d}" for day in days)
+    records = own.postal_decisions._records
+    return [_DECISIONS.of_mapping(row) for name in names for row in records.rows({"day": name})]
 
 
 def run_row(queue, run="r1", minutes=0, duty="stuck_mails_postal"):
@@ -146,7 +155,7 @@ class OwnRecordsContract:
         assert table.remove(kept)  # gone is gone
         assert table.replace(kept, kept) is None
 
-    def test_decisions_are_listed_by_time(self, own, server):
+    def test_a_decision_is_kept_once_with_those_of_its_day_the_newest_first(self, own, server):
         def decided(minutes):
             return PostalDecision(
                 server=server,
@@ -165,5 +174,5 @@ class OwnRecordsContract:
         for minutes in (0, 800, 5000):
             own.postal_decisions.save(decided(minutes), DAY)
             own.postal_decisions.save(decided(minutes), DAY)
-        listed = own.postal_decisions.list(NOW - timedelta(minutes=4000), NOW)
+        listed = decisions_of(own, NOW, NOW - DAY, NOW - 2 * DAY)
         assert [one for one in listed if one.server == server] == [decided(0), decided(800)]

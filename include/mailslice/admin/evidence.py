@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
+from mailslice.model.batches import batches
 from mailslice.model.mail import BlobId, EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
@@ -69,15 +70,6 @@ def is_over(
         for rows in tables.existing
     )
     return all(row is None for row in rows_by_table)
-
-
-def is_through(tables: QueueTables, queue: QueueName, new_id: EnqueueId, *, entered: bool) -> bool:
-    """Whether a new entry is done or deleted. Without a row that was written (`entered`), only a
-    mark says so.
-    """
-    if entered:
-        return is_over(tables, queue, new_id)
-    return tables.deleted.is_marked(queue, new_id)
 
 
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
@@ -163,8 +155,7 @@ async def _contents_exist(
 ) -> list[tuple[bool, bool]]:
     blobs = AsyncBlobStore(settings.s3, settings.s3.bucket)
     answers: list[tuple[bool, bool]] = []
-    for at in range(0, len(contents), _CONTENTS_PER_REQUEST):
-        batch = contents[at : at + _CONTENTS_PER_REQUEST]
+    for batch in batches(contents, _CONTENTS_PER_REQUEST):
         missing = await blobs.missing(
             {blob_id for content in batch for blob_id in content if blob_id}
         ) | {BlobId("")}

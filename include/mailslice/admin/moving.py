@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -316,14 +317,12 @@ class Moves:
         for part in batches(ready, _BETWEEN_RENEWALS):
             self._right.renew()
             proved += self._each(self._proved, part)
+        release = partial(self._quarantine.release_within, right=self._right)
         for part in batches((mail for mail in proved if mail is not None), _BETWEEN_RENEWALS):
             self._right.renew()
             left = [_for_those_left(mail, stages.get(mail.enqueue_id)) for mail in part]
-            for mail, new_id in zip(part, self._each(self._release, left), strict=True):
+            for mail, new_id in zip(part, self._each(release, left), strict=True):
                 outcome.moved[mail.enqueue_id] = new_id
-
-    def _release(self, mail: QuarantinedMail) -> EnqueueId:
-        return self._quarantine.release_within(mail, self._right)
 
     def _each(self, work: Callable[[T], U], items: Sequence[T]) -> list[U]:
         """The results in order. All of them end before the first error is raised."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from mailslice.bench.clearing import marked_ids
 from mailslice.bench.queues import bench_queue
 from mailslice.bench.spark_runs import (
     DutyRun,
@@ -61,7 +62,7 @@ def measure_marks(
         listed, dropped = listing.report["marks"], dropping.report["marks"]
         if (listed["listed"], dropped["dropped"]) != (rows, rows):
             raise RuntimeError(f"{rows} marks were planted; {listed} listed, {dropped} dropped")
-        remaining = sum(1 for _ in stores.tables.deleted.ids(queue))
+        remaining = len(marked_ids(stores.tables.deleted, queue))
         if remaining:
             raise RuntimeError(f"{remaining} of {rows} marks remain")
     return {

@@ -14,13 +14,14 @@ from pika.exceptions import ChannelClosedByBroker
 from mailslice.admin import queues
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.bench.clearing import delete_delayed, delete_sample, drop_all_marks
 from mailslice.bench.isolated import isolated
-from mailslice.bench.own_mails import take_stale
+from mailslice.bench.own_mails import BENCH_NAMES, take_stale
 from mailslice.maintenance.artifacts import artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
-from mailslice.model.names import BENCH_NAMES, DELETED_MAILS, RabbitNames
+from mailslice.model.names import DELETED_MAILS, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.connection import (
@@ -92,8 +93,8 @@ class BenchQueue:
         tables, now_us = self.stores.tables, int(system_clock().timestamp() * 1_000_000)
         for rows in tables.existing:
             for partition in list(rows.partitions(self.name)):
-                rows.delete_partition(self.name, partition, now_us)
-        tables.deleted.drop_many(self.name, tables.deleted.ids(self.name))
+                rows.delete_partition_future(self.name, partition, now_us).result()
+        drop_all_marks(tables.deleted, self.name)
 
     def _first_start(self, oldest: datetime) -> None:
         """Both starts at the oldest slice, moved back where an earlier fill has set them."""
@@ -246,12 +247,12 @@ def _remove_own_rows(stores: Stores, name: QueueName) -> None:
     """What mailslice's own tables say of the queue, and its runs' artifacts."""
     own = stores.own
     for mail in own.delayed_mails.rows(name):
-        own.delayed_mails.delete_future(name, mail.enqueue_id, mail.written_us).result()
+        delete_delayed(stores, name, mail.enqueue_id, mail.written_us)
     for row in own.runs.list(None, name, 10_000):
         own.runs.delete(row)
         artifacts(stores.settings).remove_folder(queue_folder(row.duty, name))
     own.slice_statistics.delete_before(name, system_clock())
-    own.queue_samples.delete(name)
+    delete_sample(stores, name)
 
 
 def _remove(stores: Stores, name: QueueName) -> None:

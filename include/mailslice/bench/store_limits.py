@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from cassandra.cluster import ResponseFuture
 
+from mailslice.bench.clearing import drop_marks
 from mailslice.bench.measure import HEADER_BYTES, Measurement, Work, many, measuring
 from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail
 from mailslice.bench.store_cpu import StoreCpu
@@ -130,8 +131,9 @@ async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measurem
             }
         finally:
             now_us = time.time_ns() // 1000
-            await asyncio.to_thread(tables.written.delete_partition, alone, partition, now_us)
-            await asyncio.to_thread(tables.deleted.drop_many, alone, ids)
+            cleared = tables.written.delete_partition_future(alone, partition, now_us)
+            await asyncio.to_thread(cleared.result)
+            await asyncio.to_thread(drop_marks, tables.deleted, alone, ids)
 
 
 async def _messages(

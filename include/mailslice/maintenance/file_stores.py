@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mailslice.model.errors import ContentMissing, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
+from mailslice.stores.durable_files import write_durably
 
 if TYPE_CHECKING:
     from mailslice.stores.blobs.s3_store import S3BlobStore
@@ -39,15 +40,7 @@ class DiskFiles:
         if target.exists():
             _remove_left(target)
         coming = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_COMING}")
-        try:
-            with coming.open("wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            coming.replace(target)
-        finally:
-            coming.unlink(missing_ok=True)
-        _sync_folder(target.parent)
+        write_durably(target, data, coming)
 
     def read(self, name: str) -> bytes | None:
         with suppress(FileNotFoundError):
@@ -164,12 +157,3 @@ def _remove_left(target: Path) -> None:
         written = _modified(path)
         if written is not None and datetime.now(UTC) - written > _LONGEST_WRITE:
             path.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new name in a folder is on the disk only when the folder is."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

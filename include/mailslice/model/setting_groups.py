@@ -21,15 +21,25 @@ from pydantic import (
 )
 
 from mailslice.model.configuration import ViewConfiguration
-from mailslice.model.durations import format_duration
 from mailslice.model.mariadb_url import ALLOWED as MARIADB_URL
 from mailslice.model.mariadb_url import MariaDbUrl
 from mailslice.model.names import QueueTable
-from mailslice.model.setting_types import Duration, Group, Host, Hosts, LimitRules, Time, Words
+from mailslice.model.setting_types import (
+    LOWER_CASE,
+    Duration,
+    Group,
+    Host,
+    Hosts,
+    LimitRules,
+    Time,
+    Words,
+    at_most,
+)
 from mailslice.model.spark_conf import SparkConf
 from mailslice.model.throttling import Limits
 
 _MAX_RETENTION = timedelta(days=3650)
+"""Rows go by TTL, and Cassandra before 5.0 refuses one that ends after 2038."""
 _LONGEST_UNDO = timedelta(days=365)
 _LARGEST_OBJECT = 5 * 1024**3
 """What S3 takes in one PUT."""
@@ -307,7 +317,7 @@ class QueueSettings(Group):
     )
     SAME_EVERYWHERE = frozenset({"table", "shared", "stage_marks"})
 
-    table: QueueTable = QueueTable.V4
+    table: Annotated[QueueTable, LOWER_CASE] = QueueTable.V4
     """Version of the view's table: v4 since James 3.7, v3 before."""
     slice_window: Duration = timedelta(hours=1)
     """Width of a slice. James: rabbitmq.properties `mailqueue.view.sliceWindow`"""
@@ -341,11 +351,6 @@ class QueueSettings(Group):
     stage_marks: Words = ()
     """Queues whose workers write stage marks, with commas between. A mail whose worker died while
     it was sending then fails instead of being sent twice."""
-
-    @field_validator("table", mode="before")
-    @classmethod
-    def _lower(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
 
     @field_validator("slice_window")
     @classmethod
@@ -396,7 +401,7 @@ class PostalSettings(Group):
     lock_timeout: Time | None = None
     """How long a message may be locked before it counts as stuck. Unset: 10 times the p99 of what
     sending took, and at least 10 minutes."""
-    mode: PostalMode = PostalMode.SHADOW
+    mode: Annotated[PostalMode, LOWER_CASE] = PostalMode.SHADOW
     """What runs of stuck_mails_postal do that name no mode."""
     timeout: Time = timedelta(seconds=10)
     """How long mailslice waits for a connection to MariaDB and for the answer to one statement."""
@@ -421,11 +426,6 @@ class PostalSettings(Group):
                 raise ValueError(f"it names no database; {MARIADB_URL}")
         return value
 
-    @field_validator("mode", mode="before")
-    @classmethod
-    def _lower(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
-
 
 class DutySettings(Group):
     """Where duties keep what they write, and for how long."""
@@ -436,7 +436,7 @@ class DutySettings(Group):
     """Where duties keep plans, reports and Data Docs: a folder, or s3a://BUCKET/PREFIX. Several
     machines need the same one. Unset: `.state/artifacts` of the clone, else
     `~/.local/state/mailslice/artifacts`."""
-    retention: Time = timedelta(days=90)
+    retention: Annotated[Time, at_most(_MAX_RETENTION)] = timedelta(days=90)
     """How long ledger rows and artifacts are kept, at most 3650d."""
     grace: Duration = timedelta(minutes=15)
     """How long after its end a slice still counts as open."""
@@ -488,14 +488,6 @@ class DutySettings(Group):
     notify_webhook: SecretStr | None = None
     """URL of http or https to which the webhook notifier POSTs one JSON object."""
 
-    @field_validator("retention")
-    @classmethod
-    def _within_ttl(cls, value: timedelta) -> timedelta:
-        """Rows go by TTL, and Cassandra before 5.0 refuses one that ends after 2038."""
-        if value > _MAX_RETENTION:
-            raise ValueError(f"allowed: at most {format_duration(_MAX_RETENTION)}")
-        return value
-
     @field_validator("nodetool")
     @classmethod
     def _words(cls, value: str) -> str:
@@ -537,16 +529,9 @@ class AdminSettings(Group):
 
     reason_required: bool = False
     """Whether each command that changes something needs --reason; duties do not."""
-    undo_for: Duration = timedelta(days=7)
+    undo_for: Annotated[Duration, at_most(_LONGEST_UNDO)] = timedelta(days=7)
     """How long mails that people delete are kept in mailslice's own bucket, so that `queue
     undelete` brings them back; at most 365d. 0s: not at all."""
-
-    @field_validator("undo_for")
-    @classmethod
-    def _within_a_year(cls, value: timedelta) -> timedelta:
-        if value > _LONGEST_UNDO:
-            raise ValueError(f"allowed: at most {format_duration(_LONGEST_UNDO)}")
-        return value
 
 
 class WebadminSettings(Group):

@@ -1,15 +1,12 @@
 """Kinds of values that settings have: as text in the environment, checked and typed here."""
 
-import ast
-import inspect
 import re
 from datetime import timedelta
-from itertools import pairwise
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-from mailslice.model.durations import parse_duration
+from mailslice.model.durations import format_duration, parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.throttling import Rules, destination
 
@@ -40,6 +37,21 @@ def _more_than_nothing(value: timedelta) -> timedelta:
     if not value:
         raise ValueError("allowed: more than 0s")
     return value
+
+
+def at_most(longest: timedelta) -> AfterValidator:
+    """What a duration may not exceed."""
+
+    def checked(value: timedelta) -> timedelta:
+        if value > longest:
+            raise ValueError(f"allowed: at most {format_duration(longest)}")
+        return value
+
+    return AfterValidator(checked)
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
 
 
 def _only_hosts(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -73,6 +85,7 @@ def _rules(value: object) -> object:
 _PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*\.?")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 LimitRules = Annotated[Rules, BeforeValidator(_rules)]
+LOWER_CASE = BeforeValidator(_lower)
 Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_not_negative)]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""
@@ -89,14 +102,3 @@ class Group(BaseModel):
     """Fields whose value must be that of James' property, in every process."""
     SAME_EVERYWHERE: ClassVar[frozenset[str]] = frozenset()
     """More fields that must have one value in every process of a deployment."""
-
-    @classmethod
-    def meanings(cls) -> dict[str, str]:
-        """Field -> its docstring, read from the source, for docs/settings.md."""
-        (tree,) = ast.parse(inspect.getsource(cls)).body
-        return {
-            field.target.id: " ".join(str(below.value.value).split())
-            for field, below in pairwise(getattr(tree, "body", ()))
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        }

@@ -7,8 +7,6 @@ Bucket = abs(javaHash(name) remainder bucketCount), with Java's remainder, which
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from mailslice.model.mail import Partition
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -34,15 +32,6 @@ def slices_between(first: datetime, last: datetime, window: timedelta) -> Iterat
     while start <= end:
         yield start
         start += window
-
-
-def partitions_between(
-    first: datetime, last: datetime, window: timedelta, buckets: int
-) -> Iterator[Partition]:
-    """Every partition from the slice of `first` to that of `last`, by slice, then bucket."""
-    for start in slices_between(first, last, window):
-        for bucket in range(buckets):
-            yield Partition(start, bucket)
 
 
 def java_hash(text: str) -> int:

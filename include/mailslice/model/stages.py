@@ -59,7 +59,12 @@ class MailStage:
     @property
     def stage(self) -> Stage:
         """Of the mail as a whole: the least settled of its recipients decides."""
-        return _stage_of(self.remaining, self.recipients.values())
+        at = set(self.recipients.values())
+        if Stage.SENDING in at:
+            return Stage.SENDING
+        if self.remaining or not at:
+            return Stage.RECEIVED
+        return Stage.FAILED if Stage.FAILED in at else Stage.SENT
 
     @property
     def closed(self) -> bool:
@@ -150,12 +155,3 @@ def _fitted(read: MailStage, requested: tuple[str, ...]) -> MailStage:
     states = {**read.recipients, **dict.fromkeys(served, Stage.SENT)}
     remaining = tuple(recipient for recipient in requested if recipient not in states)
     return replace(read, remaining=remaining, recipients=states)
-
-
-def _stage_of(remaining: tuple[str, ...], states: Iterable[Stage]) -> Stage:
-    at = set(states)
-    if Stage.SENDING in at:
-        return Stage.SENDING
-    if remaining or not at:
-        return Stage.RECEIVED
-    return Stage.FAILED if Stage.FAILED in at else Stage.SENT

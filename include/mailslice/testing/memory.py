@@ -151,16 +151,13 @@ class MemoryEnqueuedMails:
         for partition, ids in wanted:
             yield partition, [row for row in self.ids(queue, partition) if row.enqueue_id in ids]
 
-    def delete_partition(self, queue: QueueName, partition: Partition, timestamp_us: int) -> None:
+    def delete_partition_future(
+        self, queue: QueueName, partition: Partition, timestamp_us: int
+    ) -> Done[None]:
         key = (queue, partition)
         self._tombstones[key] = max(timestamp_us, self._tombstones.get(key, 0))
         rows = self._partitions.get(key, {}).items()
         self._partitions[key] = {one: entry for one, entry in rows if entry[1] > timestamp_us}
-
-    def delete_partition_future(
-        self, queue: QueueName, partition: Partition, timestamp_us: int
-    ) -> Done[None]:
-        self.delete_partition(queue, partition, timestamp_us)
         return Done(None)
 
     def partitions(self, queue: QueueName) -> Iterator[Partition]:
@@ -222,13 +219,13 @@ class MemoryDeletedMails:
             marked = pack(self.marked(queue, unpack(packed)))
             yield what, packed, ALL if len(marked) == len(packed) else each_of(marked)
 
-    def drop_many(
-        self, queue: QueueName, ids: Iterable[EnqueueId], *_: object, **__: object
-    ) -> None:
-        self._marks -= {(queue, enqueue_id) for enqueue_id in ids}
+    def drop_packed(self, queue: QueueName, lists: Iterable[bytes], *_: object) -> int:
+        requests = [unpack(packed) for packed in lists]
+        self._marks -= {(queue, enqueue_id) for ids in requests for enqueue_id in ids}
+        return len(requests)
 
-    def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
-        return (enqueue_id for name, enqueue_id in list(self._marks) if name == queue)
+    def packed_ids_of(self, queue: QueueName, *_: object) -> Iterator[bytes]:
+        yield pack(enqueue_id for name, enqueue_id in self._marks if name == queue)
 
 
 class MemoryStarts:

@@ -61,10 +61,6 @@ class ConfigurationGuard:
         """Every configuration that ever was, oldest first."""
         return [events.decode(text) for _, text in self.events()]
 
-    def requested(self) -> ViewConfiguration:
-        """The stored configuration with the settings that were given; before it, the settings."""
-        return self._over(self.stored())
-
     def recorded_strategy(self) -> BlobStrategy | None:
         """James' own record of its storage strategy."""
         if EVENT_STORE in self._tables.missing():
@@ -175,6 +171,7 @@ class ConfigurationGuard:
         return self._tables.event_store.append(CONFIGURATION_AGGREGATE, event_id, event)
 
     def _over(self, stored: ViewConfiguration | None) -> ViewConfiguration:
+        """The stored configuration with the settings that were given; before it, the settings."""
         settings = self._settings.queue
         if stored is None:
             return settings.configuration

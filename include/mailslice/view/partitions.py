@@ -10,7 +10,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from mailslice.model.mail import Partition, QueueName
-from mailslice.model.slices import partitions_between, slice_start
+from mailslice.model.slices import slice_start, slices_between
 from mailslice.stores.cassandra.tables import QueueTables
 from mailslice.view.configuration import Shape
 
@@ -43,8 +43,9 @@ def partitions_to_read(
         width = shape.buckets if buckets is None else len(buckets)
         count = (last - first) // shape.window * width
         if count <= scan_from:
-            computed = partitions_between(first, last, shape.window, shape.buckets)
-            return [one for one in computed if buckets is None or one.bucket in buckets]
+            starts = slices_between(first, last, shape.window)
+            wanted = [one for one in range(shape.buckets) if buckets is None or one in buckets]
+            return [Partition(start, bucket) for start in starts for bucket in wanted]
         log.info("%d partitions from %s to %s: their keys are scanned instead", count, first, last)
     in_use = (one for one in partitions_in_use(tables, queue) if one.slice_start <= last)
     recent = (one for one in in_use if first is None or first <= one.slice_start)

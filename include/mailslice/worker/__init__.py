@@ -15,78 +15,48 @@ The names below are the public ones (docs/worker.md has examples). Without an ev
 import importlib
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mailslice.admin.filters import MailFilter
-    from mailslice.admin.mail_queue import MailQueue
-    from mailslice.codec.reports import Failure
-    from mailslice.model.errors import (
-        BadInput,
-        BadSetting,
-        ConfigurationDiffers,
-        DeadLetter,
-        MailsliceError,
-        Refused,
-        StoreUnavailable,
-        TakenOver,
-        TryAgain,
-        Unconfirmed,
-        UnknownQueue,
-    )
-    from mailslice.model.mail import EnqueueId, Mail, QueuedMail, ViewRow
-    from mailslice.model.settings import Settings, load_settings
-    from mailslice.worker.dequeue.delivery import Delivery
-    from mailslice.worker.dequeue.dequeuer import Deliveries
-    from mailslice.worker.io.destination_throttle import BlockingThrottle
-    from mailslice.worker.mails import mail_of, new_mail
-    from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
-    from mailslice.worker.process.consuming import Consumed, consume
-    from mailslice.worker.queue_worker import QueueWorker, open_worker
-    from mailslice.worker.stages.handler_stage import AsyncStage, BlockingStage
-    from mailslice.worker.sync_queue import Enqueued, SyncDelivery, SyncQueue, open_queue, view_of
-
-__all__ = [
-    "AsyncStage",
-    "BadInput",
-    "BadSetting",
-    "BlockingStage",
-    "BlockingThrottle",
-    "Bounce",
-    "Complete",
-    "ConfigurationDiffers",
-    "Consumed",
-    "DeadLetter",
-    "Deliveries",
-    "Delivery",
-    "EnqueueId",
-    "Enqueued",
-    "Failure",
-    "Mail",
-    "MailFilter",
-    "MailQueue",
-    "MailsliceError",
-    "Outcome",
-    "QueueWorker",
-    "QueuedMail",
-    "Refused",
-    "Reject",
-    "Retry",
-    "Settings",
-    "StoreUnavailable",
-    "SyncDelivery",
-    "SyncQueue",
-    "TakenOver",
-    "TryAgain",
-    "Unconfirmed",
-    "UnknownQueue",
-    "ViewRow",
-    "consume",
-    "load_settings",
-    "mail_of",
-    "new_mail",
-    "open_queue",
-    "open_worker",
-    "view_of",
-]
+if TYPE_CHECKING:  # `as` tells type checkers that a name is public
+    from mailslice.admin.filters import MailFilter as MailFilter
+    from mailslice.admin.mail_queue import MailQueue as MailQueue
+    from mailslice.codec.reports import Failure as Failure
+    from mailslice.model.errors import BadInput as BadInput
+    from mailslice.model.errors import BadSetting as BadSetting
+    from mailslice.model.errors import ConfigurationDiffers as ConfigurationDiffers
+    from mailslice.model.errors import DeadLetter as DeadLetter
+    from mailslice.model.errors import MailsliceError as MailsliceError
+    from mailslice.model.errors import Refused as Refused
+    from mailslice.model.errors import StoreUnavailable as StoreUnavailable
+    from mailslice.model.errors import TakenOver as TakenOver
+    from mailslice.model.errors import TryAgain as TryAgain
+    from mailslice.model.errors import Unconfirmed as Unconfirmed
+    from mailslice.model.errors import UnknownQueue as UnknownQueue
+    from mailslice.model.mail import EnqueueId as EnqueueId
+    from mailslice.model.mail import Mail as Mail
+    from mailslice.model.mail import QueuedMail as QueuedMail
+    from mailslice.model.mail import ViewRow as ViewRow
+    from mailslice.model.settings import Settings as Settings
+    from mailslice.model.settings import load_settings as load_settings
+    from mailslice.worker.dequeue.delivery import Delivery as Delivery
+    from mailslice.worker.dequeue.dequeuer import Deliveries as Deliveries
+    from mailslice.worker.io.destination_throttle import BlockingThrottle as BlockingThrottle
+    from mailslice.worker.mails import mail_of as mail_of
+    from mailslice.worker.mails import new_mail as new_mail
+    from mailslice.worker.outcome import Bounce as Bounce
+    from mailslice.worker.outcome import Complete as Complete
+    from mailslice.worker.outcome import Outcome as Outcome
+    from mailslice.worker.outcome import Reject as Reject
+    from mailslice.worker.outcome import Retry as Retry
+    from mailslice.worker.process.consuming import Consumed as Consumed
+    from mailslice.worker.process.consuming import consume as consume
+    from mailslice.worker.queue_worker import QueueWorker as QueueWorker
+    from mailslice.worker.queue_worker import open_worker as open_worker
+    from mailslice.worker.stages.handler_stage import AsyncStage as AsyncStage
+    from mailslice.worker.stages.handler_stage import BlockingStage as BlockingStage
+    from mailslice.worker.sync_queue import Enqueued as Enqueued
+    from mailslice.worker.sync_queue import SyncDelivery as SyncDelivery
+    from mailslice.worker.sync_queue import SyncQueue as SyncQueue
+    from mailslice.worker.sync_queue import open_queue as open_queue
+    from mailslice.worker.sync_queue import view_of as view_of
 
 _HOMES = {
     "codec.reports": "Failure",
@@ -109,6 +79,7 @@ _HOMES = {
     "worker.io.destination_throttle": "BlockingThrottle",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.queues import create
+from mailslice.bench.clearing import marked_ids
 from mailslice.model.errors import ContentMissing, MailsliceError
 from mailslice.model.mail import QueueName, ViewRow
 from mailslice.model.names import RabbitNames
@@ -433,7 +434,7 @@ class Walk:
         return {str(row.enqueue_id): row for row in rows if str(row.enqueue_id) not in marked}
 
     def _marked(self, stores: Stores) -> set[str]:
-        return {str(found) for found in stores.tables.deleted.ids(self.queue)}
+        return {str(found) for found in marked_ids(stores.tables.deleted, self.queue)}
 
     def _state(self, stores: Stores, *, drained: bool) -> State:
         live = self._live(stores)

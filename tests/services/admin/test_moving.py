@@ -21,6 +21,7 @@ from mailslice.admin.filters import MailFilter
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.moving import FOLDER_OF_MOVES, MoveOutcome, Moves
 from mailslice.admin.queues import create
+from mailslice.bench.clearing import drop_marks
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import Refused, StoreUnavailable
@@ -335,8 +336,8 @@ def test_in_doubt_it_is_kept_also_when_a_cleanup_has_dropped_its_row_and_mark(
     assert two.delivered(two.source) == []
     rows, marks = two.stores.tables.v4, two.stores.tables.deleted
     for partition in list(rows.partitions(two.source)):
-        rows.delete_partition(two.source, partition, time.time_ns() // 1000)
-    marks.drop_many(two.source, [item.enqueue_id])
+        rows.delete_partition_future(two.source, partition, time.time_ns() // 1000).result()
+    drop_marks(marks, two.source, [item.enqueue_id])
     assert two.move().counts["doubtful"] == 1
     assert len(two.move(accept_duplicates=True).moved) == 1
     [(_, content)] = two.delivered(two.target)
@@ -448,10 +449,10 @@ def test_records_of_a_worker_that_nobody_read_leave_its_mails_in_doubt(two: Two)
     """The move stood still. A worker may have completed the mail, and said so in one of them."""
     two.enqueue(mail())
     records = two.stores.own.worker_records
-    records.save(two.source, _record(5))
+    records.save_future(two.source, _record(5)).result()
 
     def standing_still(_: float) -> None:
-        records.save(two.source, _record(8, settled=501))
+        records.save_future(two.source, _record(8, settled=501)).result()
 
     outcome = two.move(moves=two.moves(sleep=standing_still))
     assert (outcome.moved, outcome.doubtful, outcome.doubtful_names) == ({}, 1, ["m-1"])
@@ -465,11 +466,11 @@ def test_records_that_nobody_read_between_two_thousands_say_nothing_of_the_secon
 ) -> None:
     two.enqueue(mail(), mail("m-2"))
     records = two.stores.own.worker_records
-    records.save(two.source, _record(5))
+    records.save_future(two.source, _record(5)).result()
 
     def busy(point: str) -> None:
         if point == "release:published":
-            records.save(two.source, _record(50, settled=5000))
+            records.save_future(two.source, _record(50, settled=5000)).result()
 
     crash.arm(busy)
     outcome = two.move(moves=two.moves(sleep=lambda _: None, at_once=1))
@@ -479,7 +480,7 @@ def test_records_that_nobody_read_between_two_thousands_say_nothing_of_the_secon
 def test_a_worker_that_had_mails_and_writes_no_record_may_have_completed_any(two: Two) -> None:
     two.enqueue(mail())
     another = EnqueueId(uuid4())
-    two.stores.own.worker_records.save(two.source, _record(5, [another]))
+    two.stores.own.worker_records.save_future(two.source, _record(5, [another])).result()
     outcome = two.move()
     assert (outcome.moved, outcome.doubtful) == ({}, 1)
 
@@ -488,7 +489,7 @@ def test_a_mail_that_was_given_back_under_its_handler_is_left(two: Two) -> None:
     (item,) = two.enqueue(mail())
     one = _record(5, [item.enqueue_id])
     lost = replace(one, in_flight=(replace(one.in_flight[0], returned=True),))
-    two.stores.own.worker_records.save(two.source, lost)
+    two.stores.own.worker_records.save_future(two.source, lost).result()
     outcome = two.move()
     assert (outcome.moved, outcome.in_handler) == ({}, 1)
 
@@ -505,7 +506,7 @@ def test_what_workers_that_are_gone_completed_is_known_by_their_records(two: Two
         two.move()
     crash.arm(None)
     soon_dead = replace(_record(5, done=(item.enqueue_id,)), every=timedelta(0))
-    two.stores.own.worker_records.save(two.source, soon_dead)
+    two.stores.own.worker_records.save_future(two.source, soon_dead).result()
     time.sleep(2.1)
     outcome = two.move(accept_duplicates=True)
     assert (outcome.moved, outcome.doubtful, two.left()) == ({}, 0, 0)
@@ -535,19 +536,19 @@ def test_a_recipient_in_doubt_waits_for_a_person_and_is_among_those_who_get_the_
 def test_of_a_mail_that_a_handler_had_for_long_nothing_is_known_afterwards(two: Two) -> None:
     (item,) = two.enqueue(mail())
     records = two.stores.own.worker_records
-    records.save(two.source, _record(1))
+    records.save_future(two.source, _record(1)).result()
 
     def handed(point: str) -> None:
         if point == "move:marked":
-            records.save(two.source, _record(2, [item.enqueue_id]))
+            records.save_future(two.source, _record(2, [item.enqueue_id])).result()
 
     crash.arm(handed)
     moves = two.moves(sleep=lambda _: None, patience=timedelta(0))
     assert two.move(moves=moves).pending == 1
-    records.save(two.source, _record(3))
+    records.save_future(two.source, _record(3)).result()
     outcome = two.move()
     assert (outcome.moved, outcome.pending, outcome.doubtful) == ({}, 0, 1)
-    records.save(two.source, _record(4, done=(item.enqueue_id,)))
+    records.save_future(two.source, _record(4, done=(item.enqueue_id,))).result()
     assert two.move().counts["doubtful"] == 0
     assert two.left() == 0
     assert two.delivered(two.target) == []

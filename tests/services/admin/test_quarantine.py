@@ -14,6 +14,7 @@ from mailslice.admin.enqueue import publish
 from mailslice.admin.mail_queue import MailQueue
 from mailslice.admin.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.admin.queues import create
+from mailslice.bench.clearing import drop_marks
 from mailslice.codec import message
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
@@ -450,7 +451,7 @@ def test_a_release_whose_mail_is_in_a_workers_hands_is_not_repeated(world):
         1,
         (InFlightMail(held.enqueue_id, "m", MINUTE, "loaded", 1, begun=True),),
     )
-    world.stores.own.worker_records.save(world.queue, record)
+    world.stores.own.worker_records.save_future(world.queue, record).result()
     (again,) = world.quarantine().mails()
     assert world.quarantine().release(again) == held.enqueue_id
     assert world.messages() == []
@@ -492,7 +493,7 @@ def test_a_release_whose_mail_is_completed_before_its_void_is_not_repeated(world
             crash.arm(None)
             world.stores.tables.deleted.mark_many(world.queue, [came.enqueue_id])
             record = record_of(done=[came.enqueue_id])
-            world.stores.own.worker_records.save(world.queue, record)
+            world.stores.own.worker_records.save_future(world.queue, record).result()
             if killed_again:
                 raise Killed(point)
 
@@ -516,7 +517,7 @@ def test_a_release_waits_for_a_handler_that_has_its_voided_entry(world, monkeypa
 
     def handed_out(point):
         if point == "release:claimed":
-            records.save(world.queue, record_of(in_flight=[came.enqueue_id]))
+            records.save_future(world.queue, record_of(in_flight=[came.enqueue_id])).result()
 
     quarantine = world.quarantine()
     crash.arm(handed_out)
@@ -525,7 +526,7 @@ def test_a_release_waits_for_a_handler_that_has_its_voided_entry(world, monkeypa
         with pytest.raises(StoreUnavailable, match=r"a handler of .* still has 1 mails"):
             quarantine.release(again)
         (again,) = quarantine.mails()
-    records.save(world.queue, replace(record_of(done=[came.enqueue_id]), beat=9))
+    records.save_future(world.queue, replace(record_of(done=[came.enqueue_id]), beat=9)).result()
     assert world.quarantine().release(again) == came.enqueue_id
     assert (world.messages(), world.live()) == ([], [])
 
@@ -538,7 +539,7 @@ def test_a_release_that_was_cut_off_ends_beside_workers_that_seldom_write_record
         world.quarantine(kill_at="release:published").release(kept)
     (again,) = world.quarantine().mails()
     minute = timedelta(minutes=1)
-    world.stores.own.worker_records.save(world.queue, record_of(every=minute))
+    world.stores.own.worker_records.save_future(world.queue, record_of(every=minute)).result()
     now = [time.monotonic()]
     monkeypatch.setattr("mailslice.admin.leased_lock.elapsed_seconds", lambda: now[0])
 
@@ -589,8 +590,8 @@ def cleaned(world, enqueue_id):
         for found in written.partitions(world.queue)
         if any(row.enqueue_id == enqueue_id for row in written.ids(world.queue, found))
     }
-    written.delete_partition(world.queue, at, time.time_ns() // 1000)
-    world.stores.tables.deleted.drop_many(world.queue, [enqueue_id])
+    written.delete_partition_future(world.queue, at, time.time_ns() // 1000).result()
+    drop_marks(world.stores.tables.deleted, world.queue, [enqueue_id])
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,11 @@ def test_the_first_false_is_stored_and_followed_and_what_differs_refuses(world):
 def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(world):
     assert not agreed(world("false"))
     with open_stores(world()) as stores:
-        stores.own.worker_records.save(QUEUE, replace(RECORD, shared=False))
+        stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=False)).result()
         with pytest.raises(ConfigurationDiffers, match="w1"):
             sharing.change(stores, shared=True)
         assert sharing.stored(stores) is False
-        stores.own.worker_records.save(QUEUE, replace(RECORD, shared=True))
+        stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=True)).result()
         assert sharing.change(stores, shared=True)
         assert not sharing.change(stores, shared=True)
     assert agreed(world("true"))
@@ -95,11 +95,11 @@ def test_it_is_changed_by_command_while_no_worker_runs_by_the_other_value(world)
 
 def test_the_first_false_waits_for_workers_that_run_by_the_default(world):
     with open_stores(world()) as stores:
-        stores.own.worker_records.save(QUEUE, replace(RECORD, shared=True))
+        stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=True)).result()
         with pytest.raises(ConfigurationDiffers, match="w1"):
             agreed(world("false"))
         assert sharing.stored(stores) is None
-        stores.own.worker_records.save(QUEUE, replace(RECORD, shared=None))
+        stores.own.worker_records.save_future(QUEUE, replace(RECORD, shared=None)).result()
         assert not agreed(world("false"))
 
 
@@ -119,7 +119,9 @@ def test_a_record_of_the_last_day_that_says_otherwise_or_nothing_is_told(world):
     with open_stores(world()) as stores:
         assert not sharing.dissenters(stores, shared=False)
         for name, said in (("right", False), ("other", True), ("earlier", None)):
-            stores.own.worker_records.save(QUEUE, replace(RECORD, worker=name, shared=said))
+            stores.own.worker_records.save_future(
+                QUEUE, replace(RECORD, worker=name, shared=said)
+            ).result()
         found = sharing.dissenters(stores, shared=False, queue=QUEUE)
         assert {record.worker for _, record in found} == {"other", "earlier"}
         assert len(sharing.dissenters(stores, shared=False)) == len(found)

@@ -75,7 +75,7 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
         ),
     )
     times = ProcessingTimes({-1: 2, 40: 1})
-    table.save(
+    table.save_future(
         queue,
         record(
             in_flight=mails,
@@ -90,7 +90,7 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
             undoing=3,
             left_behind=2,
         ),
-    )
+    ).result()
     (found,) = table.list(queue)
     assert found.in_flight == mails
     assert found.times.counts == times.counts
@@ -114,19 +114,19 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
 
 
 def test_a_record_is_the_last_one_whole(table, queue):
-    table.save(
+    table.save_future(
         queue, record(in_flight=(in_flight(),), done=(uuid4(),), times=ProcessingTimes({1: 1}))
-    )
-    table.save(queue, record(beat=2))
+    ).result()
+    table.save_future(queue, record(beat=2)).result()
     (found,) = table.list(queue)
     assert (found.in_flight, found.done, found.times.total, found.beat) == ((), (), 0, 2)
 
 
 def test_ages_are_by_cassandras_clock_and_life_by_the_missed_beats(table, queue):
     mail = in_flight(held=10 * SECOND)
-    table.save(
+    table.save_future(
         queue, record(in_flight=(mail,), every=0.1 * SECOND, started=NOW - timedelta(days=999))
-    )
+    ).result()
     fresh = table.get(queue, "host:1:abc")
     assert fresh.is_alive
     assert table.alive(queue, "host:1:abc")
@@ -141,7 +141,9 @@ def test_ages_are_by_cassandras_clock_and_life_by_the_missed_beats(table, queue)
 
 def test_a_discarded_record_holds_nothing_and_keeps_what_was_done(table, queue):
     done = (uuid4(),)
-    table.save(queue, record(in_flight=(in_flight(),), done=done, times=ProcessingTimes({4: 4})))
+    table.save_future(
+        queue, record(in_flight=(in_flight(),), done=done, times=ProcessingTimes({4: 4}))
+    ).result()
     (dead,) = table.list(queue)
     table.discard(queue, dead)
     (found,) = table.list(queue)
@@ -155,17 +157,17 @@ def test_a_discarded_record_holds_nothing_and_keeps_what_was_done(table, queue):
 
 def test_a_worker_that_spoke_since_is_not_discarded(table, queue):
     """Stopped and continued (SIGSTOP, SIGCONT): what it says now is true again."""
-    table.save(queue, record(in_flight=(in_flight(),)))
+    table.save_future(queue, record(in_flight=(in_flight(),))).result()
     (stopped,) = table.list(queue)
     again = in_flight()
-    table.save(queue, record(in_flight=(again,), beat=2))
+    table.save_future(queue, record(in_flight=(again,), beat=2)).result()
     table.discard(queue, stopped)
     assert table.get(queue, "host:1:abc").in_flight == (again,)
 
 
 def test_workers_of_a_queue_have_a_row_each(table, queue):
     for worker in ("a", "b", "a"):
-        table.save(queue, record(worker))
+        table.save_future(queue, record(worker)).result()
     assert [each.worker for each in table.list(queue)] == ["a", "b"]
     assert queue in set(table.queues())
 
@@ -174,7 +176,7 @@ def test_the_records_of_many_queues_come_by_queue(table):
     queues = [some_queue() for _ in range(45)]
     for queue in queues[::2]:
         for worker in ("b", "a"):
-            table.save(queue, record(worker, in_flight=(in_flight(),)))
+            table.save_future(queue, record(worker, in_flight=(in_flight(),))).result()
     by_queue = table.by_queue(queues)
     assert by_queue.keys() == set(queues[::2])
     (first, second) = by_queue[queues[2]]

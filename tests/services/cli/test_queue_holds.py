@@ -147,7 +147,9 @@ def test_workers_that_know_a_hold_are_counted(cli, fresh_module):
         table = WorkerRecords.created(stores.cassandra, stores.settings)
         one = WorkerRecord("w", "h", 1, datetime.now(UTC), timedelta(seconds=5), 1)
         for number, known in enumerate(((row.change,), ("earlier",), ())):
-            table.save(QueueName(cli.spool), replace(one, worker=f"w{number}", holds=known))
-        table.save(QueueName(cli.spool), replace(one, worker="ended", ended=True))
+            table.save_future(
+                QueueName(cli.spool), replace(one, worker=f"w{number}", holds=known)
+            ).result()
+        table.save_future(QueueName(cli.spool), replace(one, worker="ended", ended=True)).result()
     (shown,) = cli.json("queue", "holds", "spool")
     assert (shown["seenBy"], shown["workers"]) == (1, 3)

@@ -178,7 +178,7 @@ def test_what_shadow_mode_noted_is_listed_and_neither_released_nor_discarded(cli
 
     def speak():
         for beat in itertools.count(1):
-            stores.own.worker_records.save(cli.spool, replace(record, beat=beat))
+            stores.own.worker_records.save_future(cli.spool, replace(record, beat=beat)).result()
             if ended.wait(0.2):
                 return
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Self
 
 import pika
 
+from mailslice.bench.clearing import drop_marks
 from mailslice.codec import message
 from mailslice.engine.frames import InProcess
 from mailslice.maintenance.artifacts import RunFolder, artifacts
@@ -137,7 +138,7 @@ class World:
         self.stores.tables.deleted.mark_many(self.queue, [id_of(mail) for mail in mails])
 
     def unmark(self, *mails: QueuedMail | EnqueueId) -> None:
-        self.stores.tables.deleted.drop_many(self.queue, [id_of(mail) for mail in mails])
+        drop_marks(self.stores.tables.deleted, self.queue, [id_of(mail) for mail in mails])
 
     def is_marked(self, mail: QueuedMail | EnqueueId) -> bool:
         return self.stores.tables.deleted.is_marked(self.queue, id_of(mail))

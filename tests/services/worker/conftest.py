@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mailslice.admin.queues import create
+from mailslice.bench.clearing import marked_ids
 from mailslice.model.mail import EnqueueId, Mail, Partition, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
@@ -76,7 +77,7 @@ class Place4Queue:
         return [row for row in self.rows() if row.enqueue_id not in marks]
 
     def marks(self) -> set[EnqueueId]:
-        return set(self.stores.tables.deleted.ids(self.queue))
+        return marked_ids(self.stores.tables.deleted, self.queue)
 
     def blob_keys(self) -> set[str]:
         return {blob.key for blob in self.stores.blobs.list()}

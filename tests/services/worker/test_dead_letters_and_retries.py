@@ -389,7 +389,9 @@ async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_co
 
     async def read_and_cleaned(*args: Any, **options: Any) -> Any:
         row = await read(*args, **options)
-        spool.stores.tables.written.delete_partition(spool.queue, row.partition, 2**62)
+        spool.stores.tables.written.delete_partition_future(
+            spool.queue, row.partition, 2**62
+        ).result()
         return row
 
     async with open_worker(spool.settings, spool.queue) as worker:
@@ -493,7 +495,9 @@ async def test_on_an_own_queue_a_mail_whose_rows_were_cleaned_with_its_mark_is_n
             await worker.enqueue(mail("cleaned"), CONTENT)
             await asyncio.sleep(1.2)
             (row,) = spool.rows()
-            spool.stores.tables.written.delete_partition(spool.queue, row.partition, 2**62)
+            spool.stores.tables.written.delete_partition_future(
+                spool.queue, row.partition, 2**62
+            ).result()
             kept = await worker.enqueue(mail("kept"), CONTENT)
             async with aclosing(worker.deliveries(4)) as deliveries:
                 assert (await next_of(deliveries, 25)).item == kept

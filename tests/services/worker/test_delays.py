@@ -309,7 +309,9 @@ def hours_ago(hours: int) -> Any:
 
 def cleaned(spool: Any, world: Any) -> None:
     """As a cleanup leaves the place of a mail that was deleted: no row, and no mark either."""
-    spool.stores.tables.written.delete_partition(spool.queue, world, time.time_ns() // 1000)
+    spool.stores.tables.written.delete_partition_future(
+        spool.queue, world, time.time_ns() // 1000
+    ).result()
 
 
 async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_back(

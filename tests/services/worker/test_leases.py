@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mailslice.bench.clearing import drop_marks
 from mailslice.model.errors import StoreUnavailable
 from mailslice.worker import Deliveries, Delivery, open_worker
 from mailslice.worker.dequeue import lease
@@ -142,7 +143,7 @@ async def test_a_mail_that_was_closed_stays_closed_when_a_cleanup_has_taken_its_
         delivery = await next_of(deliveries)
         spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
         await until(lambda: delivery.lease.is_out)
-        spool.stores.tables.deleted.drop_many(spool.queue, [item.enqueue_id])
+        drop_marks(spool.stores.tables.deleted, spool.queue, [item.enqueue_id])
         match how:
             case "delayed":
                 await delivery.retry(after=timedelta(seconds=1))

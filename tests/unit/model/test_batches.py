@@ -1,6 +1,6 @@
 """Items a few at a time."""
 
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches, batches_by_key
 
 
 def test_batches_are_drawn_as_they_are_needed():
@@ -8,3 +8,9 @@ def test_batches_are_drawn_as_they_are_needed():
     found = batches((drawn.append(one) or one for one in range(5)), 2)
     assert (next(found), drawn) == ([0, 1], [0, 1])
     assert list(found) == [[2, 3], [4]]
+
+
+def test_batches_by_key_are_of_one_key_and_keep_the_order() -> None:
+    pairs = iter([("a", 1), ("b", 2), ("a", 3), ("a", 4), ("b", 5)])
+    assert list(batches_by_key(pairs, 2)) == [("a", [1, 3]), ("a", [4]), ("b", [2, 5])]
+    assert list(batches_by_key(iter(()), 2)) == []

@@ -11,6 +11,7 @@ import pytest
 from mailslice.model.errors import BadSetting
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import BlobStrategy, groups, load_settings, variables
+from stack.setting_meanings import meanings
 from tests.unit.model.james_properties import JAMES_PROPERTIES
 
 NO_FILE = Path("/nonexistent")
@@ -286,7 +287,7 @@ def test_a_connection_of_airflow_is_refused_outside_of_airflow():
 def meaning_of(name):
     """What the setting is for, and James' property, or ""."""
     group, field = variables()[name]
-    meaning, _, james = groups()[group].meanings().get(field, "").partition(" James: ")
+    meaning, _, james = meanings(groups()[group]).get(field, "").partition(" James: ")
     return meaning, james
 
 

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.model.mail import Partition
 from mailslice.model.slices import (
     bucket_of,
     java_hash,
-    partitions_between,
     slice_start,
     slices_between,
     whole_seconds,
@@ -82,16 +80,6 @@ def test_slices_between_two_instants_are_all_of_them_and_both_ends():
         12,
     ]
     assert list(slices_between(first, first - HOUR, HOUR)) == []
-
-
-def test_places_are_slice_by_slice():
-    start = datetime(2026, 11, 20, 10, tzinfo=UTC)
-    assert list(partitions_between(start, start + HOUR, HOUR, 2)) == [
-        Partition(start, 0),
-        Partition(start, 1),
-        Partition(start + HOUR, 0),
-        Partition(start + HOUR, 1),
-    ]
 
 
 @pytest.mark.parametrize("window", [timedelta(0), timedelta(seconds=-1), timedelta(seconds=1.5)])

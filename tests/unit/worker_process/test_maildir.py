@@ -90,7 +90,7 @@ def test_a_write_that_fails_leaves_nothing_and_raises(
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mailslice.worker.handlers.maildir.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         store(MAIL, BYTES, enqueue_id=ID)
     assert files(folder) == {}

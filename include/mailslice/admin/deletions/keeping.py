@@ -165,15 +165,13 @@ class _Keeping:
         self._save(row)
         crash.point("undo:noted")
         self._deletion.until = self._until
-        self._mark(mail.item.enqueue_id for mail in mails)
+        ids = mark_points(mail.item.enqueue_id for mail in mails)
+        self._stores.tables.deleted.mark_many(self._queue, ids)
         self._deletion.mails += len(mails)
         self._deletion.lost += lost
         crash.point("delete:marked")
         self._save(replace(row, marked=True))
         crash.point("undo:marked")
-
-    def _mark(self, ids: Iterable[EnqueueId]) -> None:
-        self._stores.tables.deleted.mark_many(self._queue, mark_points(ids))
 
     def _save(self, row: DeletedBatch) -> None:
         self._stores.own.deletions.save(self._queue, row, self._until - self._clock())

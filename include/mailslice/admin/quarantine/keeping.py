@@ -6,20 +6,17 @@ mail is in the queue or here. A note whose row was taken meanwhile is refused, a
 James deletes the blobs of a marked mail when it drops its message: nothing here refers to them.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 from mailslice.admin.evidence import is_over
-from mailslice.admin.leased_lock import LeasedLock
-from mailslice.admin.quarantine.copies import Copies
 from mailslice.admin.quarantine.release import Releases
 from mailslice.codec import message as codec
 from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import Refused, StoreUnavailable
-from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
+from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own.quarantine import (
     Content,
@@ -63,34 +60,8 @@ class Decided:
     due: datetime | None = None
 
 
-class Quarantine:
+class Quarantine(Releases):
     """The quarantine of one queue."""
-
-    def __init__(
-        self,
-        stores: Stores,
-        queue: QueueName,
-        clock: Clock,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        table: QuarantineTable | None = None,
-        folder: str = "quarantine",
-    ) -> None:
-        """`table` and `folder` (of the own bucket): others than those of the quarantine."""
-        self._stores = stores
-        self._queue = queue
-        self._clock = clock
-        self._table = table or stores.own.quarantine
-        self._copies = Copies(stores, queue, clock, folder)
-        self._releases = Releases(
-            stores,
-            queue,
-            clock,
-            content=self.content,
-            forget=self._forget,
-            sleep=sleep,
-            table=self._table,
-        )
 
     def keep(
         self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING
@@ -208,18 +179,6 @@ class Quarantine:
             )
         return self.withdraw(mail)
 
-    def release(self, mail: QuarantinedMail) -> EnqueueId:
-        """Enqueue the mail anew; its new enqueue id.
-
-        Asked again after a kill, or by two at once, there is one new entry. Raises ContentMissing,
-        Refused (it is no longer here, or is being closed), StoreUnavailable (ask again).
-        """
-        return self._releases.release(mail)
-
-    def release_within(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
-        """As `release`, by a lock of the caller."""
-        return self._releases.release_within(mail, right)
-
     def advance(self, mail: QuarantinedMail, state: State) -> QuarantinedMail | None:
         """The row in that state, by a conditional write; None: it is not as `mail` any more."""
         return self._table.move(self._queue, mail, state=state, decided=self._later(mail))
@@ -244,7 +203,7 @@ class Quarantine:
                     return self.withdraw(mail)
                 self.settle(mail)
             case State.RELEASING:
-                return self._releases.finish(mail)
+                return self._finish(mail)
             case _:
                 return False
         return True
@@ -267,10 +226,6 @@ class Quarantine:
     def waiting(self) -> Iterator[QuarantinedMail]:
         """What is in quarantine, or on its way out or back."""
         return (mail for mail in self.mails() if mail.state not in {State.NOTED, State.RELEASED})
-
-    def content(self, mail: QuarantinedMail) -> bytes:
-        """The bytes. Raises ContentMissing when there is no copy."""
-        return self._copies.content(mail)
 
     def _add_row(
         self, existing: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
@@ -325,13 +280,3 @@ class Quarantine:
     def _moved(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
         moved = self._table.move(self._queue, mail, **changes)
         return moved or self._table.get(self._queue, mail.enqueue_id, mail.attempt) or mail
-
-    def _forget(self, mail: QuarantinedMail) -> None:
-        """The copy, then the row: a kill in between leaves a row without content, which the next
-        one forgets.
-
-        Two may do it at once, and after the mail was kept anew: both are this keeping's.
-        """
-        self._copies.remove(mail)
-        crash.point("quarantine:emptied")
-        self._table.remove(self._queue, mail)

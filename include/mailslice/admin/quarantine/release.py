@@ -6,6 +6,7 @@ worker's hands. Else it marks it as deleted, so that its message, if there is on
 begins again under another id.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,8 +14,9 @@ from uuid import uuid4
 
 from mailslice.admin.cut_off import CutOff, CutOffEntries
 from mailslice.admin.enqueue import enter
-from mailslice.admin.evidence import is_through
+from mailslice.admin.evidence import is_over
 from mailslice.admin.leased_lock import LeasedLock
+from mailslice.admin.quarantine.copies import Copies
 from mailslice.codec import message as codec
 from mailslice.model import crash
 from mailslice.model.clock import Clock
@@ -28,7 +30,7 @@ _OUT = frozenset({State.KEPT, State.RELEASING, State.RELEASED})
 
 
 class Releases:
-    """Releases from one queue's quarantine. `content` and `forget` are its own."""
+    """The way back from one queue's quarantine."""
 
     def __init__(
         self,
@@ -36,56 +38,42 @@ class Releases:
         queue: QueueName,
         clock: Clock,
         *,
-        content: Callable[[QuarantinedMail], bytes],
-        forget: Callable[[QuarantinedMail], None],
-        sleep: Callable[[float], None],
-        table: QuarantineTable,
+        sleep: Callable[[float], None] = time.sleep,
+        table: QuarantineTable | None = None,
+        folder: str = "quarantine",
     ) -> None:
+        """`table` and `folder` (of the own bucket): others than those of the quarantine."""
         self._stores = stores
         self._queue = queue
         self._clock = clock
-        self._content = content
-        self._forget = forget
         self._sleep = sleep
-        self._table = table
+        self._table = table or stores.own.quarantine
+        self._copies = Copies(stores, queue, clock, folder)
+
+    def content(self, mail: QuarantinedMail) -> bytes:
+        """The bytes. Raises ContentMissing when there is no copy."""
+        return self._copies.content(mail)
 
     def release(self, mail: QuarantinedMail) -> EnqueueId:
-        """Enqueue the mail anew; its new enqueue id. Raises as `Quarantine.release`."""
+        """Enqueue the mail anew; its new enqueue id.
+
+        Asked again after a kill, or by two at once, there is one new entry. Raises ContentMissing,
+        Refused (it is no longer here, or is being closed), StoreUnavailable (ask again).
+        """
         lock = self._lock(mail)
         with lock.held():
             now = self._table.get(self._queue, mail.enqueue_id, mail.attempt)
             if now is None or now.state not in _OUT:
                 why = "it is gone" if now is None else f"it is {now.state}"
                 raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {why}")
-            return self._release(now, lock)
+            return self.release_within(now, lock)
 
     def release_within(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
         """As `release`, for the holder of a `right` to all mails of the queue."""
-        return self._release(mail, right)
-
-    def finish(self, mail: QuarantinedMail) -> bool:
-        """Forget a cut-off release whose new entry was handled; whether that was so."""
-        lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
-        entered = mail.entered == new_id
-        if (
-            new_id is None
-            or not is_through(self._stores.tables, queue, new_id, entered=entered)
-            or not lock.take()
-        ):
-            return False
-        try:
-            done = self._table.move(self._queue, mail, state=State.RELEASED)
-            if done is not None:
-                self._forget(done)
-            return done is not None
-        finally:
-            lock.give_back()
-
-    def _release(self, mail: QuarantinedMail, right: LeasedLock) -> EnqueueId:
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
             return mail.released_as
-        content, queue = self._content(mail), self._into(mail)
+        content, queue = self.content(mail), self._into(mail)
         item, tries = codec.decode(mail.message), CutOffEntries(self._stores, queue, self._sleep)
         out = None
         if mail.state is State.RELEASING and (last := mail.released_as) is not None:
@@ -103,24 +91,44 @@ class Releases:
             entered = partial(self._entered, mail)
             enter(self._stores, queue, anew, content, self._clock, on_row=entered, due=mail.due)
             crash.point("release:published")
-        done = self._moved(mail, state=State.RELEASED, released_as=out)
+        done = self._claim(mail, state=State.RELEASED, released_as=out)
         crash.point("release:recorded")
         self._forget(done)
         return out
+
+    def _finish(self, mail: QuarantinedMail) -> bool:
+        """Forget a cut-off release whose new entry was handled; whether that was so. Of an entry
+        whose row was not written only a mark says it.
+        """
+        lock, new_id, queue = self._lock(mail), mail.released_as, self._into(mail)
+        tables = self._stores.tables
+        if new_id is None:
+            return False
+        has_row, is_marked = mail.entered == new_id, tables.deleted.is_marked
+        handled = is_over(tables, queue, new_id) if has_row else is_marked(queue, new_id)
+        if not handled or not lock.take():
+            return False
+        try:
+            done = self._table.move(self._queue, mail, state=State.RELEASED)
+            if done is not None:
+                self._forget(done)
+            return done is not None
+        finally:
+            lock.give_back()
 
     def _claimed(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, EnqueueId]:
         """The row with a new id to release it as; that of a release that was cut off is voided."""
         voided = (*mail.voided, mail.released_as) if mail.released_as is not None else mail.voided
         new_id = EnqueueId(uuid4())
         changes = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
-        return self._moved(mail, **changes), new_id
+        return self._claim(mail, **changes), new_id
 
     def _entered(self, mail: QuarantinedMail) -> None:
         """The row of the new entry is in the view. Its message goes out only if this is written."""
         crash.point("release:row")
-        self._moved(mail, entered=mail.released_as)
+        self._claim(mail, entered=mail.released_as)
 
-    def _moved(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
+    def _claim(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
         moved = self._table.move(self._queue, mail, **changes)
         if moved is None:
             raise Refused(
@@ -136,3 +144,13 @@ class Releases:
         name = f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
         doing = f"releases {mail.enqueue_id} of {self._queue}"
         return LeasedLock(self._stores, name, doing, self._sleep)
+
+    def _forget(self, mail: QuarantinedMail) -> None:
+        """The copy, then the row: a kill in between leaves a row without content, which the next
+        one forgets.
+
+        Two may do it at once, and after the mail was kept anew: both are this keeping's.
+        """
+        self._copies.remove(mail)
+        crash.point("quarantine:emptied")
+        self._table.remove(self._queue, mail)

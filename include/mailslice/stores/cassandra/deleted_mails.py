@@ -15,7 +15,7 @@ from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import DELETED_MAILS
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, each_in_order, each_of
 from mailslice.stores.cassandra.ranges import TokenRange, token_ranges
-from mailslice.stores.cassandra.session import CassandraSession, Params
+from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
 
 T = TypeVar("T")
@@ -49,7 +49,6 @@ class DeletedMails(Table):
     _sample = Statement(
         f"SELECT queuename FROM {{table}} WHERE {_TOKEN} > ? AND {_TOKEN} <= ? LIMIT 1000"
     )
-    _all = Statement("SELECT queuename, enqueueid FROM {table}")
 
     def __init__(self, session: CassandraSession) -> None:
         super().__init__(session, session.settings.keyspace, DELETED_MAILS)
@@ -86,7 +85,8 @@ class DeletedMails(Table):
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
     ) -> set[EnqueueId]:
         """Those of `ids` that are marked."""
-        pages = self._session.map(self._by_ids, self._chunks(queue, ids), in_flight)
+        params = ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
+        pages = self._session.map(self._by_ids, params, in_flight)
         return {row[0] for _, rows in pages for row in rows}
 
     def look_up(
@@ -143,12 +143,11 @@ class DeletedMails(Table):
                 known.update(each_in_order(page))
         return known
 
-    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> None:
-        """Deletes the marks, 100 a request, of mails that cannot be handled again (I5)."""
-        self._session.run_many(self._drop_by_ids, self._chunks(queue, ids), in_flight=8)
-
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:
-        """As `drop_many`, of packed ids, at most IDS_A_REQUEST in a list; how many requests."""
+        """Deletes the marks of mails that cannot be handled again (I5); how many requests.
+
+        Each of `lists` are packed ids, at most IDS_A_REQUEST.
+        """
         name = queue.encode()
         params = ([name, as_list(packed)] for packed in lists)
         pages = self._session.packed.pages(self._drop_by_ids, params, in_flight, raw=True)
@@ -162,16 +161,6 @@ class DeletedMails(Table):
         for _, page in self._session.packed.pages(self._in_range, asked, in_flight):
             if page.rows:
                 yield page.data
-
-    def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
-        """Every marked id of the queue: a scan of the whole table, for sweeps and tests."""
-        for name, enqueue_id in self._session.stream(self._all):
-            if name == queue:
-                yield enqueue_id
-
-    @staticmethod
-    def _chunks(queue: QueueName, ids: Iterable[EnqueueId]) -> Iterator[Params]:
-        return ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
 
 
 class _Asked(list[bytes], Generic[T]):

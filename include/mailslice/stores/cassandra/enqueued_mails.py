@@ -14,7 +14,7 @@ from cassandra.cluster import ResponseFuture
 from cassandra.query import UNSET_VALUE
 
 from mailslice.codec.row import COLUMNS, epoch_ms, from_row, instant, to_row
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches_by_key
 from mailslice.model.mail import EnqueueId, Partition, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, TimedIds
@@ -208,14 +208,10 @@ class EnqueuedMails(Table):
         for key, rows in self._session.map(self._row_ids_by_ids, keys, in_flight, ordered=ordered):
             yield key.partition, [_row_id(row) for row in rows]
 
-    def delete_partition(self, queue: QueueName, partition: Partition, timestamp_us: int) -> None:
-        """Delete what was written into the partition up to `timestamp_us`, and nothing later."""
-        self.delete_partition_future(queue, partition, timestamp_us).result()
-
     def delete_partition_future(
         self, queue: QueueName, partition: Partition, timestamp_us: int
     ) -> Pending:
-        """As `delete_partition`, without waiting; its `result()` raises as that."""
+        """Delete what was written into the partition up to `timestamp_us`, and nothing later."""
         return self._session.begin(self._delete_partition, [timestamp_us, *_key(queue, partition)])
 
     def partitions(self, queue: QueueName) -> Iterator[Partition]:
@@ -266,11 +262,8 @@ def _hundreds(queue: QueueName, ids_by_partition: IdsByPartition) -> Iterator[_K
 
 def _slices(queue: QueueName, partitions: Iterable[Partition]) -> Iterator[list[Any]]:
     """Queue, bucket and the starts of at most 100 slices."""
-    by_bucket: dict[int, list[int]] = {}
-    for one in partitions:
-        by_bucket.setdefault(one.bucket, []).append(epoch_ms(one.slice_start))
-    for bucket, starts in by_bucket.items():
-        yield from ([queue, bucket, batch] for batch in batches(starts, IDS_A_REQUEST))
+    starts = ((one.bucket, epoch_ms(one.slice_start)) for one in partitions)
+    return ([queue, *batch] for batch in batches_by_key(starts, IDS_A_REQUEST))
 
 
 def _row_id(row: Row) -> RowId:

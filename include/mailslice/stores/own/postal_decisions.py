@@ -1,6 +1,5 @@
 """postal_decisions: what was decided about stuck messages of a Postal, by whom and why."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -47,11 +46,3 @@ class PostalDecisions:
     def save(self, row: PostalDecision, ttl: timedelta) -> None:
         """Write the row; written twice it is one. A `ttl` of more than five years is for ever."""
         self._records.put({"day": day_of(row.decided), **_ROWS.mapping(row)}, ttl)
-
-    def list(self, since: datetime, until: datetime) -> Iterator[PostalDecision]:
-        """The decisions from `since` to `until`, newest first: a read for each day that has any."""
-        first, last = day_of(since), day_of(until)
-        days = [of["day"] for of in self._records.partitions() if first <= of["day"] <= last]
-        for day in sorted(days, reverse=True):
-            rows = map(_ROWS.of_mapping, self._records.rows({"day": day}))
-            yield from (row for row in rows if since <= row.decided <= until)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any
 
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches, batches_by_key
 from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import NoSuchObject
 from mailslice.stores.postal.rows import PAGE
@@ -80,14 +80,11 @@ class ServerMessages:
 
     def has_own_header(self, rows: Iterable[PostalMessage]) -> dict[int, bool]:
         """Whether raw headers have X-Postal-MsgID, by message; absent where content is gone."""
-        by_table: defaultdict[str, list[PostalMessage]] = defaultdict(list)
-        for row in rows:
-            if row.raw_table is not None and row.raw_headers_id is not None:
-                by_table[row.raw_table].append(row)
+        kept = (row for row in rows if row.raw_headers_id is not None)
+        by_table = ((row.raw_table, row) for row in kept if row.raw_table is not None)
         answers: dict[int, bool] = {}
-        for table, of_table in by_table.items():
-            for page in batches(of_table, PAGE):
-                answers.update(self._headers_of(table, page))
+        for table, page in batches_by_key(by_table, PAGE):
+            answers.update(self._headers_of(table, page))
         return answers
 
     def content(self, row: PostalMessage) -> bytes | None:

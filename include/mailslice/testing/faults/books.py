@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pika.exceptions import ChannelClosedByBroker
 
+from mailslice.bench.clearing import marked_ids
 from mailslice.codec import message
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import EnqueueId, QueuedMail, QueueName, ViewRow
@@ -50,7 +51,7 @@ class QueueState:
         ]
         return QueueState(
             rows={row.enqueue_id: row for row in rows},
-            marks=frozenset(stores.tables.deleted.ids(queue)),
+            marks=frozenset(marked_ids(stores.tables.deleted, queue)),
             blobs=frozenset(blob.key for blob in stores.blobs.list()),
             delayed={
                 row.enqueue_id: row

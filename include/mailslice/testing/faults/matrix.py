@@ -28,6 +28,7 @@ from uuid import UUID
 
 from mailslice.admin.quarantine import Decided, Holder, Quarantine
 from mailslice.admin.queues import create
+from mailslice.bench.clearing import marked_ids
 from mailslice.codec import message
 from mailslice.model.clock import system_clock
 from mailslice.model.delay_levels import DELAY_LEVELS
@@ -327,7 +328,7 @@ class _Lane:
         """Whatever is marked now was ended by a child that is gone: from now on nobody is handed
         it.
         """
-        self.books.end(self.world.stores.tables.deleted.ids(self.queue), time.monotonic())
+        self.books.end(marked_ids(self.world.stores.tables.deleted, self.queue), time.monotonic())
 
     def _child(self, case: Case) -> None:
         asyncio.run(self._seed(self.spec.each))
@@ -418,7 +419,7 @@ class _Lane:
 
     def _check_deleted(self) -> None:
         """A deletion that returned has marked all that was there."""
-        marks = set(self.world.stores.tables.deleted.ids(self.queue))
+        marks = marked_ids(self.world.stores.tables.deleted, self.queue)
         for enqueue_id in self.books.accepted - marks:
             self.books.wrong.append(f"{enqueue_id} is not marked, and its deletion has returned")
 

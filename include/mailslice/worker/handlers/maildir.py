@@ -6,11 +6,11 @@ which may be large. Nothing is added to the content: the envelope stays in the q
 """
 
 import os
-from pathlib import Path
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import EnqueueId, Mail
 from mailslice.model.settings import Settings
+from mailslice.stores.durable_files import sync_folder, write_durably
 from mailslice.worker.outcome import Complete
 
 
@@ -39,30 +39,13 @@ class MaildirHandler:
         """Durable in new/ when it returns. OSError (no space, say): it is tried again later."""
         name = f"{enqueue_id}.mailslice"
         if redelivered and self._is_stored(name):
-            _sync_folder(self._folder / "new")  # whoever put it there may have died before doing so
+            sync_folder(self._folder / "new")  # whoever put it there may have died before doing so
             return Complete()
         temporary = self._folder / "tmp" / f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
-        try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._folder / "new" / name)  # one that is there is the same
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_folder(self._folder / "new")
+        write_durably(self._folder / "new" / name, content, temporary)  # what is there is the same
         return Complete()
 
     def _is_stored(self, name: str) -> bool:
         """In new/, or moved on to cur/, where readers add `:2,` and flags."""
         new, cur = self._folder / "new", self._folder / "cur"
         return (new / name).exists() or any(cur.glob(f"{name}*"))
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

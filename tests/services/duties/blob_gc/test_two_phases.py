@@ -10,6 +10,7 @@ from base64 import b64encode, urlsafe_b64encode
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from mailslice.bench.clearing import delete_delayed
 from mailslice.codec import message
 from mailslice.duties.blob_gc import orphans
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
@@ -223,7 +224,7 @@ def test_every_source_keeps_its_blobs(heap):
             .method.message_count
             == 2
         ), "the census took letters away"
-    heap.stores.own.delayed_mails.delete_future("spool", delayed.enqueue_id).result()
+    delete_delayed(heap.stores, "spool", delayed.enqueue_id)
 
 
 def test_a_blob_within_the_grace_is_no_orphan_and_a_candidate_waits_its_time(heap):

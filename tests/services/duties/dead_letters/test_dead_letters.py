@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mailslice.admin import queues
+from mailslice.bench.clearing import drop_marks
 from mailslice.codec import message
 from mailslice.duties.dead_letters.duty import DUTY
 from mailslice.maintenance.artifacts import artifacts
@@ -363,7 +364,7 @@ def test_a_mark_that_is_gone_again_keeps_its_letter(letters):
     letters.letter(item)
     request = letters.request()
     letters.steps(request, "plan", "check")
-    letters.stores.tables.deleted.drop_many(letters.queue, [item.enqueue_id])
+    drop_marks(letters.stores.tables.deleted, letters.queue, [item.enqueue_id])
     assert letters.steps(request, "apply")["skippedBy"] == {"its deleted mark is gone": 1}
     assert letters.dead_names() == ["undeleted"]
 

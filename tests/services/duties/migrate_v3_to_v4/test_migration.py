@@ -118,9 +118,9 @@ def test_a_mail_deleted_after_the_plan_is_not_copied_and_one_deleted_after_its_c
     request = old.request()
     old.steps(request, "plan", "check")
     old.mark(first)
-    old.stores.tables.v3.delete_partition(
+    old.stores.tables.v3.delete_partition_future(
         old.queue, second.partition, 1
-    )  # before everything: nothing goes
+    ).result()  # before everything: nothing goes
     summary = old.steps(request, "apply")
     assert (summary["applied"], summary["skippedBy"]) == (2, {"deleted since the plan": 1})
     assert set(old.v4) == {second.enqueue_id, third.enqueue_id}
@@ -134,7 +134,9 @@ def test_a_row_that_left_v3_or_fell_behind_browse_start_since_the_plan_is_not_co
     early, gone, kept = old.insert(-3), old.insert(-1), old.insert(0)
     request = old.request()
     assert old.steps(request, "plan", "check")["planned"] == 3
-    old.stores.tables.v3.delete_partition(old.queue, gone.partition, old.v3[gone.enqueue_id][1])
+    old.stores.tables.v3.delete_partition_future(
+        old.queue, gone.partition, old.v3[gone.enqueue_id][1]
+    ).result()
     old.stores.tables.browse_starts.write(old.queue, old.at(-2), 2**52)
     summary = old.steps(request, "apply", "verify", "report")
     assert set(old.v4) == {kept.enqueue_id}
@@ -148,7 +150,9 @@ def test_a_row_that_left_v3_or_fell_behind_browse_start_since_the_plan_is_not_co
 def test_a_copy_that_an_older_delete_covers_is_told_and_stays_live_in_v3(old):
     old.start_at(0)
     row = old.insert(0)
-    old.stores.tables.v4.delete_partition(old.queue, row.partition, old.v3[row.enqueue_id][1] + 1)
+    old.stores.tables.v4.delete_partition_future(
+        old.queue, row.partition, old.v3[row.enqueue_id][1] + 1
+    ).result()
     report = old.run()
     assert (report["status"], report["copied"], report["failed"], report["missing"]) == (
         "failed",
@@ -227,7 +231,7 @@ def copied(old):
 
 def test_a_copy_that_is_gone_fails_verify(old):
     request, row, at = copied(old)
-    old.stores.tables.v4.delete_partition(old.queue, row.partition, at + 1)
+    old.stores.tables.v4.delete_partition_future(old.queue, row.partition, at + 1).result()
     with pytest.raises(GateFailed, match=r"Every live row of V3 is in V4.* missing is 1 "):
         old.steps(request, "verify")
 

@@ -136,7 +136,9 @@ def test_james_cleaning_up_behind_a_start_that_it_moves_on_is_no_alarm(full):
     assert view.steps(run, "check")["success"]
     for number in (0, 1):
         world = Partition(view.at(number), 0)
-        view.stores.tables.v4.delete_partition(view.queue, world, micros(datetime.now(UTC)))
+        view.stores.tables.v4.delete_partition_future(
+            view.queue, world, micros(datetime.now(UTC))
+        ).result()
     report = view.steps(run, "apply", "verify", "report")
     assert (report["status"], report["applied"]) == ("done", 0)
 

@@ -130,7 +130,9 @@ def test_a_content_start_after_browse_start_fails(busy):
 def test_a_live_mail_whose_row_is_gone_fails(busy):
     view, request, _, _ = busy
     view.steps(request, "plan", "check", "apply")
-    view.stores.tables.v4.delete_partition(view.queue, Partition(view.at(3), 0), now_us())
+    view.stores.tables.v4.delete_partition_future(
+        view.queue, Partition(view.at(3), 0), now_us()
+    ).result()
     with pytest.raises(GateFailed, match="survivors_lost is 1 "):
         view.steps(request, "verify")
 

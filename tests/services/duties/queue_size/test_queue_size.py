@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mailslice.admin import queues
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.bench.clearing import delete_sample, drop_marks
 from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_size.measurement import Measure, slices_to_measure
 from mailslice.engine.partition_scan import Marks
@@ -191,7 +192,7 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
     assert abs(datetime.fromisoformat(found["lastSeenEmpty"]) - kept.first_pass) < timedelta(
         milliseconds=1
     )
-    stores.own.queue_samples.delete(QueueName("drained"))
+    delete_sample(stores, QueueName("drained"))
     with pytest.raises(GateFailed, match="A broker that was seen empty is remembered as such"):
         run_step("verify", request, fresh_module.settings)
 
@@ -237,7 +238,7 @@ def test_mails_that_james_clears_while_they_are_counted_are_not_live(
 
     def cleared(self, ids):
         stores.tables.browse_starts.write(queue, start + HOUR, epoch_us(datetime.now(UTC)))
-        stores.tables.deleted.drop_many(queue, [mail.enqueue_id for mail in mails])
+        drop_marks(stores.tables.deleted, queue, [mail.enqueue_id for mail in mails])
         return of(self, ids)
 
     monkeypatch.setattr(Marks, "of", cleared)

@@ -162,9 +162,9 @@ def mark(spool, lost):
 
 def clean(spool, lost):
     row = spool.row(lost)
-    spool.stores.tables.v4.delete_partition(
+    spool.stores.tables.v4.delete_partition_future(
         spool.queue, row.partition, int(datetime.now(UTC).timestamp() * 1e6)
-    )
+    ).result()
     return "done or gone"
 
 
@@ -206,20 +206,20 @@ def hold(spool, lost):
 
 def take(spool, lost):
     mail = InFlightMail(lost, "m", MINUTE, "loaded", 1, begun=True)
-    spool.stores.own.worker_records.save(
+    spool.stores.own.worker_records.save_future(
         spool.queue,
         WorkerRecord("host:1:x", "host", 1, datetime.now(UTC), timedelta(seconds=5), 1, (mail,)),
-    )
+    ).result()
     return "in flight"
 
 
 def complete(spool, lost):
-    spool.stores.own.worker_records.save(
+    spool.stores.own.worker_records.save_future(
         spool.queue,
         WorkerRecord(
             "host:1:x", "host", 1, datetime.now(UTC), timedelta(seconds=5), 1, (), (lost,)
         ),
-    )
+    ).result()
     return "ghost"
 
 

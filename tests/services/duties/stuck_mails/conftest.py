@@ -65,8 +65,9 @@ class Speaker:
         """One record more."""
         with self._lock:
             self.record = replace(self.record, beat=self.record.beat + 1, **changes)
-            with suppress(MailsliceError):
-                self.partition.stores.own.worker_records.save(self.partition.queue, self.record)
+            stores, queue = self.partition.stores, self.partition.queue
+            with suppress(MailsliceError), stores.cassandra.translating():
+                stores.own.worker_records.save_future(queue, self.record).result()
 
     def fall_silent(self) -> None:
         """As by kill -9 or SIGSTOP."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from mailslice.admin.mail_queue import MailQueue
+from mailslice.bench.clearing import drop_marks
 from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
 from mailslice.maintenance.artifacts import RunFolder, artifacts
 from mailslice.maintenance.row_file import stream_rows, write_rows
@@ -125,7 +126,7 @@ def no_decision(world, _item, _kept):
 
 
 def no_mark(world, item, _kept):
-    world.stores.tables.deleted.drop_many(world.queue, [item.enqueue_id])
+    drop_marks(world.stores.tables.deleted, world.queue, [item.enqueue_id])
 
 
 def no_row(world, _item, kept):
@@ -179,7 +180,7 @@ def test_verify_looks_at_the_stores_and_not_at_what_apply_says(world):
 
 def test_verify_is_content_with_what_people_and_a_cleanup_have_done_since(world):
     request, item, kept = closed(world)
-    world.stores.tables.written.delete_partition(world.queue, world.where, 2**62)
+    world.stores.tables.written.delete_partition_future(world.queue, world.where, 2**62).result()
     no_mark(world, item, kept)
     assert world.steps(request, "verify")["success"]
     world.quarantine.release(kept)

@@ -385,9 +385,9 @@ def test_a_closing_that_was_cut_off_is_no_bar_to_recovery(recover, monkeypatch, 
 def test_a_mail_that_was_closed_and_cleaned_is_not_recovered(recover):
     item, worker, _ = held(recover, A, B)
     mine = kept_by_holder(recover, item, worker, A, B, action="closed")
-    recover.stores.tables.written.delete_partition(
+    recover.stores.tables.written.delete_partition_future(
         recover.queue, recover.where, time.time_ns() // 1000
-    )
+    ).result()
     report = recover.run(mode="recover")
     assert report["skippedBy"] == {"it is kept in quarantine, as closed": 1}
     assert (recover.kept(), published(recover)) == ([mine], [])
@@ -514,9 +514,9 @@ def test_a_release_that_was_cut_off_is_not_published_again_when_its_mail_was_cle
     held(recover, A, B)
     cut(recover, monkeypatch, "apply:published")
     assert len(published(recover)) == 1
-    recover.stores.tables.written.delete_partition(
+    recover.stores.tables.written.delete_partition_future(
         recover.queue, recover.where, time.time_ns() // 1000
-    )
+    ).result()
     recover.run(mode="recover")
     assert (published(recover), recover.kept()) == ([], [])
 

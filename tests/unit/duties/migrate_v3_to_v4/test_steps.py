@@ -179,7 +179,7 @@ def test_what_changed_since_the_plan_is_not_copied(tables):
     early, gone, marked, kept = (tables.insert(number) for number in (-3, -1, 0, 1))
     assert tables.take("plan", "check")["planned"] == 4
     tables.stores.tables.deleted.mark_many(QUEUE, [marked.enqueue_id])
-    tables.v3.delete_partition(QUEUE, gone.partition, 2**60)
+    tables.v3.delete_partition_future(QUEUE, gone.partition, 2**60).result()
     tables.stores.tables.browse_starts.write(QUEUE, tables.at(-2), 2**60)
     report = tables.take("apply", "verify", "report")
     assert (report["copied"], report["skippedBy"]) == (
@@ -197,7 +197,7 @@ def test_what_changed_since_the_plan_is_not_copied(tables):
 def test_a_copy_that_a_later_delete_covers_fails_the_run_and_stays_in_v3(tables):
     tables.stores.tables.browse_starts.insert_first(QUEUE, tables.at(-2))
     row = tables.insert(0)
-    tables.v4.delete_partition(QUEUE, row.partition, 2**60)
+    tables.v4.delete_partition_future(QUEUE, row.partition, 2**60).result()
     report = tables.take(*ALL)
     assert (report["status"], report["copied"], report["failed"], report["missing"]) == (
         "failed",
@@ -217,7 +217,7 @@ def test_a_copy_that_is_gone_or_holds_something_else_fails_verify(tables):
     tables.v4.copy_many([(replace(row, item=replace(row.item, mail=mail)), entry[1])])
     with pytest.raises(GateFailed, match="differing"):
         tables.take("verify")
-    tables.v4.delete_partition(QUEUE, row.partition, 2**60)
+    tables.v4.delete_partition_future(QUEUE, row.partition, 2**60).result()
     with pytest.raises(GateFailed, match="missing"):
         tables.take("verify")
 

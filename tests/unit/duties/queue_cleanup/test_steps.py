@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mailslice.bench.clearing import drop_marks
 from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_cleanup import candidates, marks, plan, planning
 from mailslice.duties.queue_cleanup import duty as duties
@@ -36,8 +37,8 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, Partition, QueuedMail,
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.stores.cassandra.ids import pack, unpack
-from mailslice.testing.memory import MemoryDeletedMails, MemoryEnqueuedMails, MemoryStores
+from mailslice.stores.cassandra.ids import pack
+from mailslice.testing.memory import MemoryEnqueuedMails, MemoryStores
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
 
@@ -116,11 +117,6 @@ def view(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "written_ids", _written_ids)
     read = vars(MemoryEnqueuedMails)["written_rows_of"]
     monkeypatch.setattr(MemoryEnqueuedMails, "packed_written_ids_of", read, raising=False)
-
-    def drop_packed(self, queue, lists, _in_flight):
-        self.drop_many(queue, [one for packed in lists for one in unpack(packed)])
-
-    monkeypatch.setattr(MemoryDeletedMails, "drop_packed", drop_packed, raising=False)
     monkeypatch.setattr(marks, "is_alone", lambda *_: True)
     monkeypatch.setattr(planning, "table_repairs", lambda *_: ())
     monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
@@ -177,9 +173,9 @@ def test_rows_that_changed_since_the_plan_are_counted_by_reason(view):
     faster = view.insert(2, dead=True)
     view.insert(4, dead=True)
     view.take("plan", "check")
-    view.tables.deleted.drop_many(QUEUE, [again])
+    drop_marks(view.tables.deleted, QUEUE, [again])
     late.append(view.insert(1, dead=False))
-    view.tables.v4.delete_partition(QUEUE, Partition(view.at(2), 0), epoch_us(NOW))
+    view.tables.v4.delete_partition_future(QUEUE, Partition(view.at(2), 0), epoch_us(NOW)).result()
     report = view.take("apply", "verify", "report")
     assert report["skippedBy"] == {
         "live again": 1,
@@ -309,7 +305,7 @@ def test_a_start_that_james_moved_on_before_a_killed_try_is_not_judged(view, mon
         with suppress(ZeroDivisionError):
             view.take("apply")
     view.james_writes_browse_start(7)
-    view.tables.deleted.drop_many(QUEUE, [live, dead])
+    drop_marks(view.tables.deleted, QUEUE, [live, dead])
     view.take("apply")
     assert view.take("verify")["success"]
 
@@ -325,7 +321,7 @@ def test_a_mark_that_goes_before_its_row_is_an_alarm_in_view_alone(
     read = duties.read_remaining
 
     def unmarked(*args):
-        view.tables.deleted.drop_many(QUEUE, [dead])
+        drop_marks(view.tables.deleted, QUEUE, [dead])
         return read(*args)
 
     monkeypatch.setattr(duties, "read_remaining", unmarked)
@@ -393,11 +389,6 @@ def test_marks_that_a_sweep_lists_go_by_a_later_run(view, monkeypatch):
     """Rows before contentStart go with the sweep; one without a mark is reported."""
     monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
     monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
-
-    def packed_ids_of(self, queue, _range):
-        yield pack(self.ids(queue))
-
-    monkeypatch.setattr(MemoryDeletedMails, "packed_ids_of", packed_ids_of, raising=False)
     view.start_at(5)
     before, stray = view.insert(1, dead=True), view.insert(2, dead=False)
     view.insert(6, dead=False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mailslice.bench.clearing import drop_marks
 from mailslice.duties.queue_size.measurement import Measure
 from mailslice.engine.partition_scan import Marks
 from mailslice.model.mail import QueueName
@@ -63,7 +64,7 @@ def test_mails_that_james_clears_while_they_are_counted_are_not_live(
 
     def cleared(self: Marks, ids: Any) -> Any:
         stores.tables.browse_starts.write(QUEUE, SLICE + HOUR, 1 << 60)
-        stores.tables.deleted.drop_many(QUEUE, [mail.enqueue_id for mail in mails])
+        drop_marks(stores.tables.deleted, QUEUE, [mail.enqueue_id for mail in mails])
         return of(self, ids)
 
     monkeypatch.setattr(Marks, "of", cleared)

@@ -15,7 +15,7 @@ from uuid import UUID
 from cassandra.cluster import ResponseFuture
 
 from mailslice.codec.row import epoch_ms, instant
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches_by_key
 from mailslice.model.mail import EnqueueId, Partition, QueueName
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.own.table import OwnTable
@@ -98,7 +98,6 @@ class DelayedMails(OwnTable):
     _by_ids = Statement(select(_STATE, f"{_PARTITION} AND enqueueid IN ?"))
     _write = Statement(insert(_COLUMNS, "USING TIMESTAMP ?"))
     _close = Statement(insert(_COLUMNS, f"USING TTL {_CLOSED_TTL_SECONDS} AND TIMESTAMP ?"))
-    _delete = Statement(f"DELETE FROM {{table}} USING TIMESTAMP ? WHERE {_KEY}")
 
     def read_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
         """A future of no rows, or of one for `row`."""
@@ -150,13 +149,6 @@ class DelayedMails(OwnTable):
         """As `close_future`, done when it returns."""
         self._session.execute(self._close, _closing(queue, enqueue_id, token, after_us))
 
-    def delete_future(
-        self, queue: QueueName, enqueue_id: EnqueueId, after_us: int = 0
-    ) -> ResponseFuture:
-        """Delete the row."""
-        params = [_timestamp(after_us), *_key(queue, enqueue_id)]
-        return self._session.submit(self._delete, params)
-
     def rows(self, queue: QueueName) -> Iterator[DelayedMail]:
         """Every row of the queue, closed ones too, a page at a time."""
         shards = ([queue, shard] for shard in range(_SHARDS))
@@ -170,14 +162,8 @@ class DelayedMails(OwnTable):
     def states(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, DelayState]:
         """Of those of `ids` that were delayed within 30 days: attempts, and when they are due."""
         states: dict[EnqueueId, DelayState] = {}
-        by_shard: dict[int, list[EnqueueId]] = {}
-        for enqueue_id in ids:
-            by_shard.setdefault(_shard(enqueue_id), []).append(enqueue_id)
-        params = (
-            [queue, shard, batch]
-            for shard, of_shard in by_shard.items()
-            for batch in batches(of_shard, IDS_A_REQUEST)
-        )
+        by_shard = batches_by_key(((_shard(one), one) for one in ids), IDS_A_REQUEST)
+        params = ([queue, shard, batch] for shard, batch in by_shard)
         for _, rows in self._session.map(self._by_ids, params, in_flight=8):
             for enqueue_id, written, due, published, throttled, failures, answer in rows:
                 until = None if due is None or published else instant(due)
@@ -197,7 +183,8 @@ def _key(queue: QueueName, enqueue_id: EnqueueId) -> list[Any]:
 def _writing(queue: QueueName, mail: DelayedMail) -> list[Any]:
     partition = mail.partition
     where = partition and (epoch_ms(partition.slice_start), partition.bucket)
-    values = [*(where or (None, None)), *_ROWS.values(mail), _timestamp(mail.written_us + 1)]
+    after_us = max(time.time_ns() // 1000, mail.written_us + 2)  # a closing of it is 1 later
+    values = [*(where or (None, None)), *_ROWS.values(mail), after_us]
     return [*_key(queue, mail.enqueue_id), *values]
 
 
@@ -207,7 +194,3 @@ def _closing(
     """Of the values, token, `published` and the attempts alone are not null."""
     known = {"copy_token": token, "published": True, **attempts}
     return [*_key(queue, enqueue_id), *(known.get(name) for name in _VALUES), after_us + 1]
-
-
-def _timestamp(after_us: int) -> int:
-    return max(time.time_ns() // 1000, after_us + 1)

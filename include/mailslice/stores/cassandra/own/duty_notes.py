@@ -81,7 +81,6 @@ class QueueSamples(OwnTable):
 
     _insert = Statement(insert(("queuename", *_SAMPLES.columns), "USING TIMESTAMP ?"))
     _read = Statement(select(_SAMPLES.columns, "queuename = ?"))
-    _delete = Statement("DELETE FROM {table} WHERE queuename = ?")
 
     def save(self, queue: QueueName, sample: QueueSample) -> None:
         """Remember the sample; an older one never replaces a newer."""
@@ -92,10 +91,6 @@ class QueueSamples(OwnTable):
         """The newest sample, or None when the queue was never seen empty."""
         row = self._row(self._read, [queue])
         return None if row is None else _SAMPLES.record(row)
-
-    def delete(self, queue: QueueName) -> None:
-        """Forget the queue."""
-        self._session.execute(self._delete, [queue])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from mailslice.model.batches import batches
+from mailslice.model.batches import batches_by_key
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
 from mailslice.stores.cassandra.table import applied, assignments, insert, select
 from mailslice.stores.own import SHAPES
@@ -50,11 +50,9 @@ class CassandraRecords(OwnTable, declared=False):
         conditions = " AND ".join((*(f"{name} = ?" for name in first), f"{last} IN ?"))
         cql = select(columns, f"{conditions} PER PARTITION LIMIT ?")
         statement = self.prepare_statement(cql, paged=False)
-        by_first: dict[tuple[Any, ...], list[Any]] = {}
-        for of in partitions:
-            by_first.setdefault(tuple(of[name] for name in first), []).append(of[last])
-        groups = ((key, batches(of, _PARTITIONS_A_REQUEST)) for key, of in by_first.items())
-        asked = ([*key, batch, limit] for key, several in groups for batch in several)
+        keys = ((tuple(of[name] for name in first), of[last]) for of in partitions)
+        by_first = batches_by_key(keys, _PARTITIONS_A_REQUEST)
+        asked = ([*key, batch, limit] for key, batch in by_first)
         for _, rows in self._session.map(statement, asked, in_flight=8):
             yield from (dict(zip(columns, row, strict=True)) for row in rows)
 

@@ -190,11 +190,6 @@ class WorkerRecords(OwnTable):
         params = [queue, *_ROWS.values(record), in_flight, messages, times]
         return self._session.submit(self._save, params)
 
-    def save(self, queue: QueueName, record: WorkerRecord) -> None:
-        """As `save_future`, and waits. Raises StoreUnavailable."""
-        with self._session.translating():
-            self.save_future(queue, record).result()
-
     def list(self, queue: QueueName) -> list[WorkerRecord]:
         """The records of the queue's workers, dead ones too."""
         return [_record(row) for row in self._session.stream(self._list, [queue])]
