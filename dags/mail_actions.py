@@ -18,7 +18,8 @@ and ends the same. `undo` names the run by which deleted mails come back, for se
 
 `republish` runs the duties queue_audit, with a census, and republish_lost: with their gates.
 `delay` keeps mails back for `lasts`, by a move into their own queue. It needs a worker.
-`release_stuck` and `discard_stuck` are about mails in quarantine, by their `ids`.
+`release_stuck` and `discard_stuck` are about mails in quarantine, by their `ids`: ID/ATTEMPT, as
+`stuck list` shows both, or ID where it is there once.
 `hold` and `release` are about the queue, or a `domain` of it; a hold needs a reason. Workers obey
 within 10 s; James' consumers are not affected.
 

@@ -260,7 +260,7 @@ def test_mails_that_are_set_aside_are_released_or_discarded_by_their_ids(
         quarantine.settle(quarantine.keep(row.item, holder, Decided("closed", "hung", "duty")))
         stores.tables.deleted.mark_many(queue.name, [row.enqueue_id])
     ids = {mail.name: str(mail.enqueue_id) for mail in quarantine.waiting()}
-    request = queue.request("release_stuck", ids=[ids["one"], str(uuid4())])
+    request = queue.request("release_stuck", ids=[f"{ids['one']}/1", str(uuid4())])
     result = queue.act(request, "")
     assert (result["released"], result["gone"], result["failed"]) == (1, 1, None)
     assert queue.names == ["one"]
@@ -277,7 +277,7 @@ def test_mails_that_are_set_aside_are_released_or_discarded_by_their_ids(
         ("two", "discarded", "ada", "flood"),
     ]
     first = min(decisions(fresh_module, queue.name), key=lambda one: one["time"])
-    assert (first["action"], list(first["ids"])) == ("queue release_stuck", [ids["one"]])
+    assert (first["action"], list(first["ids"])) == ("queue release_stuck", [f"{ids['one']}/1"])
 
 
 def test_a_hold_ends_when_it_was_to_end_however_often_its_run_is_tried(queue, stores):
