@@ -160,6 +160,20 @@ class _Act:
             self.ids = [str(one) for one in outcome.retried[:_MOST_IDS]]
         self.failed = outcome.problem(self.request.queue)
 
+    def flush(self) -> None:
+        """James' flush: every delayed mail is delivered now, also an overdue one, which a retry
+        leaves. Of a preview these are retried.
+        """
+        if self.selection.ids is not None:
+            self.retry()
+            return
+        from mailslice.worker import retrying
+
+        def counted(flushed: int) -> None:
+            self.counts = {"retried": flushed, "flushed": flushed}
+
+        asyncio.run(retrying.flush(self.stores.settings, self.request.queue, counted))
+
     def move(self) -> None:
         """A move; also a delay, which is one into the mails' own queue."""
         request, moved, due = self.request, MoveOutcome(), None
@@ -245,7 +259,7 @@ class _Act:
 _ACTIONS: Mapping[MailAction, Callable[[_Act], None]] = {
     MailAction.DELETE: _Act.delete,
     MailAction.CLEAR: _Act.delete,
-    MailAction.FLUSH: _Act.retry,
+    MailAction.FLUSH: _Act.flush,
     MailAction.RETRY: _Act.retry,
     MailAction.MOVE: _Act.move,
     MailAction.DELAY: _Act.move,

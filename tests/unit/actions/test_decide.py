@@ -12,6 +12,7 @@ from mailslice.actions.preview import Selection
 from mailslice.actions.request import ActionRequest
 from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId
+from mailslice.worker import retrying
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NEW_ID = uuid4()
@@ -107,11 +108,12 @@ def decide(monkeypatch):
         own=SimpleNamespace(decisions=decisions), settings=settings, tables=None
     )
 
-    def decide(rows, action, *ids):
+    def decide(rows, action, *ids, selected=None):
         monkeypatch.setattr(perform, "Quarantine", rows)
         request = ActionRequest.of({"queue": "spool", "action": action, "ids": ids})
-        selection = Selection.of(Selection(request, NOW, before=NOW).as_json())
-        result = perform.perform(stores, selection, Deed(who="ada", run="r"), lambda: NOW)
+        kept_selection = Selection(request, NOW, selected, before=NOW).as_json()
+        deed = Deed(who="ada", run="r")
+        result = perform.perform(stores, Selection.of(kept_selection), deed, lambda: NOW)
         return result, kept[-1]
 
     return decide
@@ -148,3 +150,24 @@ def test_rows_that_are_gone_are_counted_one_by_one(decide):
     rows = Rows((ONE, 1), (TWO, 1), late=[(TWO, 1)])
     result, _ = decide(rows, "discard_stuck", *(f"{ONE}/{n}" for n in (1, 2, 3)), str(TWO))
     assert (result["discarded"], result["gone"]) == (1, 3)
+
+
+def test_a_flush_delivers_every_delayed_mail_and_of_a_preview_it_is_a_retry(decide, monkeypatch):
+    async def flush(_settings, _queue, record):
+        record(2)
+        return 2
+
+    async def retry(_settings, _queue, wanted, outcome, *, dry_run):
+        assert (wanted.ids, dry_run) == ({ONE}, False)
+        outcome.retried.append(ONE)
+        outcome.overdue = 1
+        return 0
+
+    monkeypatch.setattr(retrying, "flush", flush)
+    monkeypatch.setattr(retrying, "retry", retry)
+    result, facts = decide(None, "flush")
+    assert (result["flushed"], result["retried"], result["failed"]) == (2, 2, None)
+    assert facts["flushed"] == 2
+    result, _ = decide(None, "flush", selected=(ONE,))
+    assert (result["retried"], result["overdue"]) == (1, 1)
+    assert "1 mails are overdue" in result["failed"]
