@@ -75,6 +75,7 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"ids": ["x"]}, "ids: 'x' is not an enqueue id"),
         ({"ids": "x"}, "ids: allowed is a list"),
         ({"ids": [str(UUID(int=one)) for one in range(MOST_GIVEN + 1)]}, "at most 10000"),
+        ({"sender": "  "}, "sender: '  ' is not a sender; allowed: local@domain, a pattern"),
         ({"sender": "a" * 1001}, "sender: allowed is a text of at most 1000"),
         ({"sender": ["a"]}, "sender: allowed is a text"),
         ({"name": "\ud800"}, "name: allowed is a text"),
