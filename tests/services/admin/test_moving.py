@@ -315,12 +315,16 @@ def _holder(two: Two) -> str:
 def test_killed_right_at_its_mark_a_mail_is_in_doubt_and_moves_on_demand_alone(
     two: Two, fresh_module: Any
 ) -> None:
-    two.enqueue(mail())
+    (item,) = two.enqueue(mail())
     killed(two, fresh_module, "move:marked")
     two.stores.own.locks.release(f"move/{two.source}", _holder(two))
     again = moved_again(two, fresh_module, code=1)
     assert (again["moved"], again["doubtful"]) == (0, 1)
     assert two.delivered(two.target) == []
+    traced = cli_of(fresh_module)("mail", "trace", mail().name, "--queue", two.source, "--json")
+    (moving_,) = (one for one in traced.lines if one["source"] == "moving")
+    assert (moving_["answer"], moving_["enqueueId"]) == ("yes", str(item.enqueue_id))
+    assert moving_["says"].startswith(f"a move to {two.target}, doubtful: ")
     assert moved_again(two, fresh_module, "--accept-duplicates")["moved"] == 1
     assert len(two.delivered(two.target)) == 1
     assert two.left() == 0
