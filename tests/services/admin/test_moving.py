@@ -258,7 +258,9 @@ def test_delaying_asks_names_the_time_and_is_recorded(two: Two, fresh_module: An
     with consumed(two.stores, two.source):
         assert cli.json(*delay, "--for", "1h", "--dry-run", "--name", "o*")[0]["delayed"] == 1
         (line,) = cli.json(*delay, "--for", "1h", "--name", "o*", "--yes", "--reason", "spam?")
+        seen = cli.json(*delay, "--for", "30m", "--dry-run")[0]
     assert (line["delayed"], line["later"]) == (1, 0)
+    assert (seen["delayed"], seen["later"], seen["inHandler"]) == (1, 1, 0)
     (decision, *_) = cli.json("decisions", "list", "--queue", two.source)
     assert (decision["action"], decision["mails"], decision["reason"]) == (
         "queue delay",
