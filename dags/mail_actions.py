@@ -17,8 +17,11 @@ and ends the same. `undo` names the run by which deleted mails come back, for se
 (MAILSLICE_ADMIN_UNDO_FOR): action `undelete` with it as `run`.
 
 `republish` runs the duties queue_audit, with a census, and republish_lost: with their gates.
+`flush` with `digest` = `any` delivers every delayed mail, as `queue flush`. `retry`, and a `flush`
+of a preview, leave those that are overdue, and fail for them.
 `delay` keeps mails back for `lasts`, by a move into their own queue. It needs a worker.
-`release_stuck` and `discard_stuck` are about mails in quarantine, by their `ids`.
+`release_stuck` and `discard_stuck` are about mails in quarantine, by their `ids`: ID/ATTEMPT, as
+`stuck list` shows both, or ID where it is there once.
 `hold` and `release` are about the queue, or a `domain` of it; a hold needs a reason. Workers obey
 within 10 s; James' consumers are not affected.
 

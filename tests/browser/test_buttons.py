@@ -107,6 +107,36 @@ def test_mails_set_aside_are_released_and_discarded(address, visit, cli, fresh, 
     assert visitor.complaints == []
 
 
+def test_the_tick_for_all_releases_no_mail_that_was_completed_unless_it_is_ticked_by_itself(
+    address, visit, cli, fresh, stores
+):
+    quarantine = Quarantine(stores, SPOOL, system_clock)
+    aside = [(timedelta(hours=2), mail(name)) for name in ("hung", "done")]
+    for item in enqueue(fresh.settings, "spool", aside):
+        holder = Holder("host:1:abc", "loaded", system_clock(), timedelta(hours=1))
+        decided = Decided("closed", "held for 1h, allowed are 10m", "tester")
+        row = quarantine.settle(quarantine.keep(item, holder, decided))
+        stores.tables.deleted.mark_many(SPOOL, [item.enqueue_id])
+        if item.mail.name == "done":
+            quarantine.finished(row, system_clock())
+    visitor = visit(address, "op")
+    page = visitor.go("queue?name=spool&tab=stuck")
+    following, tab = page.locator("#following"), page.locator("#tab")
+    page.get_by_label("Tick every mail of this page").check()
+    page.get_by_role("button", name="Release…").click()
+    confirm(page, "Release", "the next hop is back")
+    expect(following).to_contain_text("1 released", timeout=60_000)
+    expect(tab.locator("tbody tr")).to_have_count(1)
+    assert names(cli) == ["hung"]
+
+    page.get_by_label("Tick done").check()
+    page.get_by_role("button", name="Release…").click()
+    confirm(page, "Release", "it was not sent")
+    expect(tab.locator("tbody tr")).to_have_count(0, timeout=60_000)
+    assert names(cli) == ["done", "hung"]
+    assert visitor.complaints == []
+
+
 def test_nothing_ticked_acts_on_nothing(address, visit, fresh, stores):
     quarantine = Quarantine(stores, SPOOL, system_clock)
     (item,) = enqueue(fresh.settings, "spool", [(timedelta(hours=2), mail("aside"))])

@@ -1,13 +1,13 @@
 """Does what was asked with the mails of a selection, and keeps who asked and what came of it."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from mailslice.actions.preview import Selection
-from mailslice.actions.request import ActionRequest, MailAction
+from mailslice.actions.request import ActionRequest, MailAction, row_name
 from mailslice.admin import holds, queues
 from mailslice.admin.deletions import Deletion, Undeleted, deleted_mails, undelete
 from mailslice.admin.mail_queue import MailQueue
@@ -17,7 +17,7 @@ from mailslice.maintenance.artifacts import iso
 from mailslice.maintenance.decision_files import write_decision
 from mailslice.model.clock import Clock
 from mailslice.model.durations import parse_duration
-from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.model.errors import MailsliceError, Refused, TryAgain
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
@@ -58,7 +58,7 @@ def perform(stores: Stores, selection: Selection, deed: Deed, clock: Clock) -> d
         facts: dict[str, object] = {
             **act.counts,
             **act.undo,
-            "filter": request.texts.parsed().as_json(),
+            "filter": request.parsed().as_json(),
             "digest": selection.digest,
             "dagRun": deed.run,
             "ids": act.ids,
@@ -160,6 +160,20 @@ class _Act:
             self.ids = [str(one) for one in outcome.retried[:_MOST_IDS]]
         self.failed = outcome.problem(self.request.queue)
 
+    def flush(self) -> None:
+        """James' flush: every delayed mail is delivered now, also an overdue one, which a retry
+        leaves. Of a preview these are retried.
+        """
+        if self.selection.ids is not None:
+            self.retry()
+            return
+        from mailslice.worker import retrying
+
+        def counted(flushed: int) -> None:
+            self.counts = {"retried": flushed, "flushed": flushed}
+
+        asyncio.run(retrying.flush(self.stores.settings, self.request.queue, counted))
+
     def move(self) -> None:
         """A move; also a delay, which is one into the mails' own queue."""
         request, moved, due = self.request, MoveOutcome(), None
@@ -183,23 +197,29 @@ class _Act:
         self.failed = moved.problem("accept_duplicates")
 
     def stuck(self) -> None:
-        """One mail after the other, of those still in quarantine. One that fails is left."""
+        """One mail after the other, of those still in quarantine. One that fails is left.
+
+        Raises Refused, and does nothing, where an id without attempt names several.
+        """
         discards = self.request.action is MailAction.DISCARD_STUCK
         quarantine = Quarantine(self.stores, self.request.queue, self.clock)
         decision = StuckMailDecision(quarantine, discards, self.why, self.deed.who)
-        ids, done, failures = self.request.texts.parsed().ids or frozenset(), {}, []
-        mails = [mail for mail in quarantine.waiting() if mail.enqueue_id in ids]
+        mails, gone = _named(self.request, quarantine.waiting())
+        done: dict[str, str | None] = {}
+        failures = []
         try:
-            for mail in mails:
+            for row, mail in mails.items():
                 new = decision.apply(mail, self.stores, self.request.queue, self.clock)
                 if isinstance(new, MailsliceError):
-                    failures.append(f"{mail.enqueue_id}: {new}")
-                elif new is not False:  # else somebody else was faster
-                    done[str(mail.enqueue_id)] = None if discards else str(new)
+                    failures.append(f"{row}: {new}")
+                elif new is False:  # somebody else was faster
+                    gone += 1
+                else:
+                    done[row] = None if discards else str(new)
         finally:
             self.ids = done
             name = "discarded" if discards else "released"
-            self.counts = {name: len(done), "gone": len(ids) - len(done) - len(failures)}
+            self.counts = {name: len(done), "gone": gone}
         if failures:
             self.failed = f"{len(failures)} mails are left, such as {failures[0]}"
 
@@ -239,7 +259,7 @@ class _Act:
 _ACTIONS: Mapping[MailAction, Callable[[_Act], None]] = {
     MailAction.DELETE: _Act.delete,
     MailAction.CLEAR: _Act.delete,
-    MailAction.FLUSH: _Act.retry,
+    MailAction.FLUSH: _Act.flush,
     MailAction.RETRY: _Act.retry,
     MailAction.MOVE: _Act.move,
     MailAction.DELAY: _Act.move,
@@ -250,6 +270,36 @@ _ACTIONS: Mapping[MailAction, Callable[[_Act], None]] = {
     MailAction.RELEASE_STUCK: _Act.stuck,
     MailAction.DISCARD_STUCK: _Act.stuck,
 }
+
+
+def _named(
+    request: ActionRequest, waiting: Iterable[QuarantinedMail]
+) -> tuple[dict[str, QuarantinedMail], int]:
+    """The mails that the request names, by row, and how many of those named are gone.
+
+    Raises Refused where an id without attempt names several.
+    """
+    rows = request.rows
+    there: dict[EnqueueId, list[QuarantinedMail]] = {id_: [] for id_, _ in rows}
+    for mail in waiting:
+        if mail.enqueue_id in there:
+            there[mail.enqueue_id].append(mail)
+    found: dict[str, QuarantinedMail] = {}
+    gone = 0
+    for id_, attempt in rows:
+        named = {
+            row_name(id_, mail.attempt): mail
+            for mail in there[id_]
+            if attempt is None or mail.attempt == attempt
+        }
+        if len(named) > 1:
+            raise Refused(
+                f"{id_} of {request.queue} is in quarantine {len(named)} times; name one: "
+                f"{', '.join(sorted(named))}"
+            )
+        found |= named
+        gone += not named
+    return found, gone
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from mailslice.model.delay_levels import LONGEST_DELAY
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.holds import held_domain
-from mailslice.model.mail import QueueName, parse_enqueue_id
+from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import is_broken, queue_name
 
 MAIL_ACTIONS = "mail_actions"
@@ -21,6 +21,7 @@ MAIL_ACTIONS = "mail_actions"
 MOST_GIVEN = 10_000
 """Ids that one request may name."""
 _LONGEST = 1000
+_ATTEMPT = re.compile(r"[0-9]{1,9}")
 LEAST_DELAY = timedelta(minutes=1)
 LEAST_HOLD, LONGEST_HOLD = timedelta(seconds=1), timedelta(days=36500)
 
@@ -46,7 +47,7 @@ DELAYED_ONLY = {MailAction.FLUSH, MailAction.RETRY}
 _OF_ALL = {MailAction.CLEAR, MailAction.FLUSH, MailAction.UNDELETE}
 _HOLDS = {MailAction.HOLD, MailAction.RELEASE}
 STUCK = {MailAction.RELEASE_STUCK, MailAction.DISCARD_STUCK}
-"""Of mails in quarantine, which are named one by one."""
+"""Of mails in quarantine, which are named one by one: `ids` are ID/ATTEMPT, or ID alone."""
 WITHOUT_PREVIEW = {MailAction.REPUBLISH, MailAction.UNDELETE, *_HOLDS, *STUCK}
 """What is given its mails by name, chooses them by its own proofs, or chooses none."""
 
@@ -62,6 +63,10 @@ class MailTexts:
     older_than: str | None = None
     ids: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.ids) > MOST_GIVEN:
+            raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MOST_GIVEN} are")
+
     @property
     def given(self) -> dict[str, Any]:
         """What says anything."""
@@ -69,8 +74,6 @@ class MailTexts:
 
     def parsed(self) -> MailFilter:
         """The filter; `*` and `?` are wildcards. Raises BadInput naming the field."""
-        if len(self.ids) > MOST_GIVEN:
-            raise BadInput(f"{len(self.ids)} ids are not allowed; at most {MOST_GIVEN} are")
         values = self.given
         if self.older_than:
             values["older_than"] = parse_duration(self.older_than, "older_than")
@@ -96,7 +99,7 @@ class ActionRequest:
 
     def __post_init__(self) -> None:
         given = self.texts.given
-        self.texts.parsed()
+        self.parsed()
         if self.action in _OF_ALL and given:
             raise BadInput(f"{self.action} takes no filter: {', '.join(given)} is not allowed")
         if self.action is MailAction.DELETE and not set(given) - {"older_than"}:
@@ -118,6 +121,17 @@ class ActionRequest:
             raise BadInput(f"{self.action}: run={self.run!r}; an undelete has the run of a delete")
         if self.to == self.queue:
             raise BadInput(f"move: queue and to are one queue, {self.queue!r}; two are allowed")
+
+    @property
+    def rows(self) -> list[tuple[EnqueueId, int | None]]:
+        """Of mails in quarantine: id and attempt. None: the one attempt that is there."""
+        return [_row(one) for one in self.texts.ids]
+
+    def parsed(self) -> MailFilter:
+        """The filter; of mails in quarantine it has the ids alone. Raises BadInput."""
+        if self.action not in STUCK:
+            return self.texts.parsed()
+        return MailFilter(ids=frozenset(id_ for id_, _ in self.rows))
 
     def _check_hold(self, given: Mapping[str, Any]) -> None:
         if self.action in _HOLDS:
@@ -154,12 +168,14 @@ class ActionRequest:
         action, to, run = str(values.get("action")), values.get("to"), values.get("run")
         if action not in set(MailAction):
             raise BadInput(f"action {action[:40]!r}; allowed: {', '.join(MailAction)}")
+        named = {
+            row_name(*_row(str(one))) if action in STUCK else str(parse_enqueue_id(str(one), "ids"))
+            for one in ids
+        }
         return cls(
             queue_name(str(values.get("queue") or "")),
             MailAction(action),
-            MailTexts(
-                **texts, ids=tuple(sorted({str(parse_enqueue_id(str(one), "ids")) for one in ids}))
-            ),
+            MailTexts(**texts, ids=tuple(sorted(named))),
             queue_name(str(to)) if to else None,
             str(run)[:200] if run else None,
             str(values["lasts"])[:50] if values.get("lasts") else None,
@@ -172,6 +188,21 @@ class ActionRequest:
             texts["ids"] = list(texts["ids"])
         about = {name: getattr(self, name) for name in ("queue", "to", "run", "lasts")}
         return {**about, "action": self.action.value, "filter": texts}
+
+
+def row_name(enqueue_id: EnqueueId, attempt: int | None) -> str:
+    """What names a mail in quarantine: one id may be there with several attempts."""
+    return str(enqueue_id) if attempt is None else f"{enqueue_id}/{attempt}"
+
+
+def _row(text: str) -> tuple[EnqueueId, int | None]:
+    id_, slash, attempt = text.partition("/")
+    if slash and not _ATTEMPT.fullmatch(attempt):
+        raise BadInput(
+            f"ids: {text[:60]!r} names no mail in quarantine; allowed: a UUID, as stuck list shows "
+            "it, or UUID/ATTEMPT"
+        )
+    return parse_enqueue_id(id_, "ids"), int(attempt) if slash else None
 
 
 def literal(text: str) -> str:

@@ -65,12 +65,19 @@ class MailFilter:
     ) -> Self:
         """The filter of what people write: a text with `*` or `?` is a pattern.
 
-        `prefix` stands before a field's name in errors: `--` for options. Raises BadInput.
+        `prefix` stands before a field's name in errors: `--` for options. Raises BadInput, also
+        for a blank sender: the null sender is written `<>`.
         """
         if domain is not None and (not domain or "@" in domain or domain != domain.strip()):
             raise BadInput(
                 f"{prefix}domain: {domain[:60]!r} is not a domain; allowed: what stands behind the "
                 "@ of an address, such as example.net or *.example.net"
+            )
+        if sender is not None and not sender.strip():
+            # An unset variable of a shell would mean every bounce.
+            raise BadInput(
+                f"{prefix}sender: {sender[:60]!r} is not a sender; allowed: local@domain, a "
+                "pattern such as *@example.net, and <>, the null sender"
             )
         patterns: dict[str, _Text | None] = {
             "sender": sender,

@@ -9,7 +9,7 @@ A delay is a move into the mail's own queue, as a delayed entry.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -32,7 +32,7 @@ from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import QuarantinedMail
+from mailslice.stores.cassandra.own import MailStages, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import Content, State
 from mailslice.stores.rabbitmq.publishing import has_consumers
 
@@ -185,9 +185,7 @@ class Moves:
             self._queue, [row.enqueue_id for row in others]
         )
         now = self._clock()  # a run that is repeated too late delays nothing
-        sooner = [row for row in others if max(now, waiting.get(row.enqueue_id, now)) < due]
-        outcome.later = (outcome.later or 0) + len(others) - len(sooner)
-        return sooner
+        return _due_sooner(others, waiting, now, due, outcome)
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
         left = list(self._quarantine.mails(serial=True))
@@ -269,17 +267,9 @@ class Moves:
     def _free(self, rows: Sequence[ViewRow], outcome: MoveOutcome) -> list[ViewRow]:
         """The rows of mails that no worker has."""
         in_flight = self._history.observe()
-        stages = self._stages(row.enqueue_id for row in rows)
-        free = []
-        for row in rows:
-            record = stages.get(row.enqueue_id)
-            if row.enqueue_id in in_flight or (record and record.those(Stage.SENDING)):
-                outcome.in_handler += 1
-            elif record and record.closed:
-                outcome.gone += 1
-            else:
-                free.append(row)
-        return free
+        return _without_holder(
+            rows, in_flight, self._stages(row.enqueue_id for row in rows), outcome
+        )
 
     def _keep(self, row: ViewRow, decided: Decided) -> QuarantinedMail:
         age = max(timedelta(0), self._clock() - row.enqueued_time)
@@ -334,6 +324,66 @@ class Moves:
 
     def _stages(self, ids: Iterable[EnqueueId]) -> dict[EnqueueId, MailStage]:
         return dict(self._stores.own.mail_stages.by_ids(self._queue, ids))
+
+
+def foreseen(
+    stores: Stores,
+    queue: QueueName,
+    rows: Iterable[ViewRow],
+    clock: Clock,
+    due: datetime | None = None,
+) -> dict[str, int]:
+    """What a move of these mails, or their delay until `due`, would do now. Creates no table.
+
+    These are counts of MoveOutcome, but for those that only the move itself finds out: it alone
+    looks at contents, and at what earlier moves left.
+    """
+    outcome = MoveOutcome(later=None if due is None else 0)
+    alive = (record for record in stores.worker_records(queue) if record.is_alive)
+    in_flight = frozenset(mail.enqueue_id for record in alive for mail in record.in_flight)
+    table = MailStages.existing(stores.cassandra, stores.settings)
+    moved = 0
+    for batch in batches(rows, _AT_ONCE):
+        ids, sooner = [row.enqueue_id for row in batch], batch
+        if due is not None:
+            states = stores.delay_states(queue, ids)
+            waiting = {one: state.due for one, state in states.items() if state.due}
+            sooner = _due_sooner(batch, waiting, clock(), due, outcome)
+        stages = {} if table is None else dict(table.by_ids(queue, ids))
+        moved += len(_without_holder(sooner, in_flight, stages, outcome))
+    unknown = {"contentLost", "pending", "doubtful"}
+    counts = outcome.counts | {"moved" if due is None else "delayed": moved}
+    return {name: count for name, count in counts.items() if name not in unknown}
+
+
+def _due_sooner(
+    rows: Sequence[ViewRow],
+    waiting: Mapping[EnqueueId, datetime],
+    now: datetime,
+    due: datetime,
+    outcome: MoveOutcome,
+) -> list[ViewRow]:
+    sooner = [row for row in rows if max(now, waiting.get(row.enqueue_id, now)) < due]
+    outcome.later = (outcome.later or 0) + len(rows) - len(sooner)
+    return sooner
+
+
+def _without_holder(
+    rows: Sequence[ViewRow],
+    in_flight: Collection[EnqueueId],
+    stages: Mapping[EnqueueId, MailStage],
+    outcome: MoveOutcome,
+) -> list[ViewRow]:
+    free = []
+    for row in rows:
+        record = stages.get(row.enqueue_id)
+        if row.enqueue_id in in_flight or (record and record.those(Stage.SENDING)):
+            outcome.in_handler += 1
+        elif record and record.closed:
+            outcome.gone += 1
+        else:
+            free.append(row)
+    return free
 
 
 def require_delays(stores: Stores, queue: QueueName) -> None:

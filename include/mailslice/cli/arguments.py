@@ -86,6 +86,20 @@ def sender(option: str) -> Callable[[Any], str]:
     return parse
 
 
+def listen_address(option: str) -> Callable[[Any], str]:
+    """A parser of addresses to listen on; never a blank text (`"$UNSET"`): that is all of them."""
+
+    def parse(text: Any) -> str:
+        if not str(text).strip():
+            raise BadInput(
+                f"{option}: {str(text)[:60]!r} is not allowed; an address is, such as 127.0.0.1, "
+                "or 0.0.0.0 for all"
+            )
+        return str(text)
+
+    return parse
+
+
 def enqueue_id(option: str) -> Callable[[Any], EnqueueId]:
     """A parser of enqueue ids."""
     return partial(parse_enqueue_id, option=option)

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 from mailslice.cli.arguments import PORT, duration, option
@@ -27,7 +28,7 @@ def exporter(
         option(
             "--interval DURATION",
             "Between two rounds that ask the stores; a scrape never asks.",
-            duration,
+            partial(duration, least=timedelta(seconds=1)),
             show_default="30s",
         ),
     ] = timedelta(seconds=30),

@@ -73,7 +73,8 @@ def release(
 ) -> None:
     """Put messages back into Postal's queue, each once. A line a message.
 
-    With --all, those that are not kept are passed over. At a terminal it asks first.
+    With --all, those that are not kept are passed over. It fails where Postal cannot be asked. At
+    a terminal it asks first.
     """
     question = None if yes else "Put {} messages back into Postal's queue?"
     accept = accept_duplicates
@@ -93,7 +94,7 @@ def discard(
     """Remove messages from the quarantine for good; Postal's hold of them is cancelled.
 
     At a terminal it asks first. A message that Postal holds no more by our record stays as it is
-    there.
+    there. It fails where Postal cannot be asked: then do it again.
     """
     question = None if yes else "Remove {} messages from the quarantine for good?"
     _act(out, "discard", server, message, every=every, reason=reason, ask=question)
@@ -162,9 +163,12 @@ def _act(
     ask: str | None,
     accept: bool = False,
 ) -> None:
-    """One message after the other. Refused ones end with SomeFailed, but for `--all`."""
+    """One message after the other. Refused ones end with SomeFailed; with `--all` only those of
+    which Postal could not be asked: others are passed over.
+    """
     from mailslice.duties.stuck_mails_postal.releases import (
         NotReleased,
+        PostalSilent,
         ReleaseRequest,
         open_releases,
     )
@@ -172,14 +176,14 @@ def _act(
     one = server is not None and message is not None
     if one == every or (server is None) != (message is None):
         raise BadInput(f"postal quarantine {doing}: give either --server N --message ID, or --all")
-    refused: list[str] = []
+    failed: list[str] = []
     with open_stores() as stores:
         entries = _chosen(stores, doing, server, message)
         if not entries:
             out.note("no message of Postal is in quarantine")
             return
         if ask is not None and sys.stdin.isatty():
-            confirm(ask.format(len(entries)))
+            confirm(ask.format(_acted_on(stores, doing, entries, accept) if every else 1))
         request = ReleaseRequest(who(), reason or "", accept)
         with open_releases(stores, system_clock, request) as releases:
             for entry in entries:
@@ -188,12 +192,26 @@ def _act(
                     outcome = _decided(releases, doing, entry)
                 except NotReleased as error:
                     outcome = {"result": "refused", "why": str(error)}
-                    refused.append(str(error))
+                    if not every or isinstance(error, PostalSilent):
+                        failed.append(str(error))
                 else:
                     record(stores.settings, f"postal {doing}", None, reason, **about)
                 out.line(about | outcome, _sentence(about | outcome))
-    if refused and not every:
-        raise SomeFailed(f"postal quarantine {doing}: {refused[0]}")
+    if failed:
+        few = f"{len(failed)} of {len(entries)} messages, such as: " if every else ""
+        raise SomeFailed(f"postal quarantine {doing}: {few}{failed[0]}")
+
+
+def _acted_on(stores: Stores, doing: str, entries: "list[PostalEntry]", accept: bool) -> int:
+    """Of how many messages `--all` is: a release passes over those that are not kept, a discard
+    those of which Postal cannot be asked.
+    """
+    from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
+
+    taken = set(QuarantineState) - {QuarantineState.UNKNOWN}
+    if doing == "release":
+        taken = {QuarantineState.KEPT} | ({QuarantineState.FINISHED} if accept else set())
+    return sum(one.state in taken for one in look_up(stores.postal, entries))
 
 
 def _decided(releases: "PostalReleases", doing: str, entry: "PostalEntry") -> dict[str, object]:

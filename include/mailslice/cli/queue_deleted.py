@@ -1,6 +1,6 @@
 """`mailslice queue deleted` and `queue undelete`: what people deleted is kept, and comes back."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, SomeFailed
 
 if TYPE_CHECKING:
-    from mailslice.admin.deletions import DeletedMail
+    from mailslice.admin.deletions import DeletedMail, Undeleted
 
 _COLUMNS = (
     *("enqueueId", "name", "sender", "recipients", "bytes", "content", "run", "deletedAt"),
@@ -98,11 +98,11 @@ def undelete(
             return deletions.deleted_mails(stores, opened.queue.name, now, mail_filter, run)
 
         if dry_run or not yes:
-            count = _count(restorable(), accept_duplicates=accept_duplicates)
+            seen = deletions.foreseen(restorable(), accept_duplicates=accept_duplicates)
             if dry_run:
-                out.one({"queue": queue, "undeleted": count, "dryRun": True})
+                out.one({"queue": queue, **_shown(out, seen), "dryRun": True})
                 return
-            confirm(f"Bring {count} mails back into {queue}?")
+            confirm(f"Bring {seen.undeleted} mails back into {queue}?")
         try:
             deletions.undelete(
                 stores,
@@ -115,14 +115,11 @@ def undelete(
         finally:
             facts = {**outcome.as_json(), "run": run, "filter": mail_filter.as_json()}
             record(opened.settings, "queue undelete", queue, reason, **facts)
-    about = outcome.as_json()
-    out.one({"queue": queue, **{one: about[one] for one in about if out.as_json or one != "ids"}})
+    out.one({"queue": queue, **_shown(out, outcome)})
     if problem := outcome.problem("--accept-duplicates"):
         raise SomeFailed(f"queue undelete: {problem}")
 
 
-def _count(mails: "Iterable[list[DeletedMail]]", *, accept_duplicates: bool) -> int:
-    return sum(
-        not mail.is_back and (accept_duplicates or not mail.may_be_delivered)
-        for mail in chain.from_iterable(mails)
-    )
+def _shown(out: Output, outcome: "Undeleted") -> dict[str, object]:
+    about = outcome.as_json()
+    return {one: about[one] for one in about if out.as_json or one != "ids"}

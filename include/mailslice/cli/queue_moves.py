@@ -131,7 +131,7 @@ def _move(
     due: datetime | None = None,
 ) -> None:
     from mailslice.admin import queues
-    from mailslice.admin.moving import MoveOutcome, Moves
+    from mailslice.admin.moving import MoveOutcome, Moves, foreseen
 
     doing, done = ("delay", "delayed") if due else ("move", "moved")
     about: dict[str, object] = {"due": due} if due else {"to": into}
@@ -141,13 +141,14 @@ def _move(
     with open_queue(queue) as opened:
         queues.require(opened.stores, into)
         if options.dry_run or not options.yes:
-            count = sum(1 for _ in opened.queue.browse(mail_filter, options.limit))
+            rows = opened.queue.browse(mail_filter, options.limit)
+            counts = foreseen(opened.stores, queue, rows, system_clock, due)
             if options.dry_run:
-                out.one({"queue": queue, **about, done: count, "dryRun": True})
+                out.one({"queue": queue, **about, **counts, "dryRun": True})
                 return
             every = "all " if mail_filter.matches_all else ""
             until = f"until {due:%Y-%m-%d %H:%M} UTC" if due else f"to {into}"
-            confirm(f"{doing.capitalize()} {every}{count} mails of {queue} {until}?")
+            confirm(f"{doing.capitalize()} {every}{counts[done]} mails of {queue} {until}?")
         try:
             Moves(opened.stores, queue, system_clock).move(
                 opened.queue.matching(mail_filter, options.limit),

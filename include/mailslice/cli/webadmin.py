@@ -4,7 +4,7 @@ import logging
 import socket
 from typing import Annotated
 
-from mailslice.cli.arguments import PORT, option
+from mailslice.cli.arguments import PORT, listen_address, option
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadSetting
 from mailslice.model.host_port import host_port
@@ -15,7 +15,8 @@ def webadmin(
     out: Output,
     *,
     host: Annotated[
-        str, option("--host ADDRESS", "Address to listen on.", show_default="127.0.0.1")
+        str,
+        option("--host ADDRESS", "Address to listen on.", listen_address, show_default="127.0.0.1"),
     ] = "127.0.0.1",
     port: Annotated[int, option("--port PORT", "Port to listen on.", PORT, show_default="8000")] = (
         8000

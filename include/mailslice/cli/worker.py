@@ -14,6 +14,7 @@ from mailslice.cli.arguments import (
     count,
     duration,
     factor,
+    listen_address,
     option,
     queue_argument,
     queue_option,
@@ -182,7 +183,11 @@ def smtp_in(
     queue: Annotated[QueueName, queue_option("Queue that accepted mails go to.")],
     host: Annotated[
         str | None,
-        option("--host ADDRESS", "Address to listen on; MAILSLICE_SMTP_IN_HOST when not given."),
+        option(
+            "--host ADDRESS",
+            "Address to listen on; MAILSLICE_SMTP_IN_HOST when not given.",
+            listen_address,
+        ),
     ] = None,
     port: Annotated[
         int | None, option("--port PORT", "0 finds a free one; MAILSLICE_SMTP_IN_PORT.", PORT)

@@ -11,7 +11,7 @@ from datetime import datetime
 from glob import glob
 from os import SEEK_END
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import system_clock
@@ -20,10 +20,16 @@ from mailslice.model.mail import EnqueueId, QueueName, parse_enqueue_id
 from mailslice.model.names import RabbitNames
 from mailslice.stores import Stores
 
-CASSANDRA, RABBITMQ, ARTIFACTS = "Cassandra", "RabbitMQ", "artifacts"
+if TYPE_CHECKING:
+    from mailslice.admin.deletions import DeletedMail
+    from mailslice.stores.cassandra.own import QuarantinedMail
+
+CASSANDRA, RABBITMQ, ARTIFACTS, BUCKET = "Cassandra", "RabbitMQ", "artifacts", "own bucket"
 YES, NO, UNKNOWN, NOT_ASKED = "yes", "no", "unknown", "not asked"
 MOST_READ = 64 * 2**20
 """Bytes of logs."""
+MOST_DELETED = 100_000
+"""Mails kept by deletes of a queue: half a thousand an object of the bucket."""
 _EVENT_WORDS = ("worker", "attempt", "recipients", "answer", "why", "next", "due")
 
 
@@ -114,6 +120,8 @@ class Trace:
             "view": (CASSANDRA, self._view),
             "workers": (CASSANDRA, self._workers),
             "quarantine": (CASSANDRA, self._quarantine),
+            "moving": (CASSANDRA, self._moving),
+            "deleted": (BUCKET, self._deleted),
             "decisions": (CASSANDRA, self._decisions),
             "dead letters": (RABBITMQ, self._dead_letters),
             "parked": (RABBITMQ, self._parked),
@@ -265,6 +273,42 @@ class Trace:
             says = f"{mail.state.value} ({mail.action}) by {mail.who}{released}: {mail.why}"
             yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
 
+    def _moving(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        from mailslice.stores.cassandra.own import MovingMails
+
+        table = MovingMails.existing(self._stores.cassandra, self._stores.settings)
+        for mail in table.list(queue) if table is not None else ():
+            if wanted.matches(mail.enqueue_id, mail.name) or mail.released_as in wanted.ids:
+                says = f"{_move_of(queue, mail)} by {mail.who}: {mail.why}"
+                yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
+
+    def _deleted(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
+        """Mails that a delete keeps. The newest runs are read, up to MOST_DELETED mails."""
+        from mailslice.admin.deletions import deleted_mails, deleted_runs
+        from mailslice.admin.filters import MailFilter
+
+        now, read, unread = system_clock(), 0, 0
+        chosen = MailFilter(
+            name=wanted.name, ids=None if wanted.name is not None else frozenset(wanted.ids)
+        )
+        for run in list(deleted_runs(self._stores, queue, now)):
+            count = int(str(run["mails"]))
+            if read + count > MOST_DELETED:
+                unread += count
+                continue
+            read += count
+            for mails in deleted_mails(self._stores, queue, now, chosen, str(run["run"])):
+                for mail in mails:
+                    says = _deletion_of(queue, mail)
+                    yield SourceAnswer(
+                        says, mail.batch.deleted, mail.enqueue_id, mail.kept.item.mail.name
+                    )
+        if unread:
+            raise MailsliceError(
+                f"{unread} mails that deletes keep were not read: `mailslice queue deleted "
+                f"{queue}` with --id or --name finds this one"
+            )
+
     def _decisions(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
         from mailslice.stores.cassandra.own import Decisions
 
@@ -310,6 +354,42 @@ class Trace:
             if wanted.matches(enqueue_id, mail.name):
                 says = f"{mail.verdict} in audit {audit.run}: {mail.why}"
                 yield SourceAnswer(says, audit.made_at, enqueue_id, mail.name)
+
+
+def _move_of(queue: QueueName, mail: "QuarantinedMail") -> str:
+    """How far a move has come, and the command that finishes it: about this mail alone."""
+    from mailslice.stores.cassandra.own.quarantine import State
+
+    delays = mail.moved_to in {"", queue}
+    where = f"a delay within {queue}" if delays else f"a move to {mail.moved_to}"
+    words = f"delay {queue} --for 1m" if delays else f"move {queue} {mail.moved_to}"
+    command = f"mailslice queue {words} --id {mail.enqueue_id} --yes"
+    if mail.state in {State.RELEASED, State.DISCARDING}:
+        return f"{where}, {mail.state.value}: it is over"
+    if mail.state in {State.NOTED, State.CLOSING}:
+        return f"{where}, pending: the mail is in its queue yet; `{command}` finishes it"
+    if mail.state is State.KEPT:
+        return (
+            f"{where}, doubtful: it may have been delivered since; `{command}` "
+            "finishes it, in doubt with --accept-duplicates alone"
+        )
+    new = f" as {mail.released_as}" if mail.released_as else ""
+    return f"{where}{new}, pending: the mail is out of its queue; `{command}` finishes it"
+
+
+def _deletion_of(queue: QueueName, mail: "DeletedMail") -> str:
+    """What a delete keeps of the mail, until when, and the command that brings it back."""
+    batch = mail.batch
+    says = f"deleted by {batch.who}, run {batch.run}{f': {batch.reason}' if batch.reason else ''}; "
+    if mail.undeleted is not None and mail.is_back:
+        return f"{says}brought back as {mail.undeleted.new_id}"
+    says += f"kept until {batch.until:%Y-%m-%dT%H:%M:%SZ}"
+    if mail.kept.content == "lost":
+        return f"{says}, without content"
+    doubt = ", may have been delivered" if mail.may_be_delivered else ""
+    accept = " --accept-duplicates" if mail.may_be_delivered else ""
+    words = f"queue undelete {queue} --run {batch.run} --id {mail.enqueue_id} --yes{accept}"
+    return f"{says}{doubt}: `mailslice {words}` brings it back"
 
 
 def in_order(entries: Iterable[dict[str, object]]) -> list[dict[str, object]]:

@@ -181,7 +181,7 @@ def test_delayed_mails_alone_are_retried(queue):
     assert (result["retried"], result["pending"], result["gone"]) == (1, 0, 0)
     assert queue.previewed(queue.request("flush"))["count"] == 1
     result = queue.act(queue.request("flush"), ANY, dag_run="manual__2")
-    assert (result["retried"], result["selected"]) == (1, None)
+    assert (result["flushed"], result["retried"], result["selected"]) == (1, 1, None)
     assert queue.previewed(queue.request("flush"))["count"] == 0
 
 
@@ -191,11 +191,17 @@ def test_a_retry_fails_for_mails_that_are_overdue(queue, fresh_module, stores):
     (row,) = table.rows(queue.name)
     past = system_clock() - timedelta(minutes=2)
     table.save(queue.name, replace(row, due=past))
-    result = queue.act(queue.request("flush"), ANY)
+    request = queue.request("flush")
+    result = queue.act(request, queue.previewed(request)["digest"])
     assert result["overdue"] == 1
     assert f"`mailslice queue flush {queue.name}` delivers them" in result["failed"]
     (decision,) = decisions(fresh_module, queue.name)
     assert (decision["overdue"], decision["soon"], decision["retried"]) == (1, 0, 0)
+    result = queue.act(request, ANY, dag_run="manual__2")
+    assert (result["flushed"], result["failed"]) == (1, None)
+    assert not list(table.waiting(queue.name, [row.enqueue_id]))
+    newest = max(decisions(fresh_module, queue.name), key=lambda one: one["time"])
+    assert (newest["action"], newest["flushed"]) == ("queue flush", 1)
 
 
 def test_a_retry_that_fails_half_way_leaves_a_decision_that_says_how_far_it_came(
@@ -212,7 +218,7 @@ def test_a_retry_that_fails_half_way_leaves_a_decision_that_says_how_far_it_came
 
     monkeypatch.setattr(Delays, "bring_forward", brought_forward)
     with pytest.raises(StoreUnavailable, match="away"):
-        queue.act(queue.request("flush"), ANY)
+        queue.act(queue.request("retry"), ANY)
     (decision,) = decisions(fresh_module, queue.name)
     assert (decision["retried"], decision["soon"], len(decision["ids"])) == (200, 0, 100)
     assert set(decision["ids"]) <= set(done)
@@ -260,7 +266,7 @@ def test_mails_that_are_set_aside_are_released_or_discarded_by_their_ids(
         quarantine.settle(quarantine.keep(row.item, holder, Decided("closed", "hung", "duty")))
         stores.tables.deleted.mark_many(queue.name, [row.enqueue_id])
     ids = {mail.name: str(mail.enqueue_id) for mail in quarantine.waiting()}
-    request = queue.request("release_stuck", ids=[ids["one"], str(uuid4())])
+    request = queue.request("release_stuck", ids=[f"{ids['one']}/1", str(uuid4())])
     result = queue.act(request, "")
     assert (result["released"], result["gone"], result["failed"]) == (1, 1, None)
     assert queue.names == ["one"]
@@ -277,7 +283,7 @@ def test_mails_that_are_set_aside_are_released_or_discarded_by_their_ids(
         ("two", "discarded", "ada", "flood"),
     ]
     first = min(decisions(fresh_module, queue.name), key=lambda one: one["time"])
-    assert (first["action"], list(first["ids"])) == ("queue release_stuck", [ids["one"]])
+    assert (first["action"], list(first["ids"])) == ("queue release_stuck", [f"{ids['one']}/1"])
 
 
 def test_a_hold_ends_when_it_was_to_end_however_often_its_run_is_tried(queue, stores):

@@ -259,7 +259,9 @@ def test_delaying_asks_names_the_time_and_is_recorded(two: Two, fresh_module: An
     with consumed(two.stores, two.source):
         assert cli.json(*delay, "--for", "1h", "--dry-run", "--name", "o*")[0]["delayed"] == 1
         (line,) = cli.json(*delay, "--for", "1h", "--name", "o*", "--yes", "--reason", "spam?")
+        seen = cli.json(*delay, "--for", "30m", "--dry-run")[0]
     assert (line["delayed"], line["later"]) == (1, 0)
+    assert (seen["delayed"], seen["later"], seen["inHandler"]) == (1, 1, 0)
     (decision, *_) = cli.json("decisions", "list", "--queue", two.source)
     assert (decision["action"], decision["mails"], decision["reason"]) == (
         "queue delay",
@@ -316,12 +318,16 @@ def _holder(two: Two) -> str:
 def test_killed_right_at_its_mark_a_mail_is_in_doubt_and_moves_on_demand_alone(
     two: Two, fresh_module: Any
 ) -> None:
-    two.enqueue(mail())
+    (item,) = two.enqueue(mail())
     killed(two, fresh_module, "move:marked")
     two.stores.own.locks.release(f"move/{two.source}", _holder(two))
     again = moved_again(two, fresh_module, code=1)
     assert (again["moved"], again["doubtful"]) == (0, 1)
     assert two.delivered(two.target) == []
+    traced = cli_of(fresh_module)("mail", "trace", mail().name, "--queue", two.source, "--json")
+    (moving_,) = (one for one in traced.lines if one["source"] == "moving")
+    assert (moving_["answer"], moving_["enqueueId"]) == ("yes", str(item.enqueue_id))
+    assert moving_["says"].startswith(f"a move to {two.target}, doubtful: ")
     assert moved_again(two, fresh_module, "--accept-duplicates")["moved"] == 1
     assert len(two.delivered(two.target)) == 1
     assert two.left() == 0

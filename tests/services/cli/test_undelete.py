@@ -250,6 +250,9 @@ def test_a_mail_without_content_is_deleted_and_kept_and_cannot_come_back(spool: 
     run = spool.clear().run
     lines = {line["name"]: line["content"] for line in spool.cli.json("queue", "deleted", "spool")}
     assert lines == {"one": "content lost", "two": "kept"}
+    (seen,) = spool.cli.json("queue", "undelete", "spool", "--run", run, "--dry-run")
+    assert (seen["undeleted"], seen["contentLost"], seen["dryRun"]) == (1, 1, True)
+    assert (seen["already"], seen["mayBeDelivered"], seen["ids"]) == (0, 0, {})
     answer = spool.cli("queue", "undelete", "spool", "--run", run, "--yes", "--json", code=1)
     assert (answer.one["undeleted"], answer.one["contentLost"]) == (1, 1)
     assert spool.names() == ["two"]

@@ -243,6 +243,13 @@ def test_a_mail_has_its_history_also_when_it_is_not_live_any_more(cli, client):
     text = client.get(address).text
     assert "it has a deleted mark" in text
     assert "live: a row" not in text
+    (kept,) = cli.json("queue", "deleted", "spool")
+    command = (
+        f"`mailslice queue undelete spool --run {kept['run']} --id {id_} --yes` brings it back"
+    )
+    assert command in text
+    shown = cli.json("mail", "trace", "tide", "--queue", "spool")
+    assert [one["says"].endswith(command) for one in shown if one["source"] == "deleted"] == [True]
     assert (
         f'hx-get="trace?queue=spool&amp;id={id_}"' in client.get(f"/mail?queue=spool&id={id_}").text
     )

@@ -165,6 +165,21 @@ def test_what_cannot_be_released_is_refused_and_says_why(
     assert finished.message in [row["message_id"] for row in queue(postal)]
 
 
+def test_all_fails_where_postal_cannot_be_asked(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    away, kept = mails.mail(postal.servers[2], Ended.LOCKED), add_stats(mails, postal)
+    close(cli)
+    postal.main.run(f"DROP DATABASE `{postal.servers[2].database}`")
+    for doing, done in (("release", "released"), ("discard", "discarded")):
+        answer = cli("postal", "quarantine", doing, "--all", "--yes", "--json", code=1)
+        results = {line["server"]: line["result"] for line in answer.lines}
+        assert results == {2: "refused"} | ({1: done} if doing == "release" else {})
+        assert "messages, such as: Postal cannot be asked" in answer.err
+    assert [(line["server"], line["message"]) for line in listed(cli)] == [(2, away.message)]
+    assert [row["message_id"] for row in queue(postal)] == [kept.message]
+
+
 @pytest.mark.parametrize(
     "words",
     [

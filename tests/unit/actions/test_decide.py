@@ -2,11 +2,17 @@
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
-from mailslice.actions.perform import StuckMailDecision
+from mailslice.actions import perform
+from mailslice.actions.perform import Deed, StuckMailDecision
+from mailslice.actions.preview import Selection
+from mailslice.actions.request import ActionRequest
+from mailslice.model.errors import Refused
+from mailslice.model.mail import EnqueueId
+from mailslice.worker import retrying
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NEW_ID = uuid4()
@@ -49,3 +55,119 @@ def test_a_decision_is_kept_of_a_mail_that_was_still_there(discards, is_there, a
     assert [(row.action, row.who, row.decided) for row in kept] == [
         (action, "ada", NOW) for action in actions
     ]
+
+
+ONE, TWO = (EnqueueId(UUID(int=number)) for number in (1, 2))
+
+
+class Rows:
+    """A quarantine by row; `taken`: what was released or discarded. `late` is gone meanwhile."""
+
+    def __init__(self, *rows, late=()):
+        self.rows, self.late, self.taken = rows, late, []
+
+    def __call__(self, *_):
+        return self
+
+    def waiting(self):
+        return [
+            SimpleNamespace(
+                enqueue_id=id_,
+                attempt=attempt,
+                name="m",
+                stage="DATA",
+                worker="w",
+                age=timedelta(hours=1),
+            )
+            for id_, attempt in self.rows
+        ]
+
+    def release(self, mail):
+        self.taken.append((mail.enqueue_id, mail.attempt))
+        return NEW_ID
+
+    def discard(self, mail):
+        if (mail.enqueue_id, mail.attempt) in self.late:
+            return False
+        self.taken.append((mail.enqueue_id, mail.attempt))
+        return True
+
+
+@pytest.fixture
+def decide(monkeypatch):
+    """Does the action on a quarantine; its result, and the facts of its decision."""
+    monkeypatch.setattr(perform.queues, "require", lambda *_: None)
+    monkeypatch.setattr(
+        perform, "ConfigurationGuard", lambda *_: SimpleNamespace(agreed=lambda: None)
+    )
+    kept = []
+    monkeypatch.setattr(perform, "write_decision", lambda *_, facts, **__: kept.append(facts))
+    decisions = SimpleNamespace(save=lambda *_: None)
+    settings = SimpleNamespace(duty=SimpleNamespace(retention=timedelta(days=90)))
+    stores = SimpleNamespace(
+        own=SimpleNamespace(decisions=decisions), settings=settings, tables=None
+    )
+
+    def decide(rows, action, *ids, selected=None):
+        monkeypatch.setattr(perform, "Quarantine", rows)
+        request = ActionRequest.of({"queue": "spool", "action": action, "ids": ids})
+        kept_selection = Selection(request, NOW, selected, before=NOW).as_json()
+        deed = Deed(who="ada", run="r")
+        result = perform.perform(stores, Selection.of(kept_selection), deed, lambda: NOW)
+        return result, kept[-1]
+
+    return decide
+
+
+@pytest.mark.parametrize(
+    ("action", "count"), [("release_stuck", "released"), ("discard_stuck", "discarded")]
+)
+def test_of_a_mail_that_is_set_aside_twice_the_named_row_is_decided_on(decide, action, count):
+    rows = Rows((ONE, 1), (ONE, 2), (TWO, 1))
+    result, facts = decide(rows, action, f"{ONE}/2")
+    assert rows.taken == [(ONE, 2)]
+    assert (result[count], result["gone"], result["failed"]) == (1, 0, None)
+    assert list(facts["ids"]) == [f"{ONE}/2"]
+    assert facts["filter"] == {"ids": [str(ONE)], "idCount": 1}
+
+
+def test_a_mail_that_is_set_aside_once_is_named_by_its_id_too(decide):
+    rows = Rows((ONE, 3), (TWO, 1))
+    result, facts = decide(rows, "release_stuck", str(ONE), f"{ONE}/3")
+    assert rows.taken == [(ONE, 3)]
+    assert (result["released"], result["gone"]) == (1, 0)
+    assert facts["ids"] == {f"{ONE}/3": str(NEW_ID)}
+
+
+def test_an_id_that_is_set_aside_several_times_is_refused_and_nothing_is_done(decide):
+    rows = Rows((ONE, 1), (ONE, 2), (TWO, 1))
+    with pytest.raises(Refused, match=f"2 times; name one: {ONE}/1, {ONE}/2"):
+        decide(rows, "discard_stuck", str(ONE), str(TWO))
+    assert rows.taken == []
+
+
+def test_rows_that_are_gone_are_counted_one_by_one(decide):
+    rows = Rows((ONE, 1), (TWO, 1), late=[(TWO, 1)])
+    result, _ = decide(rows, "discard_stuck", *(f"{ONE}/{n}" for n in (1, 2, 3)), str(TWO))
+    assert (result["discarded"], result["gone"]) == (1, 3)
+
+
+def test_a_flush_delivers_every_delayed_mail_and_of_a_preview_it_is_a_retry(decide, monkeypatch):
+    async def flush(_settings, _queue, record):
+        record(2)
+        return 2
+
+    async def retry(_settings, _queue, wanted, outcome, *, dry_run):
+        assert (wanted.ids, dry_run) == ({ONE}, False)
+        outcome.retried.append(ONE)
+        outcome.overdue = 1
+        return 0
+
+    monkeypatch.setattr(retrying, "flush", flush)
+    monkeypatch.setattr(retrying, "retry", retry)
+    result, facts = decide(None, "flush")
+    assert (result["flushed"], result["retried"], result["failed"]) == (2, 2, None)
+    assert facts["flushed"] == 2
+    result, _ = decide(None, "flush", selected=(ONE,))
+    assert (result["retried"], result["overdue"]) == (1, 1)
+    assert "1 mails are overdue" in result["failed"]

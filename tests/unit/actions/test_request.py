@@ -49,6 +49,19 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"action": "delay"}, "lasts"),
         ({"action": "release_stuck"}, "give the ids of mails in quarantine, and no other"),
         ({"action": "discard_stuck", "sender": None}, "give the ids of mails in quarantine"),
+        (
+            {"action": "release_stuck", "sender": None, "ids": [f"{ONE}/x"]},
+            f"ids: '{ONE}/x' names no mail in quarantine; allowed: a UUID, as stuck list",
+        ),
+        ({"ids": [f"{ONE}/1"]}, f"ids: '{ONE}/1' is not an enqueue id"),
+        (
+            {
+                "action": "discard_stuck",
+                "sender": None,
+                "ids": [f"{ONE}/{number}" for number in range(MOST_GIVEN + 1)],
+            },
+            "at most 10000",
+        ),
         ({"action": "delay", "lasts": "59s"}, "from 1m to 30d"),
         ({"action": "delay", "lasts": "31d"}, "from 1m to 30d"),
         ({"action": "hold"}, "hold: of the filter domain alone is allowed"),
@@ -62,6 +75,7 @@ def selection(ids=(ONE, TWO), at=NOW, **changes):
         ({"ids": ["x"]}, "ids: 'x' is not an enqueue id"),
         ({"ids": "x"}, "ids: allowed is a list"),
         ({"ids": [str(UUID(int=one)) for one in range(MOST_GIVEN + 1)]}, "at most 10000"),
+        ({"sender": "  "}, "sender: '  ' is not a sender; allowed: local@domain, a pattern"),
         ({"sender": "a" * 1001}, "sender: allowed is a text of at most 1000"),
         ({"sender": ["a"]}, "sender: allowed is a text"),
         ({"name": "\ud800"}, "name: allowed is a text"),
@@ -85,6 +99,15 @@ def test_empty_fields_say_nothing_and_ids_are_one_set_however_they_are_written()
         "filter": {"ids": [str(ONE), str(TWO)]},
     }
     assert request.texts.parsed().ids == {ONE, TWO}
+
+
+def test_mails_in_quarantine_are_named_by_id_and_attempt_or_by_id():
+    request = ActionRequest.of(
+        {"queue": "spool", "action": "discard_stuck", "ids": [f"{TWO.hex}/02", str(ONE), ONE.hex]}
+    )
+    assert request.as_json()["filter"] == {"ids": [str(ONE), f"{TWO}/2"]}
+    assert request.rows == [(ONE, None), (TWO, 2)]
+    assert request.parsed().ids == {ONE, TWO}
 
 
 def test_a_digest_is_over_queue_action_target_filter_and_ids_and_not_over_the_time():

@@ -134,6 +134,7 @@ WRONG = {
     "queue browse spool --sender a@b@c": (
         "--sender: 'a@b@c' is not a mail address; allowed: local@domain"
     ),
+    "queue delete spool --yes --sender ": "--sender: '' is not a sender; allowed: local@domain",
     "queue browse a/b": "queue name 'a/b': allowed are 1 to 200 bytes",
     "queue size \udcff": "queue name '\\udcff': allowed are 1 to 200 bytes of UTF-8",
     "queue browse spool --name \udcff": "name: '\\udcff' is not allowed; text in UTF-8 is",
@@ -179,6 +180,13 @@ WRONG = {
         "--prefetch: '70000' is not allowed; a whole number from 1 to 65535"
     ),
     "worker run --queue spool": "--handler",
+    "worker smtp-in --queue spool --host ": (
+        "--host: '' is not allowed; an address is, such as 127.0.0.1, or 0.0.0.0 for all"
+    ),
+    "webadmin --host ": "--host: '' is not allowed; an address is",
+    "webadmin --host \t": "--host: '\\t' is not allowed",
+    "exporter --port 0 --interval 0s": "--interval: '0s' is not allowed; at least 1s is",
+    "exporter --port 0 --interval 999ms": "--interval: '999ms' is not allowed; at least 1s is",
     "worker run --queue spool --handler nothing --processes 0": "--processes: '0' is not allowed",
 }
 

@@ -40,6 +40,8 @@ def test_a_line_that_is_no_id_is_named_with_its_number():
         ({"ids": ["tide"]}, "--id: 'tide'"),
         ({"ids": ["-", "-"]}, "stdin can be read only once"),
         ({"sender": "bob"}, "sender: 'bob' is not a mail address"),
+        ({"sender": ""}, "--sender: '' is not a sender; allowed: local@domain, .* and <>"),
+        ({"sender": " \t"}, "--sender: ' .t' is not a sender"),
         ({"recipient": "bob"}, "recipient: 'bob' is not a mail address"),
         ({"domain": ""}, "--domain: '' is not a domain"),
         ({"domain": "bob@example.net"}, "--domain"),

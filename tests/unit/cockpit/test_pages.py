@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from fastapi import HTTPException
@@ -308,6 +309,20 @@ def test_a_button_is_shown_to_those_who_may_press_it(facts, address, button, rig
         rights = frozenset(order[: order.index(most) + 1])
         text = TestClient(cockpit(facts, guards, rights=lambda may=rights: may)).get(address).text
         assert (button in text) is (right in rights), most
+
+
+def test_mails_that_are_set_aside_are_ticked_by_id_and_attempt(client, monkeypatch):
+    about = {"enqueue_id": "4f1c", "name": "m", "stage": "DATA", "worker": "w", "why": "hung"}
+    rows = [
+        SimpleNamespace(attempt=attempt, since=NOW, finished=finished, **about)
+        for attempt, finished in ((1, None), (2, NOW))
+    ]
+    monkeypatch.setattr(views, "stuck", lambda *_: {"stuck": rows, "letters": None})
+    text = client.get("/queue?name=spool&tab=stuck").text
+    assert re.findall(r'data-mail="([^"]*)"( data-finished)?', text) == [
+        ("4f1c/1", ""),
+        ("4f1c/2", " data-finished"),
+    ]
 
 
 @pytest.mark.parametrize(

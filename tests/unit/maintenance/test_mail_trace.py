@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +22,11 @@ from mailslice.maintenance.mail_trace import (
     in_order,
     raise_for,
 )
-from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.model.names import queue_name
+from mailslice.stores.cassandra.own import MovingMails
+from mailslice.stores.cassandra.own.quarantine import State
+from mailslice.stores.cassandra.own.table import OwnTable
 
 ID = UUID(int=7)
 LOG = f"""\
@@ -114,8 +117,8 @@ def test_without_a_broker_it_is_unknown_which_queues_there_are() -> None:
 def test_no_store_that_is_away_says_no_and_each_is_asked_once() -> None:
     tracing, entries = trace(str(ID), "spool", "outgoing")
     assert {one["answer"] for one in entries} == {"unknown"}
-    assert len(entries) == 22
-    with pytest.raises(StoreUnavailable, match="22 places did not answer"):
+    assert len(entries) == 26
+    with pytest.raises(StoreUnavailable, match="26 places did not answer"):
         raise_for(tracing, str(ID))
 
 
@@ -130,3 +133,113 @@ def test_a_mail_that_every_place_denies_is_bad_input() -> None:
     tracing = Trace(SimpleNamespace(), Wanted.of("m"), [])  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="no place knows 'm'"):
         raise_for(tracing, "m")
+
+
+AT = datetime(2026, 11, 23, 6, tzinfo=UTC)
+
+
+class Mute:
+    """Stores of which all is denied but what tests put in place of the own tables."""
+
+    cassandra = None
+    settings = SimpleNamespace(duty=SimpleNamespace(retention=timedelta(days=90)))
+
+    def __getattr__(self, name: str) -> Any:
+        raise MailsliceError(f"no {name} here")
+
+
+def told(monkeypatch: pytest.MonkeyPatch, text: str, source: str, *moving: Any) -> list[Any]:
+    """What the source says of the mail, and whether it knows."""
+    tables = {MovingMails: SimpleNamespace(list=lambda _: iter(moving))}
+    existing = classmethod(lambda cls, *_: tables.get(cls))
+    monkeypatch.setattr(OwnTable, "existing", existing)
+    stores: Any = Mute()
+    tracing = Trace(stores, Wanted.of(text), [queue_name("spool")], without={mail_trace.RABBITMQ})
+    entries = [one for one in tracing.run() if one["source"] == source]
+    return [(one["answer"], one["time"], one["says"]) for one in entries]
+
+
+def moving_mail(state: State, to: str, **more: Any) -> Any:
+    about = {"decided": AT, "who": "ada", "why": "a full disk", "released_as": None, **more}
+    return SimpleNamespace(enqueue_id=ID, name="m", state=state, moved_to=to, **about)
+
+
+@pytest.mark.parametrize("text", [str(ID), "m", str(UUID(int=9))])
+@pytest.mark.parametrize(
+    ("state", "to", "says"),
+    [
+        (State.CLOSING, "outgoing", "a move to outgoing, pending: the mail is in its queue yet; "),
+        (State.KEPT, "outgoing", "a move to outgoing, doubtful: it may have been delivered since"),
+        (State.TAKEN, "spool", "a delay within spool as 00000000-0000-0000-0000-000000000009, "),
+        (State.RELEASED, "outgoing", "a move to outgoing, released: it is over by ada"),
+    ],
+)
+def test_a_mail_that_a_move_holds_is_known_with_the_command_that_finishes_it(
+    monkeypatch: pytest.MonkeyPatch, text: str, state: State, to: str, says: str
+) -> None:
+    other = moving_mail(State.TAKEN, "outgoing")
+    other.enqueue_id, other.name = UUID(int=8), "n"
+    mail = moving_mail(state, to, released_as=UUID(int=9))
+    ((answer, time, said),) = told(monkeypatch, text, "moving", other, mail)
+    assert (answer, time) == ("yes", AT)
+    assert said.startswith(says)
+    assert said.endswith("by ada: a full disk")
+    words = "delay spool --for 1m" if to == "spool" else "move spool outgoing"
+    command = f"`mailslice queue {words} --id {ID} --yes` finishes it"
+    assert (command in said) == (state is not State.RELEASED)
+    assert ("--accept-duplicates" in said) == (state is State.KEPT)
+
+
+def deleted(monkeypatch: pytest.MonkeyPatch, mails: int = 1, **more: Any) -> None:
+    """A run that keeps the mail, and an older one."""
+    about = {"is_back": False, "undeleted": None, "may_be_delivered": False, **more}
+    batch = SimpleNamespace(run="r2", deleted=AT, until=AT, who="ada", reason="spam")
+    kept = SimpleNamespace(content=about.pop("content", "packed"))
+    kept.item = SimpleNamespace(mail=SimpleNamespace(name="m"))
+    found = SimpleNamespace(batch=batch, kept=kept, enqueue_id=ID, **about)
+    runs = [{"run": "r2", "mails": mails}, {"run": "r1", "mails": 1}]
+    monkeypatch.setattr("mailslice.admin.deletions.deleted_runs", lambda *_: iter(runs))
+
+    def deleted_mails(_stores: Any, _queue: Any, _now: Any, chosen: Any, run: str) -> Any:
+        assert (chosen.ids, chosen.name) in {(frozenset({ID}), None), (None, "m")}
+        return iter([[found]] if run == "r2" else [])
+
+    monkeypatch.setattr("mailslice.admin.deletions.deleted_mails", deleted_mails)
+
+
+@pytest.mark.parametrize("text", [str(ID), "m"])
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (
+            {},
+            f"06:00:00Z: `mailslice queue undelete spool --run r2 --id {ID} --yes` brings it back",
+        ),
+        ({"may_be_delivered": True}, "--yes --accept-duplicates` brings it back"),
+        ({"content": "lost"}, "kept until 2026-11-23T06:00:00Z, without content"),
+        (
+            {"is_back": True, "undeleted": SimpleNamespace(new_id=UUID(int=9))},
+            f"brought back as {UUID(int=9)}",
+        ),
+    ],
+)
+def test_a_mail_that_a_delete_keeps_is_known_with_its_run_and_end(
+    monkeypatch: pytest.MonkeyPatch, text: str, more: dict[str, Any], says: str
+) -> None:
+    deleted(monkeypatch, **more)
+    ((answer, time, said),) = told(monkeypatch, text, "deleted")
+    assert (answer, time) == ("yes", AT)
+    assert said.startswith("deleted by ada, run r2: spam; ")
+    assert said.endswith(says)
+
+
+def test_deletes_of_too_many_mails_are_unknown_and_the_others_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deleted(monkeypatch, mails=mail_trace.MOST_DELETED + 1)
+    ((answer, _, said),) = told(monkeypatch, str(ID), "deleted")
+    assert answer == "unknown"
+    assert said.startswith("100001 mails that deletes keep were not read")
+    deleted(monkeypatch, mails=mail_trace.MOST_DELETED)
+    answers = [answer for answer, _, _ in told(monkeypatch, str(ID), "deleted")]
+    assert answers == ["yes", "unknown"]

@@ -2,6 +2,14 @@
 
 from mailslice.admin.deletions.entries import DeletedMail, deleted_mails, deleted_runs
 from mailslice.admin.deletions.keeping import Deletion
-from mailslice.admin.deletions.undelete import Undeleted, undelete
+from mailslice.admin.deletions.undelete import Undeleted, foreseen, undelete
 
-__all__ = ["DeletedMail", "Deletion", "Undeleted", "deleted_mails", "deleted_runs", "undelete"]
+__all__ = [
+    "DeletedMail",
+    "Deletion",
+    "Undeleted",
+    "deleted_mails",
+    "deleted_runs",
+    "foreseen",
+    "undelete",
+]

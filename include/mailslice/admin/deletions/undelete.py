@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import chain
 from typing import TypeVar
 from uuid import uuid4
 
 from mailslice.admin.cut_off import CutOff, CutOffEntries
 from mailslice.admin.deletions.entries import DeletedMail
 from mailslice.admin.deletions.keeping import all_ended
-from mailslice.admin.deletions.packs import Contents
+from mailslice.admin.deletions.packs import Contents, KeptContent
 from mailslice.admin.leased_lock import LeasedLock
 from mailslice.codec import message
 from mailslice.codec.blob_ids import BlobIds
@@ -110,6 +111,24 @@ def undelete(
                 yield some
 
         runner.run(way.bring_all(wanted()))
+
+
+def foreseen(mails: Iterable[Sequence[DeletedMail]], *, accept_duplicates: bool) -> Undeleted:
+    """What `undelete` would do with these. It alone finds that a content is gone that was kept."""
+    outcome, wanted = Undeleted(), set[EnqueueId]()
+    for mail in chain.from_iterable(mails):
+        if mail.is_back:
+            outcome.already += 1
+        elif mail.may_be_delivered and not accept_duplicates:
+            outcome.doubtful += 1
+        elif mail.kept.content is KeptContent.LOST:
+            outcome.lost += 1
+        elif mail.enqueue_id in wanted:  # two runs deleted it
+            outcome.already += 1
+        else:
+            wanted.add(mail.enqueue_id)
+    outcome.undeleted = len(wanted)
+    return outcome
 
 
 _Ready = dict[EnqueueId, tuple[DeletedMail, tuple[bytes, bytes]]]

@@ -10,8 +10,12 @@ function parsed(text) {
   return [...new DOMParser().parseFromString(text, "text/html").body.childNodes];
 }
 
-function chosen() {
-  return [...document.querySelectorAll("input[data-mail]:checked")].map((box) => box.dataset.mail);
+/* A release of all leaves mails that their worker completed after all, as `stuck release --all`
+   does. One that a person ticked by itself is meant. */
+const BUT_FINISHED = ":not([data-finished][data-by-all])";
+
+function chosen(but = "") {
+  return [...document.querySelectorAll(`input[data-mail]:checked${but}`)].map((box) => box.dataset.mail);
 }
 
 /* What the buttons are about: the ticked mails, else all that match the filter of the page. */
@@ -59,7 +63,7 @@ async function act(form) {
     if (field.type === "checkbox") conf[field.name] = field.checked;
     else if (field.value.trim()) conf[field.name] = field.value.trim();
   }
-  if ("ticked" in form.dataset) conf.ids = chosen();
+  if ("ticked" in form.dataset) conf.ids = chosen(conf.action === "release_stuck" ? BUT_FINISHED : "");
   const submit = form.querySelector("[type=submit]");
   submit.disabled = true;
   try {
@@ -82,8 +86,11 @@ document.addEventListener("click", (event) => {
 });
 document.addEventListener("change", (event) => {
   if (event.target.matches("input[data-all-mails]")) {
-    for (const box of document.querySelectorAll("input[data-mail]")) box.checked = event.target.checked;
-  }
+    for (const box of document.querySelectorAll("input[data-mail]")) {
+      if (!box.checked) box.dataset.byAll = "";
+      box.checked = event.target.checked;
+    }
+  } else if (event.target.matches("input[data-mail]")) delete event.target.dataset.byAll;
   if (event.target.matches("input[data-mail], input[data-all-mails]")) label();
 });
 document.addEventListener("submit", (event) => {

@@ -34,6 +34,10 @@ class NotReleased(MailsliceError):
     """A message stays in quarantine; the text says why."""
 
 
+class PostalSilent(NotReleased):
+    """Postal cannot be asked: nothing is known of the message, or its discard is half done."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
     """Who acts, and why. `accept_duplicates`: also what Postal has finished after all."""
@@ -86,7 +90,10 @@ class PostalReleases:
         return number
 
     def discard(self, entry: PostalEntry) -> None:
-        """Cancel the hold where Postal holds it by our record; remove entry and copy."""
+        """Cancel the hold where Postal holds it by our record; remove entry and copy.
+
+        Raises NotReleased. After a PostalSilent it may be half done: do it again.
+        """
         entry = self._current(entry)
         if entry.state is EntryState.RELEASING:
             raise NotReleased("it is being released; release it again to finish that")
@@ -105,7 +112,7 @@ class PostalReleases:
             except TryAgain:
                 raise
             except MailsliceError as error:  # of a server's database: the entry says what is to do
-                raise NotReleased(f"Postal cannot be asked: {error}") from error
+                raise PostalSilent(f"Postal cannot be asked: {error}") from error
         self._decide(going, "discarded")
         self._remove(going)
 
@@ -120,7 +127,7 @@ class PostalReleases:
     def _looked_up(self, entry: PostalEntry) -> QuarantinedMessage:
         (found,) = look_up(self._stores.postal, [entry])
         if found.state is QuarantineState.UNKNOWN:
-            raise NotReleased(f"Postal cannot be asked: {found.why}")
+            raise PostalSilent(f"Postal cannot be asked: {found.why}")
         return found
 
     def _require_releasable(self, found: QuarantinedMessage) -> None:
