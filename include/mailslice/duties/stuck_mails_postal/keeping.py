@@ -15,7 +15,7 @@ from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.maintenance.run import Run
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry, PostalQuarantineTable
-from mailslice.stores.postal.messages import PostalMessage
+from mailslice.stores.postal.messages import OWN_LOG_ID, PostalMessage
 from mailslice.stores.postal.rows import QueuedMessage
 
 COPIES_FOLDER = "postal/quarantine"
@@ -25,7 +25,7 @@ _BEING_CLOSED = (EntryState.NOTED, EntryState.CLOSING)
 
 def new_log_id() -> str:
     """The name of a decision, which Postal shows as its Support Ref."""
-    return f"mailslice-{uuid4().hex}"
+    return f"{OWN_LOG_ID}{uuid4().hex}"
 
 
 def queue_row(entry: PostalEntry) -> QueuedMessage:
