@@ -97,7 +97,7 @@ class ClosingTidier:
     def _finished(self, entry: PostalEntry, planned: Collection[int]) -> ClosingOutcome | None:
         self._run.require_lock()
         try:
-            outcome = self.settle(entry)
+            return self._outcome(entry, planned)
         except BadInput:
             raise
         except MailsliceError as error:
@@ -108,6 +108,9 @@ class ClosingTidier:
                 *(entry.message, entry.server, error),
             )
             return None
+
+    def _outcome(self, entry: PostalEntry, planned: Collection[int]) -> ClosingOutcome | None:
+        outcome = self.settle(entry)
         if outcome is not ClosingOutcome.QUEUED:
             return outcome
         if entry.queued_message in planned:
