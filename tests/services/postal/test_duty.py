@@ -285,6 +285,24 @@ def test_the_limit_takes_the_oldest_locks_first(
     assert message(postal, old)["status"] == "Held"
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_a_server_that_is_left_out_uses_up_no_limit(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, guest: MariaDbLogin, half: bool
+) -> None:
+    """Its database is gone; or the grants of a new server are half there."""
+    away = mails.batch(postal.servers[1], 3, locked_for=timedelta(hours=5))
+    there = mails.mail(postal.servers[2], Ended.LOCKED)
+    database = postal.servers[1].database
+    if half:
+        postal.main.run(f"REVOKE INSERT ON `{database}`.deliveries FROM '{guest.user}'@'%'")
+    else:
+        postal.main.run(f"DROP DATABASE `{database}`")
+    report = duty(cli, "--mode", "close", "--limit", "1")
+    assert (report["closed"], report["skippedBy"]) == (1, {"server unreadable": 3})
+    assert set(queue(postal)) == {mail.queued for mail in away}
+    assert message(postal, there)["status"] == "Held"
+
+
 def test_a_lock_that_was_renewed_since_the_plan_is_left_alone(
     cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
 ) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.model.settings import PostalMode
 from mailslice.stores.own.postal_quarantine import EntryState
-from tests.unit.duties.stuck_mails_postal.world import CONTENT, MESSAGE, World, fake
+from tests.unit.duties.stuck_mails_postal.world import CONTENT, NOW, World, fake
 
 OLDEST = timedelta(hours=5)
 
@@ -41,3 +42,42 @@ def test_a_half_closed_message_of_a_server_that_cannot_be_read_stops_no_other(
     assert world.copies == [CONTENT, CONTENT]
     world.unreadable = set()
     assert world.apply("r-2") == ({"closed": 1}, {})
+
+
+def test_the_limit_is_of_rows_that_can_be_acted_on(world: World) -> None:
+    for number in range(1, 4):
+        world.stuck(message=number, locked_for=OLDEST)
+    middle = world.stuck(server=2, message=1, locked_for=timedelta(hours=3))
+    young = world.stuck(server=2, message=2)
+    world.unreadable = {1}
+    assert world.apply(limit=1) == ({"closed": 1}, {"server unreadable": 3})
+    assert middle.id not in world.queue
+    assert young.id in world.queue
+
+
+def test_holders_that_may_live_use_up_no_limit_of_a_retry(world: World) -> None:
+    living = world.stuck(locked_for=OLDEST)
+    world.write("SoftFail", NOW - OLDEST)
+    dead = world.stuck(server=2)
+    done = world.apply(mode=PostalMode.RETRY, limit=1)
+    assert done == ({"closed": 1}, {"holder may live": 1})
+    assert list(world.queue) == [living.id]
+    assert dead.id not in world.queue
+
+
+def test_a_second_try_of_a_plan_comes_to_no_more_than_its_limit(world: World) -> None:
+    """The first try completed a row, and was killed."""
+    world.stuck(locked_for=OLDEST)
+    young = world.stuck(server=2)
+    run, plan = world.planned(limit=1)
+    world.queue.pop(1)
+    assert world.applied(run, plan) == ({}, {"lock changed": 1})
+    assert list(world.queue) == [young.id]
+
+
+def test_a_closing_that_was_cut_off_beyond_the_limit_keeps_no_copy(world: World) -> None:
+    world.stuck(server=2, locked_for=OLDEST)
+    world.cut_off()
+    assert world.apply(limit=1) == ({"closed": 1}, {})
+    assert [(one.server, one.state) for one in world.entries] == [(2, EntryState.KEPT)]
+    assert world.copies == [CONTENT]

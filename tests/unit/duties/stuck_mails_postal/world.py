@@ -21,6 +21,7 @@ from mailslice.duties.stuck_mails_postal import duty, quarantined, releases, sur
 from mailslice.duties.stuck_mails_postal.duty import DUTY
 from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, entry_of
 from mailslice.duties.stuck_mails_postal.params import Params
+from mailslice.duties.stuck_mails_postal.planned import PostalPlan
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
@@ -132,8 +133,13 @@ class World:
 
     def apply(self, name: str = "r-1", **params: Any) -> tuple[dict[str, int], Counter[str]]:
         """What a run in mode close did, by kind, and why it skipped."""
+        return self.applied(*self.planned(name, **params))
+
+    def planned(self, name: str = "r-1", **params: Any) -> tuple[Run, PostalPlan]:
         run = self.new_run(name, Params(**{"mode": PostalMode.CLOSE, **params}))
-        plan = DUTY.plan(run)
+        return run, DUTY.plan(run)
+
+    def applied(self, run: Run, plan: PostalPlan) -> tuple[dict[str, int], Counter[str]]:
         progress = Progress(run, plan, DUTY.kinds)
         with progress:
             DUTY.apply(run, plan, progress)
