@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.model import crash
 from mailslice.stores import open_stores
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.changes import PostalChanges
 from mailslice.stores.postal.rows import PostalQueue
 from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
 from mailslice.testing.postal.mails import INCOMING, Ended, PostalMail, PostalMails
+from mailslice.testing.postal.tasks import tidy
 from tests.acceptance.command import Cli
 from tests.conftest import Fresh
 from tests.ports import free_port
@@ -439,6 +441,27 @@ def test_each_decision_is_a_row_and_a_line_without_addresses(
     lines = [one.getMessage() for one in caplog.records if "queue row" in one.getMessage()]
     assert sorted(line.split(":")[0] for line in lines) == ["closed", "lost"]
     assert "@" not in "".join(lines)
+
+
+def test_a_row_that_postals_tidy_task_takes_during_the_close_is_closed(
+    cli: Cli,
+    postal: FreshPostal,
+    mails: PostalMails,
+    postal_env: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It destroys the row and leaves no record: the message would be lost in silence."""
+    mail = mails.mail(postal.servers[1], Ended.HEADERS, locked_for=timedelta(days=2))
+
+    def tidied(point: str) -> None:
+        if point == "postal:kept":
+            assert tidy(postal) == 1
+
+    monkeypatch.setattr(crash, "point", tidied)
+    assert counts(duty(cli, "--mode", "close")) == {"closed": 1}
+    assert [row["status"] for row in records(postal, mail)] == ["Held"]
+    assert message(postal, mail)["status"] == "Held"
+    assert [one.state for one in entries(postal_env)] == [EntryState.KEPT]
 
 
 def planned(cli: Cli, *words: str) -> str:

@@ -277,14 +277,16 @@ class StuckMessages:
         record = PostalRecord.held(held_details(entry), entry.log_id)
         try:
             self._changes.close(surveyed.row, record, surveyed.newest_record)
-        except (StoreUnavailable, RecordMissing) as error:
-            # Nobody knows yet what was committed. Without an answer the next run looks.
+        except (StoreUnavailable, RecordMissing, RowChanged) as error:
+            # Nobody knows yet what was committed, or where the row is: Postal's tidy task destroys
+            # it without a record, and the copy is the message. Without an answer the next run looks.
             outcome = self._tidying.settle(entry)
-            if outcome is ClosingOutcome.WITHDRAWN:
-                raise RowChanged(str(error)) from error
+            if outcome is ClosingOutcome.KEPT:
+                return
             if outcome is ClosingOutcome.QUEUED:
                 self._tidying.withdraw(entry)
-                raise RecordRefused(str(error)) from error
+            is_changed = isinstance(error, RowChanged) or outcome is ClosingOutcome.WITHDRAWN
+            raise (RowChanged if is_changed else RecordRefused)(str(error)) from error
         except MailsliceError:
             self._tidying.withdraw(entry)
             raise

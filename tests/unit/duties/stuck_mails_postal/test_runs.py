@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -81,3 +82,30 @@ def test_a_closing_that_was_cut_off_beyond_the_limit_keeps_no_copy(world: World)
     assert world.apply(limit=1) == ({"closed": 1}, {})
     assert [(one.server, one.state) for one in world.entries] == [(2, EntryState.KEPT)]
     assert world.copies == [CONTENT]
+
+
+def test_what_postals_tidy_task_takes_during_the_close_is_closed(world: World) -> None:
+    world.stuck()
+    world.while_closing = world.queue.clear
+    assert world.apply() == ({"closed": 1}, {})
+    assert (world.statuses(), world.copies) == (["Held"], [CONTENT])
+    assert [one.state for one in world.entries] == [EntryState.KEPT]
+
+
+@pytest.mark.parametrize("status", ["Sent", None])
+def test_what_a_worker_finishes_or_locks_anew_during_the_close_is_not_closed(
+    world: World, status: str | None
+) -> None:
+    row = world.stuck()
+
+    def work() -> None:
+        world.queue.clear()
+        if status is None:
+            world.queue[row.id] = replace(row, locked_by="host:b", locked_at=NOW)
+        else:
+            world.write(status)
+
+    world.while_closing = work
+    assert world.apply() == ({}, {"lock changed": 1})
+    assert (world.entries, world.copies) == ([], [])
+    assert world.statuses() == ([] if status is None else [status])
