@@ -20,7 +20,7 @@ from mailslice.stores.postal.rows import QueuedMessage
 
 COPIES_FOLDER = "postal/quarantine"
 _ROW = TypeAdapter(QueuedMessage)
-_BEING_CLOSED = (EntryState.NOTED, EntryState.CLOSING)
+BEING_CLOSED = (EntryState.NOTED, EntryState.CLOSING)
 
 
 def new_log_id() -> str:
@@ -111,7 +111,7 @@ class PostalQuarantine:
         existing = self._table.add(entry)
         if existing.log_id == entry.log_id:
             return existing
-        if existing.state in _BEING_CLOSED:
+        if existing.state in BEING_CLOSED:
             is_same = (existing.queued_message, existing.locked_by, existing.locked_at) == (
                 entry.queued_message,
                 entry.locked_by,

@@ -279,7 +279,8 @@ class StuckMessages:
             self._changes.close(surveyed.row, record, surveyed.newest_record)
         except (StoreUnavailable, RecordMissing, RowChanged) as error:
             # Nobody knows yet what was committed, or where the row is: Postal's tidy task destroys
-            # it without a record, and the copy is the message. Without an answer the next run looks.
+            # it without a record, and the copy is the message then. Without an answer the next run
+            # looks.
             outcome = self._tidying.settle(entry)
             if outcome is ClosingOutcome.KEPT:
                 return

@@ -109,3 +109,35 @@ def test_what_a_worker_finishes_or_locks_anew_during_the_close_is_not_closed(
     assert world.apply() == ({}, {"lock changed": 1})
     assert (world.entries, world.copies) == ([], [])
     assert world.statuses() == ([] if status is None else [status])
+
+
+def closed_and_locked_again(world: World) -> None:
+    """Somebody pressed Release in Postal, a worker died of it, and its closing had just begun."""
+    world.now = NOW - timedelta(hours=2)
+    world.stuck(locked_for=OLDEST)
+    world.apply()
+    world.now = NOW
+    world.cut_off(queued=9, copied=False, locked_for=timedelta(hours=1))
+    assert [one.state for one in world.entries] == [EntryState.NOTED]
+
+
+def test_the_copy_of_the_first_closing_outlives_a_second_that_failed(world: World) -> None:
+    closed_and_locked_again(world)
+    world.lose_content()
+    assert world.apply("r-2") == ({"closed": 1}, {})
+    assert (world.queue, world.statuses(), world.copies) == ({}, ["Held", "Held"], [CONTENT])
+    assert [one.state for one in world.entries] == [EntryState.KEPT]
+
+
+def test_it_outlives_that_also_while_postal_cannot_be_asked_for_the_content(world: World) -> None:
+    closed_and_locked_again(world)
+    world.unreadable = {1}
+    assert world.apply("r-2") == ({}, {"server unreadable": 1})
+    assert ([one.state for one in world.entries], world.copies) == ([EntryState.NOTED], [CONTENT])
+
+
+def test_it_goes_where_postal_has_the_content(world: World) -> None:
+    closed_and_locked_again(world)
+    world.queue.clear()
+    assert world.apply("r-2") == ({}, {})
+    assert (world.entries, world.copies) == ([], [])

@@ -98,7 +98,7 @@ class World:
     """Rows by id, or by server and message. `unreadable`: servers without their database."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.now = folder, NOW
         self.queue: dict[int, QueuedMessage] = {}
         self.messages: dict[tuple[int, int], PostalMessage] = {}
         self.contents: dict[tuple[int, int], bytes] = {}
@@ -198,7 +198,7 @@ class World:
     def write(
         self,
         status: str,
-        at: datetime = NOW,
+        at: datetime | None = None,
         *,
         server: int = 1,
         message: int = MESSAGE,
@@ -206,7 +206,9 @@ class World:
     ) -> None:
         """A delivery record."""
         of_message = self.records[server, message]
-        of_message.append(PostalDelivery(len(of_message) + 1, status, seconds(at), log_id))
+        of_message.append(
+            PostalDelivery(len(of_message) + 1, status, seconds(at or self.now), log_id)
+        )
 
     def statuses(self, server: int = 1, message: int = MESSAGE) -> list[str | None]:
         return [record.status for record in self.records[server, message]]
@@ -223,7 +225,7 @@ class Queue:
         self._world = world
 
     def now(self) -> datetime:
-        return NOW
+        return self._world.now
 
     def rows(self) -> Iterator[QueuedMessage]:
         return iter(list(self._world.queue.values()))
