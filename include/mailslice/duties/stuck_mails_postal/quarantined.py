@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mailslice.duties.stuck_mails_postal.keeping import queue_row
+from mailslice.duties.stuck_mails_postal.rules import is_answered
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.databases import PostalDatabases
@@ -20,8 +22,8 @@ class QuarantineState(StrEnum):
 
     KEPT = "kept"
     FINISHED = "finished"
-    """Postal wrote a record after ours: its worker lived after all, somebody released it or
-    cancelled the hold, or a bounce says that it had been sent.
+    """Postal wrote a record after ours, or an answer since the lock: its worker lived after all,
+    somebody released it or cancelled the hold, or a bounce says that it had been sent.
     """
     REQUEUED = "requeued"
     """Postal's queue has it: somebody pressed a button there."""
@@ -102,10 +104,14 @@ def _judged(
     # Without the record by which it was closed nobody can tell which ones are newer.
     own = [record.id for record in records if record.log_id == entry.log_id]
     after = {record.status for record in records if own and record.id > own[-1]}
+    by_postal = [record for record in records if not record.is_own]
     state = QuarantineState.KEPT
     if entry.message in queued:
         state = QuarantineState.REQUEUED
-    elif after & {*_OF_WORKERS, "Bounced", "HoldCancelled"}:
+    # A worker's record may have come right before ours, after the look at them.
+    elif after & {*_OF_WORKERS, "Bounced", "HoldCancelled"} or is_answered(
+        queue_row(entry), by_postal
+    ):
         state = QuarantineState.FINISHED
     return QuarantinedMessage(
         entry,

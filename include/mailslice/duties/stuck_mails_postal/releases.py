@@ -128,7 +128,7 @@ class PostalReleases:
             raise NotReleased("requeued: Postal's queue has it already")
         if found.state is QuarantineState.FINISHED and not self._request.accept_duplicates:
             raise NotReleased(
-                "finished: Postal wrote about it after it was closed; "
+                "finished: Postal wrote about it as it was closed, or since; "
                 "--accept-duplicates releases it all the same"
             )
         if found.message is None:

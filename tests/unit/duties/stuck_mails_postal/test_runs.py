@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
 from mailslice.model.settings import PostalMode
 from mailslice.stores.own.postal_quarantine import EntryState
 from tests.unit.duties.stuck_mails_postal.world import CONTENT, NOW, World, fake
@@ -141,3 +142,33 @@ def test_it_goes_where_postal_has_the_content(world: World) -> None:
     world.queue.clear()
     assert world.apply("r-2") == ({}, {})
     assert (world.entries, world.copies) == ([], [])
+
+
+def state_of(world: World) -> QuarantineState:
+    (found,) = look_up(world.stores.postal, world.entries)
+    return found.state
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("Sent", QuarantineState.FINISHED),
+        ("SoftFail", QuarantineState.KEPT),
+        ("Bounced", QuarantineState.KEPT),
+    ],
+)
+def test_what_a_worker_answers_right_before_our_record_is_finished(
+    world: World, status: str, state: QuarantineState
+) -> None:
+    world.stuck()
+    world.while_closing = lambda: world.write(status)
+    assert world.apply() == ({"closed": 1}, {})
+    assert world.statuses() == [status, "Held"]
+    assert state_of(world) is state
+
+
+def test_what_was_answered_before_the_lock_is_kept(world: World) -> None:
+    world.write("HardFail", NOW - OLDEST)
+    world.stuck()
+    world.apply()
+    assert state_of(world) is QuarantineState.KEPT
