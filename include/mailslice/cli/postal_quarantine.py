@@ -41,7 +41,8 @@ AcceptDuplicates = Annotated[
     bool,
     typer.Option(
         "--accept-duplicates",
-        help="Also what a worker of Postal has written about since it was closed.",
+        help="Also what a worker of Postal has written about since it was closed, and a message "
+        "that has no record of that.",
     ),
 ]
 _COLUMNS = (
@@ -58,7 +59,7 @@ def list_(out: Output) -> None:
     with open_stores() as stores:
         found = look_up(stores.postal, _entries(stores))
         for why in dict.fromkeys(one.why for one in found if one.why):
-            out.note(f"a server cannot be asked: {why}")
+            out.note(why)
         out.rows(map(_shown, found), _COLUMNS, empty="no message of Postal is in quarantine")
 
 
@@ -98,7 +99,9 @@ def discard(
     there.
     """
     question = None if yes else "Remove {} messages from the quarantine for good?"
-    _act(out, "discard", server, message, every=every, reason=reason, ask=question)
+    # A message that is named is meant, whatever Postal says of it.
+    named = not every
+    _act(out, "discard", server, message, every=every, reason=reason, accept=named, ask=question)
 
 
 @command(app, "export")

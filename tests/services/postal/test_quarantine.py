@@ -183,6 +183,25 @@ def test_wrong_use_is_said(cli: Cli, words: tuple[str, ...]) -> None:
     cli("postal", "quarantine", *words, code=2)
 
 
+def test_a_message_without_our_record_may_be_another_one(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    """Postal was rebuilt, and counts from 1 again."""
+    first, second = add_stats(mails, postal), add_stats(mails, postal)
+    close(cli)
+    postal.servers[1].session.run("DELETE FROM deliveries")
+    assert [line["state"] for line in listed(cli)] == ["unknown", "unknown"]
+    assert "no record of this closing" in cli("postal", "quarantine", "list").err
+    for doing in ("release", "discard"):
+        lines = cli.json("postal", "quarantine", doing, "--all", "--yes")
+        assert [line["result"] for line in lines] == ["refused", "refused"]
+    assert (queue(postal), len(files(postal_env))) == ([], 2)
+    cli("postal", "quarantine", "release", *one(first), "--accept-duplicates", "--yes")
+    cli("postal", "quarantine", "discard", *one(second), "--yes")
+    assert [row["message_id"] for row in queue(postal)] == [first.message]
+    assert (listed(cli), files(postal_env)) == ([], [])
+
+
 def test_discard_cancels_postals_hold_and_removes_the_copy(
     cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
 ) -> None:

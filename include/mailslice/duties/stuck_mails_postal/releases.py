@@ -36,7 +36,9 @@ class NotReleased(MailsliceError):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """Who acts, and why. `accept_duplicates`: also what Postal has finished after all."""
+    """Who acts, and why. `accept_duplicates`: also what Postal has finished after all, and what is
+    not proved to be the message that was closed.
+    """
 
     who: str
     reason: str = ""
@@ -119,8 +121,9 @@ class PostalReleases:
 
     def _looked_up(self, entry: PostalEntry) -> QuarantinedMessage:
         (found,) = look_up(self._stores.postal, [entry])
-        if found.state is QuarantineState.UNKNOWN:
-            raise NotReleased(f"Postal cannot be asked: {found.why}")
+        meant = found.message is not None and self._request.accept_duplicates
+        if found.state is QuarantineState.UNKNOWN and not meant:
+            raise NotReleased(f"unknown: {found.why}")
         return found
 
     def _require_releasable(self, found: QuarantinedMessage) -> None:

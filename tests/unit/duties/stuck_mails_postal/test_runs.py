@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
+from mailslice.duties.stuck_mails_postal.releases import NotReleased
 from mailslice.model.settings import PostalMode
 from mailslice.stores.own.postal_quarantine import EntryState
-from tests.unit.duties.stuck_mails_postal.world import CONTENT, NOW, World, fake
+from tests.unit.duties.stuck_mails_postal.world import CONTENT, MESSAGE, NOW, World, fake
 
 OLDEST = timedelta(hours=5)
 
@@ -172,3 +173,37 @@ def test_what_was_answered_before_the_lock_is_kept(world: World) -> None:
     world.stuck()
     world.apply()
     assert state_of(world) is QuarantineState.KEPT
+
+
+def test_a_message_without_our_record_is_not_taken_for_the_one_that_was_closed(
+    world: World,
+) -> None:
+    """Postal was rebuilt: it counts from 1 again."""
+    world.stuck()
+    world.apply()
+    world.records.clear()
+    assert state_of(world) is QuarantineState.UNKNOWN
+    for act in (world.releases().release, world.releases().discard):
+        with pytest.raises(NotReleased, match="no record of this closing"):
+            act(world.entries[0])
+    assert (world.queue, world.copies) == ({}, [CONTENT])
+    world.releases(accept_duplicates=True).release(world.entries[0])
+    assert ([row.message for row in world.queue.values()], world.entries) == ([MESSAGE], [])
+
+
+def test_one_that_is_named_is_discarded_without_our_record(world: World) -> None:
+    world.stuck()
+    world.apply()
+    world.records.clear()
+    world.releases(accept_duplicates=True).discard(world.entries[0])
+    assert (world.entries, world.copies, world.statuses()) == ([], [], [])
+
+
+def test_one_that_postal_has_no_more_is_discarded_by_all(world: World) -> None:
+    world.stuck()
+    world.apply()
+    world.messages.clear()
+    world.records.clear()
+    assert state_of(world) is QuarantineState.KEPT
+    world.releases().discard(world.entries[0])
+    assert world.entries == []

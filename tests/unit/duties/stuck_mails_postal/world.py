@@ -22,10 +22,11 @@ from mailslice.duties.stuck_mails_postal.duty import DUTY
 from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, entry_of
 from mailslice.duties.stuck_mails_postal.params import Params
 from mailslice.duties.stuck_mails_postal.planned import PostalPlan
+from mailslice.duties.stuck_mails_postal.releases import PostalReleases, ReleaseRequest
 from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
-from mailslice.model.settings import PostalMode, Settings
+from mailslice.model.settings import PostalMode, load_settings
 from mailslice.stores.mariadb.failures import NoSuchObject
 from mailslice.stores.own import OwnRecords
 from mailslice.stores.own.postal_quarantine import PostalEntry
@@ -109,15 +110,16 @@ class World:
         """What somebody else does between the copy and the transaction."""
         self.url = SimpleNamespace(database="postal")
         self.host = "db-1"
+        settings = load_settings({"MAILSLICE_ARTIFACTS": str(folder)}, state_file=folder / "none")
         own = OwnRecords(MemoryRecords)
         postal = SimpleNamespace(
             main=self,
             messages=self,
             same_server=True,
-            settings=Settings().postal,
+            settings=settings.postal,
             database_of=lambda server: f"postal-server-{server}",
         )
-        self.stores: Any = SimpleNamespace(settings=Settings(), records=own, postal=postal)
+        self.stores: Any = SimpleNamespace(settings=settings, records=own, postal=postal)
         self.run = self.new_run()
 
     def new_run(self, name: str = "r-1", params: Params | None = None) -> Run:
@@ -144,6 +146,11 @@ class World:
         with progress:
             DUTY.apply(run, plan, progress)
         return {kind: count for kind, count in progress.kinds.items() if count}, progress.skipped
+
+    def releases(self, *, accept_duplicates: bool = False) -> PostalReleases:
+        request = ReleaseRequest("night shift", accept_duplicates=accept_duplicates)
+        (lock,) = self.run.acquired_locks
+        return PostalReleases(self.stores, self.run.clock, request, lock)
 
     @property
     def quarantine(self) -> PostalQuarantine:
