@@ -54,10 +54,13 @@ _COLUMNS = (
 @command(app, "list")
 def list_(out: Output) -> None:
     """Messages that wait for a person, and what Postal says of each now."""
+    from mailslice.duties.stuck_mails_postal.identity import require_same
     from mailslice.duties.stuck_mails_postal.quarantined import look_up
 
     with open_stores() as stores:
-        found = look_up(stores.postal, _entries(stores))
+        entries = _entries(stores)
+        require_same(stores)
+        found = look_up(stores.postal, entries)
         for why in dict.fromkeys(one.why for one in found if one.why):
             out.note(why)
         out.rows(map(_shown, found), _COLUMNS, empty="no message of Postal is in quarantine")

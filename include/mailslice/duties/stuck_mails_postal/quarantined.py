@@ -32,7 +32,7 @@ class QuarantineState(StrEnum):
     REQUEUED = "requeued"
     """Postal's queue has it: somebody pressed a button there."""
     UNKNOWN = "unknown"
-    """Postal cannot be asked; or its message of this id has no record of ours: it may be another."""
+    """Postal cannot be asked, or has no record of ours: its message of this id may be another."""
 
 
 @dataclass(frozen=True, slots=True)

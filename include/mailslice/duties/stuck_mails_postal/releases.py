@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mailslice.codec.shown import shown
+from mailslice.duties.stuck_mails_postal.identity import agree
 from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, new_log_id, queue_row
 from mailslice.duties.stuck_mails_postal.quarantined import (
     QuarantinedMessage,
@@ -152,6 +153,9 @@ class PostalReleases:
 def open_releases(
     stores: Stores, clock: Clock, request: ReleaseRequest
 ) -> Iterator[PostalReleases]:
-    """Waits for a run of the duty that works, at most 90 s. Raises LockHeld."""
+    """Waits for a run of the duty that works, at most 90 s. Raises LockHeld, and
+    ConfigurationDiffers for another Postal than that of the quarantine.
+    """
     with locked(stores.records.locks, DUTY, f"quarantine-{request.who}") as lock:
+        agree(stores)
         yield PostalReleases(stores, clock, request, lock)

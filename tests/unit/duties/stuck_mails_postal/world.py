@@ -28,7 +28,7 @@ from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.run import Run
 from mailslice.model.settings import PostalMode, load_settings
 from mailslice.stores.mariadb.failures import NoSuchObject
-from mailslice.stores.own import OwnRecords
+from mailslice.stores.own import SHAPES, OwnRecords
 from mailslice.stores.own.postal_quarantine import PostalEntry
 from mailslice.stores.own.records import TableShape
 from mailslice.stores.postal.changes import PostalRecord, RowChanged
@@ -110,8 +110,11 @@ class World:
         """What somebody else does between the copy and the transaction."""
         self.url = SimpleNamespace(database="postal")
         self.host = "db-1"
-        settings = load_settings({"MAILSLICE_ARTIFACTS": str(folder)}, state_file=folder / "none")
-        own = OwnRecords(MemoryRecords)
+        settings = load_settings(
+            {"MAILSLICE_ARTIFACTS": str(folder), "MAILSLICE_POSTAL_URL": "mysql://u@db/postal"},
+            state_file=folder / "none",
+        )
+        tables = {shape.name: MemoryRecords(shape) for shape in SHAPES}
         postal = SimpleNamespace(
             main=self,
             messages=self,
@@ -119,7 +122,12 @@ class World:
             settings=settings.postal,
             database_of=lambda server: f"postal-server-{server}",
         )
-        self.stores: Any = SimpleNamespace(settings=settings, records=own, postal=postal)
+        self.stores: Any = SimpleNamespace(
+            settings=settings,
+            records=OwnRecords(lambda shape: tables[shape.name]),
+            existing_records=lambda shape: tables[shape.name],
+            postal=postal,
+        )
         self.run = self.new_run()
 
     def new_run(self, name: str = "r-1", params: Params | None = None) -> Run:
@@ -223,6 +231,13 @@ class World:
     def rows(self, sql: str, *_: object) -> list[tuple[Any, ...]]:
         """What is asked of a connection itself."""
         return [(self.host, 3306)] if "@@hostname" in sql else [(1,)]
+
+    def another(self, database: str, host: str) -> None:
+        """From now on the URL names another Postal, which has a message of the same ids."""
+        self.url.database, self.host = database, host
+        self.records.clear()
+        self.queue.clear()
+        self.stuck(queued=20)
 
 
 class Queue:
