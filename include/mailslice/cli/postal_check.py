@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from mailslice.duties.stuck_mails_postal.identity import require_same
 from mailslice.maintenance.artifacts import artifacts
 from mailslice.model.clock import Clock
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import ConfigurationDiffers, MailsliceError
 from mailslice.model.settings import PostalMode
 from mailslice.stores import Stores, has_cassandra
 from mailslice.stores.mariadb.client import MariaDb
@@ -64,6 +65,7 @@ def _checks(stores: Stores, clock: Clock) -> Iterator[PostalCheck]:
     yield from _rights("rights", main, list(rights_of_main(main.url.database)))
     yield from _servers(stores)
     yield _own(stores)
+    yield from _other_postal(stores)
     yield _artifacts(stores)
     yield PostalCheck("stale locks", None, CHANGING, _STALE_DAYS)
 
@@ -140,6 +142,15 @@ def _own(stores: Stores) -> PostalCheck:
         return PostalCheck("own tables", False, EVERY, words)
     words = where if own.exists() else f"{where}: the first run makes it"
     return PostalCheck("own tables", True, EVERY, words)
+
+
+def _other_postal(stores: Stores) -> Iterator[PostalCheck]:
+    try:
+        require_same(stores)
+    except ConfigurationDiffers as error:
+        yield PostalCheck("own tables: Postal", False, EVERY, str(error))
+    except MailsliceError:
+        pass  # the check before, or those of the main database, say why
 
 
 def _artifacts(stores: Stores) -> PostalCheck:

@@ -39,7 +39,8 @@ AcceptDuplicates = Annotated[
     bool,
     option(
         "--accept-duplicates",
-        "Also what a worker of Postal has written about since it was closed.",
+        "Also what a worker of Postal has written about since it was closed, and a message that "
+        "has no record of that.",
     ),
 ]
 _COLUMNS = (
@@ -51,12 +52,15 @@ _COLUMNS = (
 @command(app, "list")
 def list_(out: Output) -> None:
     """Messages that wait for a person, and what Postal says of each now."""
+    from mailslice.duties.stuck_mails_postal.identity import require_same
     from mailslice.duties.stuck_mails_postal.quarantined import look_up
 
     with open_stores() as stores:
-        found = look_up(stores.postal, _entries(stores))
+        entries = _entries(stores)
+        require_same(stores)
+        found = look_up(stores.postal, entries)
         for why in dict.fromkeys(one.why for one in found if one.why):
-            out.note(f"a server cannot be asked: {why}")
+            out.note(why)
         out.rows(map(_shown, found), _COLUMNS, empty="no message of Postal is in quarantine")
 
 
@@ -97,7 +101,9 @@ def discard(
     there. It fails where Postal cannot be asked: then do it again.
     """
     question = None if yes else "Remove {} messages from the quarantine for good?"
-    _act(out, "discard", server, message, every=every, reason=reason, ask=question)
+    # A message that is named is meant, whatever Postal says of it.
+    named = not every
+    _act(out, "discard", server, message, every=every, reason=reason, accept=named, ask=question)
 
 
 @command(app, "export")
@@ -211,7 +217,10 @@ def _acted_on(stores: Stores, doing: str, entries: "list[PostalEntry]", accept: 
     taken = set(QuarantineState) - {QuarantineState.UNKNOWN}
     if doing == "release":
         taken = {QuarantineState.KEPT} | ({QuarantineState.FINISHED} if accept else set())
-    return sum(one.state in taken for one in look_up(stores.postal, entries))
+    return sum(
+        one.state in taken or (accept and one.message is not None and not one.is_proved)
+        for one in look_up(stores.postal, entries)
+    )
 
 
 def _decided(releases: "PostalReleases", doing: str, entry: "PostalEntry") -> dict[str, object]:

@@ -48,7 +48,7 @@ class Refused(MailsliceError):
 
 
 class ConfigurationDiffers(Refused):
-    """The stored configuration of the view is not that of the settings; James' store wins."""
+    """What is stored, as the view's configuration is, differs from the settings; the store wins."""
 
 
 class TopologyDiffers(Refused):

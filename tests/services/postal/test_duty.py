@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.model import crash
 from mailslice.stores import open_stores
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.changes import PostalChanges
 from mailslice.stores.postal.rows import PostalQueue
 from mailslice.testing.postal.databases import FreshPostal, MariaDbLogin
 from mailslice.testing.postal.mails import INCOMING, Ended, PostalMail, PostalMails
+from mailslice.testing.postal.tasks import tidy
 from tests.acceptance.command import Cli
 from tests.conftest import Fresh
 from tests.contracts.own_records import decisions_of
@@ -286,6 +288,24 @@ def test_the_limit_takes_the_oldest_locks_first(
     assert message(postal, old)["status"] == "Held"
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_a_server_that_is_left_out_uses_up_no_limit(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, guest: MariaDbLogin, half: bool
+) -> None:
+    """Its database is gone; or the grants of a new server are half there."""
+    away = mails.batch(postal.servers[1], 3, locked_for=timedelta(hours=5))
+    there = mails.mail(postal.servers[2], Ended.LOCKED)
+    database = postal.servers[1].database
+    if half:
+        postal.main.run(f"REVOKE INSERT ON `{database}`.deliveries FROM '{guest.user}'@'%'")
+    else:
+        postal.main.run(f"DROP DATABASE `{database}`")
+    report = duty(cli, "--mode", "close", "--limit", "1")
+    assert (report["closed"], report["skippedBy"]) == (1, {"server unreadable": 3})
+    assert set(queue(postal)) == {mail.queued for mail in away}
+    assert message(postal, there)["status"] == "Held"
+
+
 def test_a_lock_that_was_renewed_since_the_plan_is_left_alone(
     cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
 ) -> None:
@@ -422,6 +442,27 @@ def test_each_decision_is_a_row_and_a_line_without_addresses(
     lines = [one.getMessage() for one in caplog.records if "queue row" in one.getMessage()]
     assert sorted(line.split(":")[0] for line in lines) == ["closed", "lost"]
     assert "@" not in "".join(lines)
+
+
+def test_a_row_that_postals_tidy_task_takes_during_the_close_is_closed(
+    cli: Cli,
+    postal: FreshPostal,
+    mails: PostalMails,
+    postal_env: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It destroys the row and leaves no record: the message would be lost in silence."""
+    mail = mails.mail(postal.servers[1], Ended.HEADERS, locked_for=timedelta(days=2))
+
+    def tidied(point: str) -> None:
+        if point == "postal:kept":
+            assert tidy(postal) == 1
+
+    monkeypatch.setattr(crash, "point", tidied)
+    assert counts(duty(cli, "--mode", "close")) == {"closed": 1}
+    assert [row["status"] for row in records(postal, mail)] == ["Held"]
+    assert message(postal, mail)["status"] == "Held"
+    assert [one.state for one in entries(postal_env)] == [EntryState.KEPT]
 
 
 def planned(cli: Cli, *words: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mailslice.testing.postal.tasks import press_cancel_hold, press_release
 from tests.acceptance.command import Cli
 from tests.conftest import Fresh
 from tests.services.postal.conftest import judged_cli
+from tests.services.postal.test_config_check import check, wrong
 from tests.services.postal.test_kills import end_lock
 
 FIELDS = {
@@ -196,6 +198,74 @@ def test_all_fails_where_postal_cannot_be_asked(
 )
 def test_wrong_use_is_said(cli: Cli, words: tuple[str, ...]) -> None:
     cli("postal", "quarantine", *words, code=2)
+
+
+def test_a_message_without_our_record_may_be_another_one(
+    cli: Cli, postal: FreshPostal, mails: PostalMails, postal_env: Fresh
+) -> None:
+    """Postal was rebuilt, and counts from 1 again."""
+    first, second = add_stats(mails, postal), add_stats(mails, postal)
+    close(cli)
+    postal.servers[1].session.run("DELETE FROM deliveries")
+    assert [line["state"] for line in listed(cli)] == ["unknown", "unknown"]
+    assert "no record of this closing" in cli("postal", "quarantine", "list").err
+    for doing in ("release", "discard"):
+        lines = cli.json("postal", "quarantine", doing, "--all", "--yes")
+        assert [line["result"] for line in lines] == ["refused", "refused"]
+    assert (queue(postal), len(files(postal_env))) == ([], 2)
+    cli("postal", "quarantine", "release", *one(first), "--accept-duplicates", "--yes")
+    cli("postal", "quarantine", "discard", *one(second), "--yes")
+    assert [row["message_id"] for row in queue(postal)] == [first.message]
+    assert (listed(cli), files(postal_env)) == ([], [])
+
+
+def test_another_postal_with_the_same_own_tables_is_refused(
+    make_postal: Callable[..., FreshPostal], tmp_path: Path
+) -> None:
+    first, second = make_postal(), make_postal()
+    mails = [
+        PostalMails(one).mail(one.servers[1], Ended.HEADERS, body=one.name.encode())
+        for one in (first, second)
+    ]
+    assert mails[0].message == mails[1].message
+    artifacts = {"MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")}
+    cli = Cli({**first.settings(first.login), **artifacts}).inside()
+    url, prefix = second.login.url(second.name), second.prefix
+    other = cli.but(MAILSLICE_POSTAL_URL=url, MAILSLICE_POSTAL_MESSAGE_PREFIX=prefix)
+    close(cli)
+    duty, quarantined = ("duty", "run", "stuck_mails_postal"), ("postal", "quarantine")
+    for words in (
+        (*duty, "--mode", "close"),
+        duty,
+        (*quarantined, "list"),
+        (*quarantined, "release", "--all", "--yes"),
+        (*quarantined, "discard", *one(mails[1]), "--yes"),
+    ):
+        told = other(*words, code=3).err
+        assert f"{first.name} at " in told
+        assert f"{second.name} at " in told
+        assert "MAILSLICE_OWN_URL" in told
+    assert first.name in wrong(check(other, code=1))["own tables: Postal"]
+    assert [row["id"] for row in queue(second)] == [mails[1].queued]
+    assert statuses(second, mails[1]) == []
+    other(*quarantined, "export", tmp_path / "copies")
+    assert (tmp_path / "copies" / f"1-{mails[0].message}.eml").read_bytes() == mails[0].content
+    cli(*quarantined, "release", "--all", "--yes")
+    assert len(queue(first)) == 1
+
+
+def test_a_postal_that_moved_to_another_mariadb_is_known_by_its_records(
+    cli: Cli, postal: FreshPostal, mails: PostalMails
+) -> None:
+    mail = add_stats(mails, postal)
+    close(cli)
+    moved = f"UPDATE `{postal.own}`.locks SET owner = %s WHERE name = 'postal identity'"
+    assert postal.main.run(moved, f"{postal.name} at the-old-one:3306") == 1
+    assert [line["state"] for line in listed(cli)] == ["kept"]
+    postal.servers[1].session.run("DELETE FROM deliveries")
+    assert "the-old-one" in cli("postal", "quarantine", "list", code=3).err
+    mails.delivery(postal.servers[1], mail.message, "Held", at=postal.now())
+    assert "the-old-one" in cli("duty", "run", "stuck_mails_postal", code=3).err
 
 
 def test_discard_cancels_postals_hold_and_removes_the_copy(

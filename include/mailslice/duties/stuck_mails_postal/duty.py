@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mailslice.checks.expectations import Expectation, Frame
+from mailslice.duties.stuck_mails_postal.identity import agree, require_same
 from mailslice.duties.stuck_mails_postal.keeping import PostalCopies
 from mailslice.duties.stuck_mails_postal.metrics import METRICS_FILE, figures
 from mailslice.duties.stuck_mails_postal.params import Params
@@ -49,6 +50,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
 
     def plan(self, run: Run) -> PostalPlan:
         """Reads Postal's queue by key, and of old locks their messages and delivery records."""
+        require_same(run.stores)
         params, now = run.params(Params), run.clock()
         mode = params.mode or run.settings.postal.mode
         seen = survey(run.stores.postal, params.lock_timeout)
@@ -94,6 +96,7 @@ class StuckMailsPostal(Duty[PostalPlan]):
 
     def apply(self, run: Run, plan: PostalPlan, progress: Progress) -> None:
         """A MariaDB that is away ends it: the next run finishes what was begun."""
+        agree(run.stores)
         StuckMessages(run, plan, progress).perform_all()
 
     def verify(self, run: Run, plan: PostalPlan, result: Result) -> Iterable[Frame]:

@@ -15,17 +15,17 @@ from mailslice.duties.stuck_mails_postal.rules import PostalStage
 from mailslice.maintenance.artifacts import Artifacts
 from mailslice.maintenance.run import Run
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry, PostalQuarantineTable
-from mailslice.stores.postal.messages import PostalMessage
+from mailslice.stores.postal.messages import OWN_LOG_ID, PostalMessage
 from mailslice.stores.postal.rows import QueuedMessage
 
 COPIES_FOLDER = "postal/quarantine"
 _ROW = TypeAdapter(QueuedMessage)
-_BEING_CLOSED = (EntryState.NOTED, EntryState.CLOSING)
+BEING_CLOSED = (EntryState.NOTED, EntryState.CLOSING)
 
 
 def new_log_id() -> str:
     """The name of a decision, which Postal shows as its Support Ref."""
-    return f"mailslice-{uuid4().hex}"
+    return f"{OWN_LOG_ID}{uuid4().hex}"
 
 
 def queue_row(entry: PostalEntry) -> QueuedMessage:
@@ -111,7 +111,7 @@ class PostalQuarantine:
         existing = self._table.add(entry)
         if existing.log_id == entry.log_id:
             return existing
-        if existing.state in _BEING_CLOSED:
+        if existing.state in BEING_CLOSED:
             is_same = (existing.queued_message, existing.locked_by, existing.locked_at) == (
                 entry.queued_message,
                 entry.locked_by,

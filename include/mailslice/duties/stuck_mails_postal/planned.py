@@ -126,7 +126,7 @@ class PostalPlan(Plan):
     restarted: AwareDatetime | None
     accept_duplicates: bool
     rows: RowFile
-    """PlannedRow, the oldest lock first, those without a lock last. Apply comes to `limit`."""
+    """PlannedRow, the oldest lock first, those without a lock last. Apply acts on `limit`."""
 
     @property
     def planned(self) -> int:

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mailslice.duties.stuck_mails_postal.keeping import queue_row
+from mailslice.duties.stuck_mails_postal.rules import is_answered
 from mailslice.model.errors import BadInput, MailsliceError, StoreUnavailable
 from mailslice.stores.own.postal_quarantine import EntryState, PostalEntry
 from mailslice.stores.postal.databases import PostalDatabases
@@ -13,6 +15,10 @@ from mailslice.stores.postal.rows import PostalQueue, QueuedMessage
 
 _OF_WORKERS = frozenset({"Sent", "HardFail", "Held", "Processed", "SoftFail", "Error"})
 """Records that only a worker of Postal writes."""
+_UNPROVED = (
+    "Postal's message of this id has no record of this closing, so it may be another one: released "
+    "only with --accept-duplicates, discarded only by its ids"
+)
 
 
 class QuarantineState(StrEnum):
@@ -20,22 +26,24 @@ class QuarantineState(StrEnum):
 
     KEPT = "kept"
     FINISHED = "finished"
-    """Postal wrote a record after ours: its worker lived after all, somebody released it or
-    cancelled the hold, or a bounce says that it had been sent.
+    """Postal wrote a record after ours, or an answer since the lock: its worker lived after all,
+    somebody released it or cancelled the hold, or a bounce says that it had been sent.
     """
     REQUEUED = "requeued"
     """Postal's queue has it: somebody pressed a button there."""
     UNKNOWN = "unknown"
+    """Postal cannot be asked, or has no record of ours: its message of this id may be another."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedMessage:
     """An entry, and what Postal says of its message.
 
-    `message` is None where Postal has it no more, or cannot be asked (UNKNOWN: `why`). `newest` is
-    the id of its newest delivery record, `newest_of_worker` that of the newest one that a worker
-    wrote. `is_held`: Postal holds it by our record, the newest one.
-    `queued`: the id of a row of Postal's queue that it has.
+    `message` is None where Postal has it no more, or cannot be asked; `why` of what is UNKNOWN.
+    `newest` is the id of its newest delivery record, `newest_of_worker` that of the newest one that
+    a worker wrote. `is_held`: Postal holds it by our record, the newest one. `queued`: the id of a
+    row of Postal's queue that it has. `is_proved`: by our record, or the queue row as it was, it is
+    the message of the entry.
     """
 
     entry: PostalEntry
@@ -46,6 +54,7 @@ class QuarantinedMessage:
     newest: int = 0
     newest_of_worker: int = 0
     is_held: bool = False
+    is_proved: bool = False
     why: str = ""
 
 
@@ -68,7 +77,7 @@ def look_up(postal: PostalDatabases, entries: Collection[PostalEntry]) -> list[Q
         except MailsliceError as error:
             if isinstance(error, StoreUnavailable):
                 postal.main.rows("SELECT 1")  # raises where it is the main MariaDB
-            why = str(error)
+            why = f"Postal cannot be asked: {error}"
             looked_up = [
                 QuarantinedMessage(entry, QuarantineState.UNKNOWN, why=why) for entry in of_server
             ]
@@ -99,23 +108,29 @@ def _judged(
     queued: Mapping[int, QueuedMessage],
     contents: Mapping[int, bool],
 ) -> QuarantinedMessage:
-    # Without the record by which it was closed nobody can tell which ones are newer.
     own = [record.id for record in records if record.log_id == entry.log_id]
     after = {record.status for record in records if own and record.id > own[-1]}
-    state = QuarantineState.KEPT
-    if entry.message in queued:
+    by_postal = [record for record in records if not record.is_own]
+    was, row = queue_row(entry), queued.get(entry.message)
+    state, why = QuarantineState.KEPT, ""
+    if row is not None:
         state = QuarantineState.REQUEUED
-    elif after & {*_OF_WORKERS, "Bounced", "HoldCancelled"}:
+    # A worker's record may have come right before ours, after the look at them.
+    elif after & {*_OF_WORKERS, "Bounced", "HoldCancelled"} or is_answered(was, by_postal):
         state = QuarantineState.FINISHED
+    elif message is not None and not own:
+        state, why = QuarantineState.UNKNOWN, _UNPROVED
     return QuarantinedMessage(
         entry,
         state,
         message,
         has_content=entry.message in contents,
-        queued=queued[entry.message].id if entry.message in queued else None,
+        queued=None if row is None else row.id,
         newest=records[-1].id if records else 0,
         newest_of_worker=max((one.id for one in records if one.status in _OF_WORKERS), default=0),
         is_held=bool(records) and records[-1].log_id == entry.log_id,
+        is_proved=bool(own) or (row is not None and (row.id, row.lock) == (was.id, was.lock)),
+        why=why,
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mailslice.codec.shown import shown
+from mailslice.duties.stuck_mails_postal.identity import agree
 from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, new_log_id, queue_row
 from mailslice.duties.stuck_mails_postal.quarantined import (
     QuarantinedMessage,
@@ -40,7 +41,9 @@ class PostalSilent(NotReleased):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """Who acts, and why. `accept_duplicates`: also what Postal has finished after all."""
+    """Who acts, and why. `accept_duplicates`: also what Postal has finished after all, and what is
+    not proved to be the message that was closed.
+    """
 
     who: str
     reason: str = ""
@@ -126,8 +129,10 @@ class PostalReleases:
 
     def _looked_up(self, entry: PostalEntry) -> QuarantinedMessage:
         (found,) = look_up(self._stores.postal, [entry])
-        if found.state is QuarantineState.UNKNOWN:
-            raise PostalSilent(f"Postal cannot be asked: {found.why}")
+        if found.state is QuarantineState.UNKNOWN and found.message is None:
+            raise PostalSilent(str(found.why))
+        if found.state is QuarantineState.UNKNOWN and not self._request.accept_duplicates:
+            raise NotReleased(f"unknown: {found.why}")
         return found
 
     def _require_releasable(self, found: QuarantinedMessage) -> None:
@@ -135,7 +140,7 @@ class PostalReleases:
             raise NotReleased("requeued: Postal's queue has it already")
         if found.state is QuarantineState.FINISHED and not self._request.accept_duplicates:
             raise NotReleased(
-                "finished: Postal wrote about it after it was closed; "
+                "finished: Postal wrote about it as it was closed, or since; "
                 "--accept-duplicates releases it all the same"
             )
         if found.message is None:
@@ -156,6 +161,9 @@ class PostalReleases:
 def open_releases(
     stores: Stores, clock: Clock, request: ReleaseRequest
 ) -> Iterator[PostalReleases]:
-    """Waits for a run of the duty that works, at most 90 s. Raises LockHeld."""
+    """Waits for a run of the duty that works, at most 90 s. Raises LockHeld, and
+    ConfigurationDiffers for another Postal than that of the quarantine.
+    """
     with locked(stores.records.locks, DUTY, f"quarantine-{request.who}") as lock:
+        agree(stores)
         yield PostalReleases(stores, clock, request, lock)

@@ -120,11 +120,16 @@ def is_answered(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> b
 
 
 def _since_lock(row: QueuedMessage, deliveries: Collection[PostalDelivery]) -> set[str | None]:
-    since = _seconds(row.locked_since)
+    since, made = _seconds(row.locked_since), _seconds(row.created_at)
     return {
         record.status
         for record in deliveries
-        if since is not None and record.timestamp is not None and record.timestamp >= since
+        if since is not None
+        and record.timestamp is not None
+        and record.timestamp >= since
+        # A release makes a new row by the clock of our records. The clock of the worker that locks
+        # it may be behind that: then the record of the row before it looks as if it came later.
+        and not (record.is_own and made is not None and record.timestamp < made)
     }
 
 

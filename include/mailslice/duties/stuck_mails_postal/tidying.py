@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 from enum import StrEnum
 
-from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, queue_row
+from mailslice.duties.stuck_mails_postal.keeping import BEING_CLOSED, PostalQuarantine, queue_row
 from mailslice.duties.stuck_mails_postal.planned import PostalAction
 from mailslice.duties.stuck_mails_postal.rules import PostalState, is_answered
 from mailslice.duties.stuck_mails_postal.telling import PostalDecisionLog, held_details
@@ -43,12 +43,7 @@ class ClosingTidier:
         """What was finished, by outcome; rows that are `planned` or cannot be asked stay."""
         finished: Counter[str] = Counter()
         for entry in self._run.stores.records.postal_quarantine.list():
-            if entry.state is EntryState.NOTED:
-                # Nothing but the copy was begun.
-                self._run.require_lock()
-                self._quarantine.remove(entry)
-                finished[ClosingOutcome.WITHDRAWN] += 1
-            elif entry.state is EntryState.CLOSING and (outcome := self._finished(entry, planned)):
+            if entry.state in BEING_CLOSED and (outcome := self._finished(entry, planned)):
                 finished[outcome] += 1
         return dict(finished)
 
@@ -97,7 +92,7 @@ class ClosingTidier:
     def _finished(self, entry: PostalEntry, planned: Collection[int]) -> ClosingOutcome | None:
         self._run.require_lock()
         try:
-            outcome = self.settle(entry)
+            return self._outcome(entry, planned)
         except BadInput:
             raise
         except MailsliceError as error:
@@ -108,6 +103,19 @@ class ClosingTidier:
                 *(entry.message, entry.server, error),
             )
             return None
+
+    def _outcome(self, entry: PostalEntry, planned: Collection[int]) -> ClosingOutcome | None:
+        if entry.state is EntryState.NOTED:
+            # Nothing but the copy was begun. There may be the whole one of an earlier closing.
+            content = self._quarantine.copies.load(entry.copy_id)
+            if content is None or self._has_content(entry):
+                self._quarantine.remove(entry)
+                return ClosingOutcome.WITHDRAWN
+            copied = self._quarantine.copy(entry, content)
+            if copied is None:
+                return None
+            entry = copied
+        outcome = self.settle(entry)
         if outcome is not ClosingOutcome.QUEUED:
             return outcome
         if entry.queued_message in planned:
@@ -115,6 +123,9 @@ class ClosingTidier:
         return ClosingOutcome.WITHDRAWN if self.withdraw(entry) else None
 
     def _has_content(self, entry: PostalEntry) -> bool:
+        """Whether Postal has it; not where the server is gone for certain."""
+        if not self._queue.existing_servers([entry.server]):
+            return False
         messages = self._messages(entry.server)
         rows = messages.by_id([entry.message])
         return entry.message in messages.has_own_header(rows.values())

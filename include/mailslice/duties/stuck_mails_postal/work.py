@@ -85,12 +85,11 @@ class StuckMessages:
 
     def perform_all(self) -> None:
         """Until the limit, or the time is over."""
-        due = self._rows[: self._plan.limit]
-        finished = self._tidying.finish_all({row.queued_message for row in due})
+        finished = self._tidying.finish_all({row.queued_message for row in self._rows})
         self._run.report(finishedOfEarlierRuns=finished)
         closed = self._closed_by_earlier_try() if self._progress.earlier else set()
         self._own |= closed
-        self._perform_due(due, closed)
+        self._perform_rows(closed)
         # A row that was planned may have been left alone, or answered: then nothing needs the copy
         # that a killed run made of it.
         for outcome, count in self._tidying.finish_all(()).items():
@@ -98,17 +97,23 @@ class StuckMessages:
         for server, why in sorted(self._servers.unreadable.items()):
             log.warning("server %d was left out: %s", server, why)
 
-    def _perform_due(self, due: list[PlannedRow], closed: set[int]) -> None:
+    def _perform_rows(self, closed: set[int]) -> None:
         """`closed`: rows that an earlier try of this plan closed."""
-        for chunk in batches(due, CHUNK):
+        for chunk in batches(self._rows, CHUNK):
             current = self._look_at_batches(chunk)
             for planned in chunk:
-                if self._run.out_of_time():
+                if self._run.out_of_time() or self._acted_on() >= self._plan.limit:
                     return
                 if planned.queued_message in closed:
                     self._done(PostalAction.CLOSED, planned)
                 else:
                     self._perform(planned, current.get(planned.queued_message))
+
+    def _acted_on(self) -> int:
+        """Rows that count for the limit. Those that nobody can act on do not: they come again with
+        each run, and would be all that it comes to. One that changed may be an earlier try's doing.
+        """
+        return self._progress.applied + self._progress.skipped[LOCK_CHANGED]
 
     def _closed_by_earlier_try(self) -> set[int]:
         """Rows that a killed try of this very plan closed: the quarantine says so."""
@@ -147,12 +152,17 @@ class StuckMessages:
             self._progress.fail(f"queue row {planned.queued_message}", str(error))
 
     def _unchanged(self, planned: PlannedRow, row: QueuedMessage | None) -> QueuedMessage:
-        """The row. Raises RowLeftAlone where it, or its batch, is not as it was planned."""
+        """The row. Raises RowLeftAlone where it, or its batch, is not as it was planned, and where
+        the plan leaves it alone.
+        """
         if row is None or not planned.is_still(row):
             raise RowLeftAlone(LOCK_CHANGED)
         if planned.lock in self._moving:
             raise RowLeftAlone(BATCH_IN_PROGRESS)
-        if planned.state is PostalState.UNKNOWN or row.server in self._servers.unreadable:
+        action = self._plan.action(planned, self._plan.mode)
+        if not isinstance(action, PostalAction):
+            raise RowLeftAlone(action)
+        if row.server in self._servers.unreadable:
             raise RowLeftAlone(SERVER_UNREADABLE)
         return row
 
@@ -266,14 +276,17 @@ class StuckMessages:
         record = PostalRecord.held(held_details(entry), entry.log_id)
         try:
             self._changes.close(surveyed.row, record, surveyed.newest_record)
-        except (StoreUnavailable, RecordMissing) as error:
-            # Nobody knows yet what was committed. Without an answer the next run looks.
+        except (StoreUnavailable, RecordMissing, RowChanged) as error:
+            # Nobody knows yet what was committed, or where the row is: Postal's tidy task destroys
+            # it without a record, and the copy is the message then. Without an answer the next run
+            # looks.
             outcome = self._tidying.settle(entry)
-            if outcome is ClosingOutcome.WITHDRAWN:
-                raise RowChanged(str(error)) from error
+            if outcome is ClosingOutcome.KEPT:
+                return
             if outcome is ClosingOutcome.QUEUED:
                 self._tidying.withdraw(entry)
-                raise RecordRefused(str(error)) from error
+            is_changed = isinstance(error, RowChanged) or outcome is ClosingOutcome.WITHDRAWN
+            raise (RowChanged if is_changed else RecordRefused)(str(error)) from error
         except MailsliceError:
             self._tidying.withdraw(entry)
             raise

@@ -15,6 +15,8 @@ from mailslice.stores.mariadb.client import MariaDb, quoted
 from mailslice.stores.mariadb.failures import NoSuchObject
 from mailslice.stores.postal.rows import PAGE
 
+OWN_LOG_ID = "mailslice-"
+"""How the log ids of mailslice's own delivery records begin; Postal's are random."""
 _HEADER = "x-postal-msgid"
 _HAS_HEADER = " OR ".join(
     "LOCATE(CONCAT(CHAR(10), %s), CONCAT(CHAR(10), LOWER(CONVERT(data USING latin1))) "
@@ -50,6 +52,11 @@ class PostalDelivery:
     status: str | None
     timestamp: Decimal | None
     log_id: str | None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether mailslice wrote it: its time is by the database's clock, not by a worker's."""
+        return (self.log_id or "").startswith(OWN_LOG_ID)
 
 
 class ServerMessages:

@@ -120,6 +120,26 @@ def test_how_far_the_worker_had_come(message, records, has_own_header, stage):
     assert stage_of(ROW, message, records, has_own_header=has_own_header) is stage
 
 
+@pytest.mark.parametrize(
+    ("created_at", "stage"),
+    [
+        (LOCKED + timedelta(seconds=2), PostalStage.MAYBE_SENT),
+        (LOCKED + timedelta(seconds=1), PostalStage.ANSWERED),
+        (LOCKED, PostalStage.ANSWERED),
+        (None, PostalStage.ANSWERED),
+    ],
+)
+def test_our_hold_of_the_row_before_answers_no_lock_of_a_host_whose_clock_is_behind(
+    created_at, stage
+):
+    """Released after our record, and locked by a clock that says before it."""
+    row = replace(ROW, created_at=created_at)
+    held = PostalDelivery(1, "Held", LOCKED_SECONDS + 1, "mailslice-1")
+    assert stage_of(row, OUTGOING, [held], has_own_header=True) is stage
+    by_postal = replace(held, log_id="1f3a9c")
+    assert stage_of(row, OUTGOING, [by_postal], has_own_header=True) is PostalStage.ANSWERED
+
+
 ACTIONS = {
     (PostalState.UNKNOWN, None): ("server unreadable",) * 4,
     (PostalState.MESSAGE_GONE, None): (PostalAction.LOST,) * 4,

@@ -1,0 +1,60 @@
+"""Which Postal the own tables are of. Entries are by ids, and another Postal has the same ids.
+
+The first that writes stores it; all others are refused. It is the name of the main database, and
+the name that its MariaDB gives itself: the URL may have an alias, or a tunnel. That one changes
+when MariaDB moves, or is one of a cluster. Then the delivery records of the closings, which no
+other Postal has, prove that it is the same.
+"""
+
+from mailslice.duties.stuck_mails_postal.quarantined import look_up
+from mailslice.model.errors import ConfigurationDiffers
+from mailslice.stores import Stores, has_cassandra
+from mailslice.stores.own.locks import LOCKS, Locks
+from mailslice.stores.own.postal_quarantine import POSTAL_QUARANTINE, PostalQuarantineTable
+
+NAME = "postal identity"
+"""The row of the table `locks` that keeps it."""
+_AT = " at "
+
+
+def require_same(stores: Stores) -> None:
+    """For looking: creates nothing. Raises ConfigurationDiffers for another Postal than stored."""
+    _ = stores.postal  # names the setting that is missing
+    locks, quarantine = map(stores.existing_records, (LOCKS, POSTAL_QUARANTINE))
+    if locks is None or quarantine is None:
+        return
+    stored = Locks(locks).holder(NAME)
+    if stored is not None:
+        _require(stores, PostalQuarantineTable(quarantine), stored, _own_name(stores))
+
+
+def agree(stores: Stores) -> None:
+    """As `require_same`; and from now on it is this Postal. The duty's lock is held."""
+    locks, now = stores.records.locks, _own_name(stores)
+    stored = locks.first(NAME, now)
+    if stored != now:
+        _require(stores, stores.records.postal_quarantine, stored, now)
+        locks.change(NAME, stored, now)
+
+
+def _own_name(stores: Stores) -> str:
+    main = stores.postal.main
+    ((host, port),) = main.rows("SELECT @@hostname, @@port")
+    return f"{main.url.database}{_AT}{host}:{port}"
+
+
+def _require(stores: Stores, quarantine: PostalQuarantineTable, stored: str, now: str) -> None:
+    if stored == now:
+        return
+    if stored.rpartition(_AT)[0] == stores.postal.main.url.database:
+        entries = list(quarantine.list())
+        if not entries or any(found.is_proved for found in look_up(stores.postal, entries)):
+            return
+    of_cassandra = has_cassandra(stores.settings)
+    where = "MAILSLICE_OWN_KEYSPACE" if of_cassandra else "MAILSLICE_OWN_URL"
+    raise ConfigurationDiffers(
+        f"MAILSLICE_POSTAL_URL (in the {stores.settings.source}) names the Postal {now}, and "
+        f"mailslice's own tables are those of the Postal {stored}: its quarantine would be taken "
+        f"for this one's. Name another {'keyspace' if of_cassandra else 'database'} for this one "
+        f"({where})"
+    )

@@ -1,0 +1,209 @@
+"""Runs of stuck_mails_postal over a Postal in memory: what each leaves, and what it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from mailslice.duties.stuck_mails_postal.quarantined import QuarantineState, look_up
+from mailslice.duties.stuck_mails_postal.releases import NotReleased
+from mailslice.model.settings import PostalMode
+from mailslice.stores.own.postal_quarantine import EntryState
+from tests.unit.duties.stuck_mails_postal.world import CONTENT, MESSAGE, NOW, World, fake
+
+OLDEST = timedelta(hours=5)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    fake(monkeypatch)
+    return World(tmp_path)
+
+
+def test_a_stuck_message_is_closed(world: World) -> None:
+    world.stuck()
+    assert world.apply() == ({"closed": 1}, {})
+    assert (world.queue, world.statuses(), world.copies) == ({}, ["Held"], [CONTENT])
+    assert [one.state for one in world.entries] == [EntryState.KEPT]
+
+
+def test_a_half_closed_message_of_a_server_that_cannot_be_read_stops_no_other(
+    world: World,
+) -> None:
+    row = world.cut_off()
+    world.stuck(server=2)
+    world.unreadable = {1}
+    assert world.apply() == ({"closed": 1}, {"server unreadable": 1})
+    assert list(world.queue) == [row.id]
+    assert [(one.server, one.state) for one in world.entries] == [
+        (1, EntryState.CLOSING),
+        (2, EntryState.KEPT),
+    ]
+    assert world.copies == [CONTENT, CONTENT]
+    world.unreadable = set()
+    assert world.apply("r-2") == ({"closed": 1}, {})
+
+
+def test_the_limit_is_of_rows_that_can_be_acted_on(world: World) -> None:
+    for number in range(1, 4):
+        world.stuck(message=number, locked_for=OLDEST)
+    middle = world.stuck(server=2, message=1, locked_for=timedelta(hours=3))
+    young = world.stuck(server=2, message=2)
+    world.unreadable = {1}
+    assert world.apply(limit=1) == ({"closed": 1}, {"server unreadable": 3})
+    assert middle.id not in world.queue
+    assert young.id in world.queue
+
+
+def test_holders_that_may_live_use_up_no_limit_of_a_retry(world: World) -> None:
+    living = world.stuck(locked_for=OLDEST)
+    world.write("SoftFail", NOW - OLDEST)
+    dead = world.stuck(server=2)
+    done = world.apply(mode=PostalMode.RETRY, limit=1)
+    assert done == ({"closed": 1}, {"holder may live": 1})
+    assert list(world.queue) == [living.id]
+    assert dead.id not in world.queue
+
+
+def test_a_second_try_of_a_plan_comes_to_no_more_than_its_limit(world: World) -> None:
+    """The first try completed a row, and was killed."""
+    world.stuck(locked_for=OLDEST)
+    young = world.stuck(server=2)
+    run, plan = world.planned(limit=1)
+    world.queue.pop(1)
+    assert world.applied(run, plan) == ({}, {"lock changed": 1})
+    assert list(world.queue) == [young.id]
+
+
+def test_a_closing_that_was_cut_off_beyond_the_limit_keeps_no_copy(world: World) -> None:
+    world.stuck(server=2, locked_for=OLDEST)
+    world.cut_off()
+    assert world.apply(limit=1) == ({"closed": 1}, {})
+    assert [(one.server, one.state) for one in world.entries] == [(2, EntryState.KEPT)]
+    assert world.copies == [CONTENT]
+
+
+def test_what_postals_tidy_task_takes_during_the_close_is_closed(world: World) -> None:
+    world.stuck()
+    world.while_closing = world.queue.clear
+    assert world.apply() == ({"closed": 1}, {})
+    assert (world.statuses(), world.copies) == (["Held"], [CONTENT])
+    assert [one.state for one in world.entries] == [EntryState.KEPT]
+
+
+@pytest.mark.parametrize("status", ["Sent", None])
+def test_what_a_worker_finishes_or_locks_anew_during_the_close_is_not_closed(
+    world: World, status: str | None
+) -> None:
+    row = world.stuck()
+
+    def work() -> None:
+        world.queue.clear()
+        if status is None:
+            world.queue[row.id] = replace(row, locked_by="host:b", locked_at=NOW)
+        else:
+            world.write(status)
+
+    world.while_closing = work
+    assert world.apply() == ({}, {"lock changed": 1})
+    assert (world.entries, world.copies) == ([], [])
+    assert world.statuses() == ([] if status is None else [status])
+
+
+def closed_and_locked_again(world: World) -> None:
+    """Somebody pressed Release in Postal, a worker died of it, and its closing had just begun."""
+    world.now = NOW - timedelta(hours=2)
+    world.stuck(locked_for=OLDEST)
+    world.apply()
+    world.now = NOW
+    world.cut_off(queued=9, copied=False, locked_for=timedelta(hours=1))
+    assert [one.state for one in world.entries] == [EntryState.NOTED]
+
+
+def test_the_copy_of_the_first_closing_outlives_a_second_that_failed(world: World) -> None:
+    closed_and_locked_again(world)
+    world.lose_content()
+    assert world.apply("r-2") == ({"closed": 1}, {})
+    assert (world.queue, world.statuses(), world.copies) == ({}, ["Held", "Held"], [CONTENT])
+    assert [one.state for one in world.entries] == [EntryState.KEPT]
+
+
+def test_it_outlives_that_also_while_postal_cannot_be_asked_for_the_content(world: World) -> None:
+    closed_and_locked_again(world)
+    world.unreadable = {1}
+    assert world.apply("r-2") == ({}, {"server unreadable": 1})
+    assert ([one.state for one in world.entries], world.copies) == ([EntryState.NOTED], [CONTENT])
+
+
+def test_it_goes_where_postal_has_the_content(world: World) -> None:
+    closed_and_locked_again(world)
+    world.queue.clear()
+    assert world.apply("r-2") == ({}, {})
+    assert (world.entries, world.copies) == ([], [])
+
+
+def state_of(world: World) -> QuarantineState:
+    (found,) = look_up(world.stores.postal, world.entries)
+    return found.state
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("Sent", QuarantineState.FINISHED),
+        ("SoftFail", QuarantineState.KEPT),
+        ("Bounced", QuarantineState.KEPT),
+    ],
+)
+def test_what_a_worker_answers_right_before_our_record_is_finished(
+    world: World, status: str, state: QuarantineState
+) -> None:
+    world.stuck()
+    world.while_closing = lambda: world.write(status)
+    assert world.apply() == ({"closed": 1}, {})
+    assert world.statuses() == [status, "Held"]
+    assert state_of(world) is state
+
+
+def test_what_was_answered_before_the_lock_is_kept(world: World) -> None:
+    world.write("HardFail", NOW - OLDEST)
+    world.stuck()
+    world.apply()
+    assert state_of(world) is QuarantineState.KEPT
+
+
+def test_a_message_without_our_record_is_not_taken_for_the_one_that_was_closed(
+    world: World,
+) -> None:
+    """Postal was rebuilt: it counts from 1 again."""
+    world.stuck()
+    world.apply()
+    world.records.clear()
+    assert state_of(world) is QuarantineState.UNKNOWN
+    for act in (world.releases().release, world.releases().discard):
+        with pytest.raises(NotReleased, match="no record of this closing"):
+            act(world.entries[0])
+    assert (world.queue, world.copies) == ({}, [CONTENT])
+    world.releases(accept_duplicates=True).release(world.entries[0])
+    assert ([row.message for row in world.queue.values()], world.entries) == ([MESSAGE], [])
+
+
+def test_one_that_is_named_is_discarded_without_our_record(world: World) -> None:
+    world.stuck()
+    world.apply()
+    world.records.clear()
+    world.releases(accept_duplicates=True).discard(world.entries[0])
+    assert (world.entries, world.copies, world.statuses()) == ([], [], [])
+
+
+def test_one_that_postal_has_no_more_is_discarded_by_all(world: World) -> None:
+    world.stuck()
+    world.apply()
+    world.messages.clear()
+    world.records.clear()
+    assert state_of(world) is QuarantineState.KEPT
+    world.releases().discard(world.entries[0])
+    assert world.entries == []
