@@ -40,9 +40,14 @@ class Result:
         return self.planned - self.applied
 
     @property
+    def reached(self) -> int:
+        """Items that apply came to."""
+        return self.applied + sum(self.skipped.values()) + self.failed
+
+    @property
     def touched(self) -> bool:
         """Whether apply came to any item."""
-        return bool(self.applied or self.skipped or self.failed)
+        return self.reached > 0
 
     def rest(self) -> list[str]:
         """What was not done, as parts of a sentence."""
