@@ -8,6 +8,8 @@ from mailslice.maintenance.artifacts import FILES, RunFolder
 
 PROGRESS = "progress.json"
 """In the run's folder while apply works: what applied.json would say if it ended now."""
+TIME_LIMIT = "time limit"
+"""The reason of `skipped` where a duty counts what the time limit left, in place of `remaining`."""
 _OF_THE_STEP = frozenset(
     {"run", "duty", "queue", "step", "started", "seconds", "engine"}
     | {"decided", "success", "expectations", "dataDocs", "message"}
