@@ -28,11 +28,14 @@ from mailslice.stores.cassandra.ranges import TokenRange
 
 Halves = npt.NDArray[np.uint64]
 """Low halves of ids, sorted."""
+Retained = Callable[[], tuple[Halves, Halves]]
+"""In a worker: ids that have a row, and ids that the caller blocks. Their marks stay."""
 
 if TYPE_CHECKING:
     from mailslice.engine.id_arrays import Ids
 
-IDS_A_FILE = 500_000
+IDS_A_FILE = 50_000
+"""Seconds of work, so that whoever drops them can look at the time between two files."""
 _AT_ONCE = 10_000
 """Marks between two looks at the allowed rate."""
 _COLUMN = "enqueue_id"
@@ -82,49 +85,46 @@ def list_marks(
 
 
 def drop_listed(
-    spark: Session, spec: Dropping, files: Sequence[MarkFile], *, rows: Halves, blocked: Halves
+    spark: Session, spec: Dropping, files: Sequence[MarkFile], retained: Retained
 ) -> Dropped:
     """Drop the marks that files of `list_marks` name and that are still there.
 
-    Those of ids among `rows` or `blocked` stay. Raises PlanRefused for a file that was changed.
+    Those of `retained` ids stay. Raises PlanRefused for a file that was changed.
     """
-    return _drop(spark, spec, files, lambda batches: _listed(spec, batches), rows, blocked)
+    return _drop(spark, spec, files, lambda batches: _listed(spec, batches), retained)
 
 
 def drop_planned(
-    spark: Session, spec: Dropping, parts: Sequence[PlanPart], *, rows: Halves, blocked: Halves
+    spark: Session, spec: Dropping, parts: Sequence[PlanPart], retained: Retained
 ) -> Dropped:
     """As `drop_listed`, the ids of a plan's rows, whose marks were read twice."""
 
     def ids(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Ids]:
         return (of_texts(table.column(_COLUMN)) for table in _tables(spec, batches))
 
-    return _drop(spark, spec, parts, ids, rows, blocked)
+    return _drop(spark, spec, parts, ids, retained)
 
 
-def _drop(  # noqa: PLR0917 - keys, and what becomes of them
+def _drop(
     spark: Session,
     spec: Dropping,
     keys: Sequence[MarkFile] | Sequence[PlanPart],
     read: Callable[..., Iterator[Ids]],
-    rows: Halves,
-    blocked: Halves,
+    retained: Retained,
 ) -> Dropped:
-    with shared(spark, (rows, blocked)) as known:
+    def drop(batches: Iterator[Sequence[object]]) -> Iterator[Dropped]:
+        deleted = stores_of(spec.settings).tables.deleted
+        for ids in read(batches):
+            with_row, stopped = (among(low_halves(ids), halves) for halves in retained())
+            free = ids[~with_row & ~stopped]
+            for at in range(0, len(free), _AT_ONCE):
+                batch = free[at : at + _AT_ONCE]
+                if spec.turn is not None:
+                    spec.turn(len(batch))
+                deleted.drop_packed(spec.queue, cut(pack(batch)), READS_IN_FLIGHT)
+            yield Dropped(len(free), int((stopped & ~with_row).sum()))
 
-        def drop(batches: Iterator[Sequence[object]]) -> Iterator[Dropped]:
-            deleted = stores_of(spec.settings).tables.deleted
-            for ids in read(batches):
-                with_row, stopped = (among(low_halves(ids), halves) for halves in known())
-                free = ids[~with_row & ~stopped]
-                for at in range(0, len(free), _AT_ONCE):
-                    batch = free[at : at + _AT_ONCE]
-                    if spec.turn is not None:
-                        spec.turn(len(batch))
-                    deleted.drop_packed(spec.queue, cut(pack(batch)), READS_IN_FLIGHT)
-                yield Dropped(len(free), int((stopped & ~with_row).sum()))
-
-        return sum(run_on_keys(spark, keys, drop), Dropped())
+    return sum(run_on_keys(spark, keys, drop), Dropped())
 
 
 def halves_of(pages: Sequence[bytes]) -> Halves:

@@ -15,7 +15,7 @@ A duty's check is of this form; its verify is the same over what apply left:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -24,6 +24,7 @@ from mailslice.checks.expectations import Expectation
 from mailslice.checks.gate import Frame, run_gate
 from mailslice.maintenance.ledger import Ledger
 from mailslice.maintenance.report import DONE
+from mailslice.maintenance.result import TIME_LIMIT
 from mailslice.maintenance.run import Run
 from mailslice.maintenance.slice_range import limited_to_slices
 
@@ -83,18 +84,34 @@ runs that were refused, or had nothing to do, may stand before those."""
 
 
 def usual(context: Run) -> float | None:
-    """The median of what the last runs of this duty on this queue changed; None: too few."""
+    """The median of what the last runs of this duty on this queue had to do; None: too few.
+
+    That is what they changed, and what the time limit left: a backlog takes more than one run.
+    """
     request = context.request
     reports = Ledger(context.stores, context.settings).list(request.duty, request.queue, _READ)
-    applied = [
-        int(report["applied"])
+    work = [
+        _work_of(report)
         for report in reports
         if report["status"] == DONE
         and report["run"] != request.run
         and report.get("applied")
-        and not limited_to_slices(report)
+        and not _of_a_part(report)
     ]
-    return median(applied[:_RUNS]) if len(applied) >= _LEAST_RUNS else None
+    return median(work[:_RUNS]) if len(work) >= _LEAST_RUNS else None
+
+
+def _work_of(report: Mapping[str, Any]) -> int:
+    """`left` is the older name of `remaining`."""
+    remaining = report.get("remaining", report.get("left")) or 0
+    late = (report.get("skippedBy") or {}).get(TIME_LIMIT, 0)
+    return int(report["applied"]) + int(remaining) + int(late)
+
+
+def _of_a_part(report: Mapping[str, Any]) -> bool:
+    """Whether the run was on some slices, or on mailboxes or users that a person named."""
+    params = report.get("params") or {}
+    return limited_to_slices(report) or bool(params.get("mailboxes") or params.get("users"))
 
 
 def usual_frames(context: Run, planned: int, least: int, *, unusual: bool) -> list[Frame]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,10 +28,11 @@ class Progress:
         self.earlier: Mapping[str, Any] = saved if saved.get("planDigest") == plan.digest else {}
         """What an earlier try of this very plan saved (applied.json); empty in a first try.
 
-        Its counts are not taken over: the duty determines each outcome again. Its reported fields
-        are reported again, until the duty replaces them.
+        Its counts are not taken over: the duty determines each outcome again. They stay in the file
+        until as many are. Its reported fields are reported again, until the duty replaces them.
         """
-        run.report(**Result.from_json(self.earlier, kinds).fields)
+        self._earlier = Result.from_json(self.earlier, kinds)
+        run.report(**self._earlier.fields)
 
     def done(self, kind: str | None = None, count: int = 1) -> None:
         """Items were applied; `kind` is one of the duty's `kinds`."""
@@ -69,8 +71,17 @@ class Progress:
         )
 
     def save(self) -> None:
-        """Write it down, with what `run.report` was told."""
-        self._run.folder.write_json(PROGRESS, self.result().as_json())
+        """Write it down, with what `run.report` was told.
+
+        A try that may still end early keeps the counts of an earlier one that got further.
+        """
+        result = self.result()
+        if result.reached < self._earlier.reached:
+            result = replace(self._earlier, fields=result.fields)
+        self._write(result)
+
+    def _write(self, result: Result) -> None:
+        self._run.folder.write_json(PROGRESS, result.as_json())
         self._unsaved = 0
 
     def __enter__(self) -> Self:
@@ -87,7 +98,7 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self.save()
+            self._write(self.result())
         else:
             with suppress(Exception):  # the error that ends the step is the one to tell of
                 self.save()

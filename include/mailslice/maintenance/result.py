@@ -8,6 +8,8 @@ from mailslice.maintenance.artifacts import FILES, RunFolder
 
 PROGRESS = "progress.json"
 """In the run's folder while apply works: what applied.json would say if it ended now."""
+TIME_LIMIT = "time limit"
+"""The reason of `skipped` where a duty counts what the time limit left, in place of `remaining`."""
 _OF_THE_STEP = frozenset(
     {"run", "duty", "queue", "step", "started", "seconds", "engine"}
     | {"decided", "success", "expectations", "dataDocs", "message"}
@@ -40,9 +42,14 @@ class Result:
         return self.planned - self.applied
 
     @property
+    def reached(self) -> int:
+        """Items that apply came to."""
+        return self.applied + sum(self.skipped.values()) + self.failed
+
+    @property
     def touched(self) -> bool:
         """Whether apply came to any item."""
-        return bool(self.applied or self.skipped or self.failed)
+        return self.reached > 0
 
     def rest(self) -> list[str]:
         """What was not done, as parts of a sentence."""

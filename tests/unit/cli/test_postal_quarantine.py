@@ -44,7 +44,10 @@ def act(monkeypatch, capsys):
         def stores():
             yield SimpleNamespace(postal=None, settings=None, existing_records=lambda _: ())
 
-        looked_up = [SimpleNamespace(state=STATES[type(error)]) for error in of]
+        looked_up = [
+            SimpleNamespace(state=STATES[type(error)], message=None, is_proved=False)
+            for error in of
+        ]
         monkeypatch.setattr(command, "open_stores", stores)
         monkeypatch.setattr(command, "record", lambda *_, **__: None)
         monkeypatch.setattr(quarantined, "in_quarantine", lambda _: entries)

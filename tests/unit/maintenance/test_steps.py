@@ -258,6 +258,37 @@ def test_what_a_first_try_reported_survives_a_second_that_comes_to_nothing(take,
     assert [earlier.get("last") for earlier in duty.events] == [None, "b", "b"]
 
 
+def test_a_try_that_fails_at_once_leaves_the_counts_of_the_one_that_got_further(take, duty):
+    take("plan", "check")
+    duty.stop = "c"
+    with suppress(StoreUnavailable):
+        take("apply")
+    duty.apply = fails_at_once
+    with suppress(StoreUnavailable):
+        take("apply")
+    saved = take.folder.read_json(PROGRESS)
+    assert (saved["applied"], saved["burned"], saved["remaining"]) == (2, 2, 1)
+    assert (saved["last"], saved["cause"]) == ("b", "the lock")
+    report = runner.partial_report(duty, take.folder)
+    assert (report["applied"], report["remaining"]) == (2, 1)
+
+
+def fails_at_once(run, _plan, progress):
+    run.report(cause="the lock")
+    progress.save()
+    raise StoreUnavailable("the fire is out")
+
+
+def test_a_try_that_ends_has_counts_of_its_own_however_few(take, duty):
+    take("plan", "check")
+    duty.stop = "c"
+    with suppress(StoreUnavailable):
+        take("apply")
+    take("apply", params=DutyParams(time_limit=timedelta(0)))
+    saved = take.folder.read_json(PROGRESS)
+    assert (saved["applied"], saved["remaining"]) == (0, 3)
+
+
 def test_what_an_earlier_plan_came_to_is_nothing_to_go_by(take, duty):
     take("plan", "check")
     duty.stop = "a"
@@ -334,7 +365,8 @@ def test_what_an_earlier_try_of_a_step_said_does_not_stand_for_one_that_ended_ea
     with pytest.raises(StoreUnavailable):
         take("apply")
     report = take("report")
-    assert (report["status"], report["applied"]) == ("failed", 1)
+    # The first try burned three; the second had come to one.
+    assert (report["status"], report["applied"]) == ("failed", 3)
     assert report["message"].startswith("apply did not end")
     with pytest.raises(GateFailed):
         take("check", now=NOW + timedelta(hours=25))

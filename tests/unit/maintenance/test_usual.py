@@ -26,6 +26,11 @@ def report(applied, status="done", run="r", **params):
     return {"applied": applied, "status": status, "run": run, "params": params}
 
 
+def late(applied, **counts):
+    """Of a run that the time limit ended."""
+    return {**report(applied), **counts}
+
+
 def most(context, least=0, **more):
     """The most that a plan may list; None: nothing is expected of it."""
     frames = usual_frames(context, 7, least, **{"unusual": False, **more})
@@ -45,6 +50,12 @@ def most(context, least=0, **more):
         ([*[report(0, "refused")] * 300, *[report(5)] * 3], 50),
         ([*[report(0, "nothing to do")] * 300, *[report(5)] * 3], 50),
         ([*[report(9000, slices_from="2026-01-01")] * 10, *[report(5)] * 3], 50),
+        ([*[report(1, mailboxes=["m"])] * 10, *[report(5)] * 3], 50),
+        ([*[report(1, users=["alice@a.example"])] * 10, *[report(5)] * 3], 50),
+        ([report(5, mailboxes=[], users=[])] * 3, 50),
+        ([late(5, remaining=95, left=95)] * 3, 1000),
+        ([late(5, left=95)] * 3, 1000),
+        ([late(5, remaining=0, skippedBy={"time limit": 95, "live again": 7})] * 3, 1000),
     ],
 )
 def test_a_plan_is_held_to_ten_times_the_median_of_runs_that_changed_something(

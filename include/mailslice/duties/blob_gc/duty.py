@@ -56,6 +56,7 @@ class BlobGc(Duty[GcPlan]):
         params = run.params(Params)
         share = run.settings.gc.max_share if params.max_share is None else params.max_share
         yield gates.sources(plan, run.settings, params.max_shrink)
+        yield gates.view(plan, run.settings, params.max_shrink)
         yield gates.totals(plan, share)
         yield gates.deletes(run, plan)
         yield from usual_frames(run, plan.planned, gates.MANY, unusual=params.unusual)

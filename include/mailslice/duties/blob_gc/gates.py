@@ -12,7 +12,7 @@ from mailslice.checks.expectations import Expectation, Frame
 from mailslice.codec.blob_ids import BlobIds, is_active, is_blob_id, parse
 from mailslice.duties.blob_gc.apply import ALREADY_DELETED
 from mailslice.duties.blob_gc.orphans import PlannedBlob, blobs_of, modified_seconds
-from mailslice.duties.blob_gc.plan import CopyToRestore, GcPlan, SourceScan
+from mailslice.duties.blob_gc.plan import VIEW, CopyToRestore, GcPlan, SourceScan
 from mailslice.duties.blob_gc.trash import Kept, KeptBlobs
 from mailslice.maintenance.gates import planned_rows
 from mailslice.maintenance.result import Result
@@ -29,7 +29,7 @@ VOLATILE = ("deadLetters", "ownBucket", "own.")
 
 def sources(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
     """One row for each source: its scan was complete, and it lost few references."""
-    volatile = {name.lower() for name in settings.gc.volatile_sources}
+    volatile = _volatile(settings)
     rows = [
         {
             "source": scan.source,
@@ -57,11 +57,30 @@ def sources(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
     return Frame("sources", rows, expect)
 
 
+def _volatile(settings: Settings) -> set[str]:
+    return {name.lower() for name in settings.gc.volatile_sources}
+
+
 def lost_share(scan: SourceScan) -> float:
     """The share of the last run's references that went without a cleanup of mailslice, or 0."""
     if not scan.before:
         return 0.0
     return max(0.0, (scan.before - scan.references - scan.cleaned) / scan.before)
+
+
+def view(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
+    """The queue view refers to the content of the mails that were live shortly before its scan.
+
+    `lost_share` cannot say so: cleanups delete more rows than `before` counted, newer ones, too.
+    """
+    free = _volatile(settings).intersection(map(str.lower, VIEW))
+    least = 0.0 if free else 2 * plan.live_mails * (1 - max_shrink)
+    sentence = (
+        f"The queue view has two references for each of {plan.live_mails} live mails, less at most "
+        f"{max_shrink:g} of them (max_shrink). Mails that are gone since queue_size counted them "
+        "are gone from its next report: then run this again."
+    )
+    return Frame.facts("view", view_references=(plan.view_references, least, None, sentence))
 
 
 def totals(plan: GcPlan, max_share: float) -> Frame:

@@ -19,6 +19,9 @@ from mailslice.maintenance.plan import Plan, digest_of
 from mailslice.maintenance.row_file import RowFile, RowGroup
 from mailslice.maintenance.run_request import NO_QUEUE
 
+VIEW = ("enqueuedMailsV3", "enqueuedMailsV4")
+"""Sources: the tables of the queue view, which hold two references for each row."""
+
 
 class SourceScan(JsonModel):
     """The scan of one source: what it had to read, and what it read."""
@@ -29,7 +32,7 @@ class SourceScan(JsonModel):
     before: int | None
     """References that the last run read; None: it read none of this source."""
     cleaned: int = 0
-    """References that mailslice's own cleanups have taken since."""
+    """References that mailslice's own cleanups have taken since, also of rows written since."""
     parts: int = 0
     read: int = 0
     twice: int = 0
@@ -67,6 +70,8 @@ class GcPlan(Plan):
     listing: Listing
     unread_columns: tuple[str, ...]
     """Columns with rows that are named like blob ids, and that no source reads."""
+    live_mails: int = 0
+    """Of all queues, as they were counted before the references were read."""
 
     @property
     def planned(self) -> int:
@@ -84,6 +89,11 @@ class GcPlan(Plan):
     @property
     def sources(self) -> Mapping[str, int]:
         return {scan.source: scan.references for scan in self.scans if not scan.vanished}
+
+    @property
+    def view_references(self) -> int:
+        """References of the queue view."""
+        return sum(self.sources.get(name, 0) for name in VIEW)
 
 
 @dataclass(frozen=True, slots=True)

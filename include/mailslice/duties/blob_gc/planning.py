@@ -16,6 +16,7 @@ from mailslice.duties.blob_gc.listing import (
     read_inventory,
     read_listing,
 )
+from mailslice.duties.blob_gc.live_mails import REPORTS, live_mails
 from mailslice.duties.blob_gc.orphans import (
     DELETE,
     DOUBTFUL,
@@ -27,6 +28,7 @@ from mailslice.duties.blob_gc.orphans import (
 )
 from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan import (
+    VIEW,
     CandidateRecord,
     CopyToRestore,
     GcPlan,
@@ -73,7 +75,7 @@ class Timings:
 
 
 _LEAST_SKEW = timedelta(seconds=5)
-_CLEANUP, _CLEANED, _RUNS = "queue_cleanup", ("enqueuedMailsV3", "enqueuedMailsV4"), 10_000
+_CLEANUP, _RUNS = "queue_cleanup", 10_000
 """Cleanups remove references from the view; the ledger counts them, so they are not lost."""
 _SAME = (KEY, "size", "modified_s")
 
@@ -88,6 +90,8 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
     with ExitStack() as frames:
         ranges, blobs, folders = _listed(run, spark, frames, key_ranges)
         timings.on("listing")
+        # Before the references: a mail that comes later may be missed by the scan.
+        live = live_mails(run.stores.own.runs.newest(REPORTS), run.clock())
         references = read_references(spark, run.settings, sources)
         for frame in references:
             frames.enter_context(frame)
@@ -123,6 +127,7 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         scans=_scans(sources, references, earlier, _cleaned(run, earlier)),
         listing=_listing(params, ranges, blobs),
         unread_columns=tuple(with_rows(run.stores, unread)),
+        live_mails=live,
     )
     crash.point("plan:written")
     run.report(
@@ -134,6 +139,7 @@ def make_plan(run: Run, key_ranges: Callable[[BlobStore], list[KeyRange]] = key_
         blobCount=plan.blobs,
         sources=[scan.as_json() for scan in plan.scans],
         unreadColumns=unread,
+        liveMails=plan.live_mails,
         listing=plan.listing.as_json(),
         madeAt=iso(plan.made_at),
         blobBytes=sum(summary["bytes"] for summary in blobs.summaries),
@@ -234,7 +240,7 @@ def _scans(
             rows=sum(summary["rows"] for summary in own),
             references=sum(summary["references"] for summary in own),
             before=before.get(source.name),
-            cleaned=cleaned if source.name in _CLEANED else 0,
+            cleaned=cleaned if source.name in VIEW else 0,
             parts=source.parts,
             read=read,
             twice=len(own) - read,

@@ -171,7 +171,7 @@ class MailboxCorrector:
     def _of_this_run(self, drift: Drift, claim: CounterClaim) -> MailboxOutcome:
         """A claim is for one update: this run sends no second one, whatever became of the first."""
         if claim.outcome == decide.APPLIED:
-            return MailboxOutcome(DONE)
+            return self._done_by(claim)
         if claim.outcome == decide.WITHDRAWN:
             return MailboxOutcome(SKIPPED, decide.NOT_SENT)
         try:
@@ -180,8 +180,14 @@ class MailboxCorrector:
             return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
         if decide.was_done(claim, everywhere):
             self._try_to_settle(drift.mailbox, decide.APPLIED)
-            return MailboxOutcome(DONE)
+            return self._done_by(claim)
         return MailboxOutcome(UNKNOWN, decide.UNKNOWN_UPDATE)
+
+    def _done_by(self, claim: CounterClaim) -> MailboxOutcome:
+        """The update of an earlier plan of this run corrected nothing that this plan lists."""
+        if decide.is_of_plan(claim, self._plan.made_at):
+            return MailboxOutcome(DONE)
+        return MailboxOutcome(SKIPPED, decide.EARLIER_PLAN)
 
     def _is_over(self, drift: Drift, claim: CounterClaim) -> bool:
         """Whether nothing of an earlier run's update can come any more.

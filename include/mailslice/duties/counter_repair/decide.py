@@ -23,6 +23,7 @@ RIGHT_NOW = "the counters are right by now"
 NO_MAILBOX = "the mailbox is gone"
 AWAY = "a replica is away"
 NOT_SENT = "an earlier try of this run claimed the mailbox and sent nothing"
+EARLIER_PLAN = "this run corrected it by an earlier plan: start a new run"
 EARLIER_OPEN = "an update of an earlier run may still come"
 TIME_OVER = "the time was over"
 UNKNOWN_UPDATE = "nobody knows whether the update was done"
@@ -60,6 +61,11 @@ def was_done(claim: CounterClaim, stored: Counters) -> bool:
     return stored == Counters(
         claim.stored_count + claim.add_count, claim.stored_unseen + claim.add_unseen
     )
+
+
+def is_of_plan(claim: CounterClaim, made_at: datetime) -> bool:
+    """Whether this run's claim is by the plan made then. A run may be planned again (a clear)."""
+    return claim.claimed_at >= made_at
 
 
 def is_open(claim: CounterClaim) -> bool:

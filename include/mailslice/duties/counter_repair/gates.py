@@ -77,7 +77,7 @@ def _read(
     They do when what was to be stored is, and when the time limit left a mailbox as it was.
     """
     stored = run.stores.mailboxes.counters(drift.mailbox)
-    applied = verdict == DONE or _was_applied(run, drift.mailbox)
+    applied = verdict == DONE or _was_applied(run, plan, drift.mailbox)
     if applied is not False and stored == drift.computed:
         return After(drift, applied, stored, stored, moved=False)
     if applied is False and verdict == REMAINING and stored == drift.stored:
@@ -89,13 +89,17 @@ def _read(
     )
 
 
-def _was_applied(run: Run, mailbox: UUID) -> bool | None:
-    """What the store says of the run's update.
+def _was_applied(run: Run, plan: CounterPlan, mailbox: UUID) -> bool | None:
+    """What the store says of the run's update by this plan.
 
     None when it was sent, or may have been, and nobody wrote how it ended.
     """
     for claim in run.stores.own.counter_claims.list(mailbox):
-        if claim.run == run.request.run and claim.outcome != decide.WITHDRAWN:
+        if (
+            claim.run == run.request.run
+            and claim.outcome != decide.WITHDRAWN
+            and decide.is_of_plan(claim, plan.made_at)
+        ):
             return claim.outcome == decide.APPLIED or None
     return False
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from mailslice.duties.queue_cleanup.plan import Candidates
-from mailslice.engine.mark_deletion import Dropping, Halves, list_marks
+from mailslice.engine.mark_deletion import Dropping, Halves, MarkFile, list_marks
 from mailslice.maintenance.artifacts import queue_folder
 from mailslice.maintenance.plan import digest_of
 from mailslice.maintenance.run import Run
@@ -49,9 +49,16 @@ def retained(context: Run) -> Sequence[str]:
     return [f"{MARKS_FOLDER}/{file.file}" for file in listed.files]
 
 
-def forget(context: Run, candidates: Candidates) -> None:
-    """They are dropped, or cannot be used. A list that a later sweep recorded stays."""
-    if recorded(context) == candidates:
+def reduce_to(context: Run, candidates: Candidates, files: Sequence[MarkFile]) -> None:
+    """The marks of other files are dropped, or cannot be used; without a file the list is over.
+
+    A list that a later sweep recorded stays.
+    """
+    if recorded(context) != candidates:
+        return
+    if files:
+        _write(context, candidates.model_copy(update={"files": tuple(files)}))
+    else:
         context.folder.artifacts.remove(_path(context))
 
 
@@ -74,14 +81,19 @@ def record(context: Run, rows: Halves) -> Candidates:
     files = list_marks(context.spark(), spec, ranges, rows)
     crash.point("apply:inside-sweep")
     listed = Candidates(run=context.request.run, listed_at=context.clock(), files=tuple(files))
-    value = listed.as_json()
-    artifacts.write(_path(context), json.dumps({**value, "digest": digest_of(value)}).encode())
+    _write(context, listed)
     # Others are of an earlier try of this run, or of a task that was tried again.
     needed = {file.file for file in files}
     for name in artifacts.files(folder):
         if name.rpartition("/")[2] not in needed:
             artifacts.remove(name)
     return listed
+
+
+def _write(context: Run, candidates: Candidates) -> None:
+    value = candidates.as_json()
+    note = json.dumps({**value, "digest": digest_of(value)})
+    context.folder.artifacts.write(_path(context), note.encode())
 
 
 def _path(context: Run) -> str:

@@ -32,7 +32,7 @@ from mailslice.maintenance.gates import usual_frames
 from mailslice.maintenance.progress import Progress
 from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.report import DONE, DRY_RUN
-from mailslice.maintenance.result import Result, Summaries
+from mailslice.maintenance.result import TIME_LIMIT, Result, Summaries
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
@@ -40,7 +40,7 @@ from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.session import Pending
 
-DELETED_SINCE_PLAN, OUT_OF_TIME = "gone since plan", "time limit"
+DELETED_SINCE_PLAN = "gone since plan"
 MAX_NAMED = 99
 """So many partitions that failed are in the report."""
 _IN_FLIGHT = 16
@@ -296,7 +296,7 @@ def _count(
     failed = {name: min(count, rows[name]) for name, count in remaining_rows.items() if count}
     tried_rows = sum(rows[one.name] for one in tried)
     progress.done(count=tried_rows - sum(failed.values()))
-    progress.skip(OUT_OF_TIME, sum(rows.values()) - tried_rows)
+    progress.skip(TIME_LIMIT, sum(rows.values()) - tried_rows)
     for name in list(failed)[:MAX_NAMED]:
         table, slice_ms, bucket = name
         why = failures.get(name, "rows are there that were to go")

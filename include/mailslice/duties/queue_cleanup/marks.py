@@ -4,15 +4,17 @@ A run drops the marks of its own plan when it can prove them itself, and those t
 listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 41).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
 
 from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import MARKS_FOLDER
 from mailslice.duties.queue_cleanup.plan import Candidates, CleanupPlan, PlannedPartition
 from mailslice.duties.queue_cleanup.reads import Remaining
-from mailslice.engine.frames import slots_of
+from mailslice.engine.frames import shared, slots_of
 from mailslice.engine.mark_deletion import (
     Dropped,
     Dropping,
@@ -24,6 +26,7 @@ from mailslice.engine.mark_deletion import (
 from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.drained import last_seen_empty, sample_again
 from mailslice.maintenance.rate_limit import Throttle
+from mailslice.maintenance.result import TIME_LIMIT
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
@@ -31,6 +34,9 @@ from mailslice.model.names import QueueTable
 from mailslice.stores.rabbitmq.checkout import dead_letter_ids
 from mailslice.view.sharing import is_alone
 
+K = TypeVar("K")
+_MARKS_A_SLOT, _ROUND_S = 25_000, 8.0
+"""Of one round: so many marks for each slot, and of a limited rate so many seconds' worth."""
 _V3 = "enqueuedMailsV3 still holds rows of the queue"
 _UNCOUNTED = "the dead letters could not be counted"
 _NOT_AGREED = (
@@ -111,39 +117,95 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     blocked = _dead_letters(run) if proved else None
     if blocked is None:
         return _waits(outcome, proved, _UNCOUNTED)
-    _drop(run, proved, planned, outcome, throttle, rows=remaining.ids(), blocked=blocked)
+    _drop(run, proved, planned, remaining, blocked, throttle, outcome)
     return outcome
 
 
-def _drop(
+def _drop(  # noqa: PLR0917 - which marks, which of them stay, and how fast
     run: Run,
     batches: Sequence[_Batch],
     planned: Sequence[PlannedPartition],
-    outcome: MarksOutcome,
-    throttle: Throttle,
-    *,
-    rows: Halves,
+    remaining: Remaining,
     blocked: Halves,
+    throttle: Throttle,
+    outcome: MarksOutcome,
 ) -> None:
-    """Drop marks, but for those of ids in `rows`, which exist, and in `blocked`."""
-    spark, artifacts = run.spark(), run.folder.artifacts
-    turn = None if throttle.free else throttle.share(slots_of(spark)).take
-    for batch in batches:
-        sweep = run.request.run if batch.listed is None else batch.listed.run
-        folder = replace(run.folder, run=sweep).file(MARKS_FOLDER if batch.listed else PLAN_FOLDER)
-        spec = Dropping(run.settings, run.queue, artifacts, folder, turn)
-        if batch.listed is None:
-            parts = [partition.part for partition in planned]
-            outcome.count(drop_planned(spark, spec, parts, rows=rows, blocked=blocked))
-            crash.point("apply:inside-marks")
-            continue
-        try:
-            files = batch.listed.files
-            outcome.count(drop_listed(spark, spec, files, rows=rows, blocked=blocked))
-        except PlanRefused as error:
-            outcome.wait(batch.marks, f"{error}: the next sweep lists its marks again")
-        # What stays of them, the next sweep lists again.
-        candidates.forget(run, batch.listed)
+    """Drop marks, but for those of ids that have a row, and those `blocked`.
+
+    Marks that the time limit leaves wait as those without a proof do: contentStart goes by rows.
+    """
+    spark, artifacts, pace = run.spark(), run.folder.artifacts, throttle.share(1)
+    with shared(spark, (remaining.ids(), blocked)) as retained:
+        for batch in batches:
+            sweep = run.request.run if batch.listed is None else batch.listed.run
+            name = MARKS_FOLDER if batch.listed else PLAN_FOLDER
+            folder = replace(run.folder, run=sweep).file(name)
+            spec = Dropping(run.settings, run.queue, artifacts, folder)
+            if batch.listed is None:
+                deleted = [(one.part, one.rows - remaining.planned_in(one)) for one in planned]
+                parts = [key for key in deleted if key[1]]
+                drop_parts = partial(drop_planned, spark, retained=retained)
+                _in_rounds(run, spec, parts, drop_parts, pace, outcome)
+                continue
+            files = [(file, file.marks) for file in batch.listed.files]
+            drop_files = partial(drop_listed, spark, retained=retained)
+            before = outcome.dropped
+            try:
+                left = _in_rounds(run, spec, files, drop_files, pace, outcome)
+            except PlanRefused as error:
+                waiting = batch.marks - (outcome.dropped - before)
+                outcome.wait(waiting, f"{error}: the next sweep lists its marks again")
+                left = []
+            candidates.reduce_to(run, batch.listed, left)
+
+
+def _in_rounds(  # noqa: PLR0917 - what is dropped, how, and how fast
+    run: Run,
+    spec: Dropping,
+    keys: Sequence[tuple[K, int]],
+    drop: Callable[[Dropping, Sequence[K]], Dropped],
+    pace: Throttle,
+    outcome: MarksOutcome,
+) -> list[K]:
+    """Drop the marks of keys, each with their number; the keys that the time limit leaves.
+
+    The lock and the time limit are checked before each round.
+    """
+    slots = slots_of(run.spark())
+    least = slots if pace.per_second is None else 1
+    for at, some in rounds(keys, marks_a_round(pace, slots), least):
+        pace.take(sum(marks for _, marks in some))
+        if run.out_of_time():
+            outcome.wait(sum(marks for _, marks in keys[at:]), TIME_LIMIT)
+            return [key for key, _ in keys[at:]]
+        run.require_lock()
+        # Without a rate `pace` alone rests: a copy for one round would not know of the one before.
+        beside = pace.share(min(len(some), slots)).take if pace.per_second is not None else None
+        outcome.count(drop(replace(spec, turn=beside), [key for key, _ in some]))
+        crash.point("apply:inside-marks")
+    return []
+
+
+def marks_a_round(throttle: Throttle, slots: int) -> float:
+    """A few seconds' worth."""
+    if throttle.per_second is None:
+        return _MARKS_A_SLOT * slots
+    return min(_MARKS_A_SLOT * slots, _ROUND_S * throttle.per_second * throttle.intensity)
+
+
+def rounds(
+    keys: Sequence[tuple[K, int]], most: float, least: int
+) -> Iterator[tuple[int, list[tuple[K, int]]]]:
+    """Keys of `most` marks together, or `least` keys; where each round begins."""
+    at, some, count = 0, list[tuple[K, int]](), 0
+    for key in keys:
+        if len(some) >= least and count + key[1] > most:
+            yield at, some
+            at, some, count = at + len(some), [], 0
+        some.append(key)
+        count += key[1]
+    if some:
+        yield at, some
 
 
 def _waits(outcome: MarksOutcome, batches: Sequence[_Batch], why: str) -> MarksOutcome:

@@ -21,7 +21,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, BadSetting, ClockSkew, GateFailed, PlanRefused, Refused
 from mailslice.stores import open_stores
 from mailslice.stores.blobs.s3_store import S3BlobStore
-from tests.services.duties.world import queued_mail
+from tests.services.duties.world import ahead, queued_mail
 
 HOURS = timedelta(hours=1)
 
@@ -180,6 +180,29 @@ def test_what_a_cleanup_took_from_the_view_is_not_lost_and_volatile_sources_may_
         heap.collect(HOURS)
     but(heap, "gc", volatile_sources=("enqueuedmailsv4",))
     assert heap.collect(HOURS)["references"] == 0
+
+
+def test_a_view_that_lost_live_mails_stops_the_run_whatever_cleanups_deleted(heap):
+    header, body = heap.blob(), heap.blob()
+    heap.row(header, body)
+    heap.collect()
+
+    def ledger(duty, **counts):
+        started = ahead(HOURS)().isoformat()
+        report = {"duty": duty, "queue": "spool", "status": "done", "finished": None}
+        report |= {"dagRun": None, "who": "x", "reason": None, "planDigest": None, **counts}
+        Ledger(heap.stores, heap.settings).write(
+            {**report, "run": f"{uuid.uuid4()}", "started": started}
+        )
+
+    ledger("queue_cleanup", applied=1000)
+    ledger("queue_size", live=1)
+    assert heap.collect(HOURS / 2)["liveMails"] == 1
+    heap.cql("TRUNCATE {}.enqueuedmailsv4")
+    with pytest.raises(GateFailed, match=r"each of 1 live mails.*view_references is 0"):
+        heap.collect(HOURS)
+    ledger("queue_size", live=0)
+    assert heap.collect(HOURS)["candidates"] == 2
 
 
 def test_what_own_tables_alone_refer_to_has_copies_and_outlives_a_wrong_own_keyspace(heap):

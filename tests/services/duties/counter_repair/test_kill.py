@@ -103,6 +103,17 @@ def test_killed_after_the_counters_or_in_the_projection_the_rest_is_done_once(ja
     )
 
 
+def test_a_run_that_is_cleared_and_planned_again_leaves_out_what_it_has_corrected(james):
+    mailbox, request = one_drifted(james)
+    assert james.steps(request, "apply", "verify", "report")["applied"] == 1
+    james.add(mailbox, 1, 0)
+    report = james.steps(request, "plan", "check", "apply", "verify", "report")
+    assert (report["status"], report["applied"]) == ("done", 0)
+    assert report["skippedBy"] == {decide.EARLIER_PLAN: 1}
+    assert james.counters(mailbox) == (6, 3)
+    assert james.run(mailboxes=[str(mailbox)])["applied"] == 1
+
+
 def test_a_plan_that_was_killed_changed_nothing_and_is_made_anew_by_the_same_run(james):
     mailbox = james.mailbox(messages=5, seen=2, add=(2, 1))
     request = james.request(mailboxes=[str(mailbox)])

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from mailslice.duties.blob_gc.gates import deletes, sources, totals
+from mailslice.duties.blob_gc.gates import deletes, sources, totals, view
 from mailslice.duties.blob_gc.orphans import DELETE, BlobWriter, PlannedBlob
 from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
 from mailslice.maintenance.gates import gate_summary
@@ -14,7 +14,7 @@ from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
 from tests.services.duties.running import without_pages
-from tests.unit.duties.judging import IN_PROCESS, run_of
+from tests.unit.duties.judging import IN_PROCESS, broken, run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 GRACE, DELETE_AFTER = timedelta(hours=1), timedelta(days=1)
@@ -43,7 +43,7 @@ def orphan(**changes):
     return PlannedBlob(**{**values, **changes})
 
 
-def planned(context, rows, scan=None, listing=None, unread=()):
+def planned(context, rows, scan=None, listing=None, unread=(), live=0):
     writer = BlobWriter(context.folder.artifacts, context.folder.name, DELETE)
     for row in rows:
         writer.add(row)
@@ -61,11 +61,17 @@ def planned(context, rows, scan=None, listing=None, unread=()):
         scans=(SourceScan(**{**SCAN, **(scan or {})}),),
         listing=Listing(**{**LISTING, **(listing or {})}),
         unread_columns=tuple(unread),
+        live_mails=live,
     )
 
 
 def judge(context, plan, share=0.1):
-    frames = [sources(plan, context.settings, 0.5), totals(plan, share), deletes(context, plan)]
+    frames = [
+        sources(plan, context.settings, 0.5),
+        view(plan, context.settings, 0.5),
+        totals(plan, share),
+        deletes(context, plan),
+    ]
     return gate_summary(context, "check", frames)
 
 
@@ -109,6 +115,37 @@ def test_a_row_of_the_plans_files_that_must_not_go_is_refused(context, rows, sen
 def test_a_scan_that_was_not_whole_is_refused_by_the_sentence(context, facts, sentence):
     with pytest.raises(GateFailed, match=sentence):
         judge(context, planned(context, [orphan()], **facts))
+
+
+BUSY = {"source": "enqueuedMailsV4", "before": 1_000_000, "cleaned": 7_000_000}
+"""A week of a queue whose cleanups deleted each night as many rows as there had been."""
+
+
+@pytest.mark.parametrize("references", [0, 1998])
+def test_a_view_that_lost_live_mails_is_refused_however_much_was_cleaned(context, references):
+    plan = planned(context, [orphan()], scan={**BUSY, "references": references}, live=1999)
+    with pytest.raises(GateFailed, match=r"two references for each of 1999 live mails"):
+        judge(context, plan)
+
+
+@pytest.mark.parametrize(("references", "live"), [(0, 0), (1999, 1999), (9, 2)])
+def test_a_view_that_has_its_live_mails_passes(context, references, live):
+    plan = planned(context, [orphan()], scan={**BUSY, "references": references}, live=live)
+    assert judge(context, plan)["success"]
+
+
+def test_a_view_that_others_clean_may_lose_its_mails(context):
+    plan = planned(context, [], scan={**BUSY, "references": 0}, live=9)
+    gc = context.settings.gc.model_copy(update={"volatile_sources": ("EnqueuedMailsV4",)})
+    assert broken(view(plan, context.settings, 0.5)) == {"view_references"}
+    assert not broken(view(plan, context.settings.model_copy(update={"gc": gc}), 0.5))
+
+
+def test_a_view_that_is_not_read_any_more_has_none_of_its_live_mails(context):
+    gone = {"source": "enqueuedMailsV4", "references": 0, "before": None, "vanished": True}
+    with pytest.raises(GateFailed, match="view_references is 0"):
+        judge(context, planned(context, [], scan=gone, live=1))
+    assert judge(context, planned(context, [], scan=gone))["success"]
 
 
 def test_more_than_the_share_is_refused(context):

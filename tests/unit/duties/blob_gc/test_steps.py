@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from mailslice.model.errors import ClockSkew, GateFailed
 from mailslice.model.settings import Settings
 from mailslice.stores.blobs.s3_store import S3BlobStore
 from mailslice.stores.blobs.store import StoredBlob
+from mailslice.stores.own.runs import RunRow
 from tests.unit.duties.judging import IN_PROCESS, NOW, Locks, refused_plainly, run_of
 
 HOURS = timedelta(hours=1)
@@ -88,7 +89,8 @@ class Heap:
         self.folder, self.settings = folder, Settings()
         self.buckets = Buckets({self.settings.s3.bucket: {}, self.settings.own.bucket: {}})
         self.source = References()
-        runs = SimpleNamespace(list=lambda *_: [])
+        self.sizes = []
+        runs = SimpleNamespace(list=lambda *_: [], newest=lambda _: [self.sizes])
         self.stores = SimpleNamespace(
             own=(own := SimpleNamespace(locks=Locks(), runs=runs)),
             records=own,
@@ -373,6 +375,21 @@ def test_after_an_upgrade_candidates_wait_anew_and_sources_are_remembered(heap, 
     assert (report["gcedBlobCount"], report["candidates"], report["candidatesOf"]) == (0, 1, None)
     assert heap.take(*ALL, at=4 * HOURS, name="r-3")["gcedBlobCount"] == 1
     assert heap.keys() == {lost}
+
+
+def test_a_view_without_its_live_mails_stops_the_run_until_a_size_shows_that_they_went(heap):
+    orphan = heap.blob()
+    heap.source.name = "enqueuedMailsV4"
+    live = RunRow("r", "queue_size", "spool", NOW - HOURS, "done", json.dumps({"live": 7}))
+    heap.sizes.append(live)
+    assert heap.take("plan")["liveMails"] == 7
+    with pytest.raises(GateFailed, match="view_references: 0"):
+        heap.take("check")
+    heap.sizes.insert(0, replace(live, started=NOW, report=json.dumps({"live": 0})))
+    assert heap.take(*ALL)["candidates"] == 1
+    heap.sizes[:] = [live]
+    report = heap.take(*ALL, at=2 * HOURS, name="r-2", max_shrink=1)
+    assert (report["gcedBlobCount"], report["liveMails"], heap.kept()) == (1, 7, {orphan})
 
 
 def test_copies_that_are_over_are_forgotten_once_nothing_refers_to_them(due, monkeypatch):

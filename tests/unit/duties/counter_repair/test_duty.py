@@ -2,14 +2,15 @@
 
 import threading
 import uuid
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from mailslice.checks.expectations import Frame
-from mailslice.duties.counter_repair import differences, planned
+from mailslice.duties.counter_repair import decide, differences, planned
 from mailslice.duties.counter_repair.corrections import (
     DONE,
     FAILED,
@@ -18,11 +19,14 @@ from mailslice.duties.counter_repair.corrections import (
     THREADS,
     UNKNOWN,
     CounterWork,
+    MailboxCorrector,
     MailboxOutcome,
 )
 from mailslice.duties.counter_repair.differences import ComparisonSpec
 from mailslice.duties.counter_repair.duty import DUTY, CounterRepair
 from mailslice.duties.counter_repair.fingerprints import MessageDigest
+from mailslice.duties.counter_repair.gates import corrected as judged_after
+from mailslice.duties.counter_repair.gates import read_after
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.planned import CounterPlan, Difference, Drift, ScanFacts
 from mailslice.duties.counter_repair.survey import drift_of
@@ -34,6 +38,7 @@ from mailslice.maintenance.run import Run
 from mailslice.maintenance.run_request import NO_QUEUE
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.stores.cassandra.mailboxes import Counters
+from mailslice.stores.cassandra.own import CounterClaim
 from tests.services.duties.running import without_pages
 from tests.unit.duties.judging import IN_PROCESS, run_of
 
@@ -338,6 +343,50 @@ def test_a_second_try_says_nothing_of_the_outcomes_of_the_first(run):
     result, _ = corrected(run, plan, {DRIFT.mailbox: MailboxOutcome(DONE)})
     assert (result.applied, result.failed, result.fields["unknown"]) == (1, 0, 0)
     assert result.fields["outcomes"] == {AN_ID: ["applied", ""]}
+
+
+def claimed(run, monkeypatch, at, outcome):
+    """This run, which claimed the mailbox of DRIFT then, and whose counters are as planned."""
+    monkeypatch.setattr(Run, "require_lock", lambda _: None)
+    claim = CounterClaim("r-1", at, 3, 3, -1, -1, outcome)
+    claims = SimpleNamespace(list=lambda _: [claim], settle=lambda *given: settled.append(given[2]))
+    settled = []
+    mailboxes = SimpleNamespace(
+        prepare_to_add=lambda: None,
+        counters=lambda _: DRIFT.stored,
+        counters_of_all_replicas=lambda _: Counters(2, 2),
+    )
+    stores = SimpleNamespace(mailboxes=mailboxes, own=SimpleNamespace(counter_claims=claims))
+    return replace(run, stores=stores), settled
+
+
+@pytest.mark.parametrize("outcome", [decide.APPLIED, None])
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (NOW - timedelta(hours=1), MailboxOutcome(SKIPPED, decide.EARLIER_PLAN)),
+        (NOW, MailboxOutcome(DONE)),
+    ],
+)
+def test_what_a_cleared_run_corrected_by_an_earlier_plan_is_no_correction_of_this_one(
+    run, monkeypatch, outcome, at, expected
+):
+    """A run is planned again after a clear. Its one claim of a mailbox is of the first plan."""
+    run, settled = claimed(run, monkeypatch, at, outcome)
+    assert MailboxCorrector(run, plan_of(run, [DRIFT], [])).mailbox(DRIFT, ()) == expected
+    assert settled == ([] if outcome else [decide.APPLIED])
+
+
+@pytest.mark.parametrize(("at", "judged"), [(NOW - timedelta(hours=1), 0), (NOW, 1)])
+def test_verify_leaves_out_what_an_earlier_plan_of_the_run_corrected(run, monkeypatch, at, judged):
+    run, _ = claimed(run, monkeypatch, at, decide.APPLIED)
+    digest = DRIFT.digest
+    monkeypatch.setattr(
+        "mailslice.duties.counter_repair.gates.reread_mailbox", lambda *_, **__: digest
+    )
+    outcomes = {AN_ID: [SKIPPED, decide.EARLIER_PLAN]}
+    after = read_after(run, plan_of(run, [DRIFT], []), outcomes)
+    assert len(judged_after(after).rows) == judged
 
 
 @pytest.mark.parametrize(

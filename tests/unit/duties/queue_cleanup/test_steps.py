@@ -28,8 +28,10 @@ from mailslice.engine.mark_deletion import MarkFile
 from mailslice.maintenance import gates, runner
 from mailslice.maintenance.artifacts import FILES, iso
 from mailslice.maintenance.engine import Engine
+from mailslice.maintenance.lock import LockLost
 from mailslice.maintenance.plan import digest_of
 from mailslice.maintenance.progress import Progress
+from mailslice.maintenance.rate_limit import Throttle
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable
@@ -406,6 +408,135 @@ def test_marks_that_a_sweep_lists_go_by_a_later_run(view, monkeypatch):
     assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (1, 0)
     assert [deleted.is_marked(QUEUE, one) for one in (held, orphan)] == [True, False]
     assert candidates.recorded(run_of(view.folder, "queue_cleanup")) is None
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """One key a round of marks; the function is called after each."""
+    monkeypatch.setattr(marks, "marks_a_round", lambda *_: 1)
+
+    def after_each(act):
+        crash.arm(lambda name: act() if name == "apply:inside-marks" else None)
+
+    yield after_each
+    crash.arm(None)
+
+
+def test_the_time_limit_ends_the_marks_after_a_round_and_content_start_moves(
+    view, monkeypatch, rounds
+):
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in (0, 0, 1, 2)]
+    view.insert(3, dead=False)
+    late = []
+    monkeypatch.setattr(Run, "out_of_time", lambda _: bool(late))
+    rounds(lambda: late.append(True))
+    report = view.take("plan", "check", "apply", "verify", "report")
+    assert (report["status"], report["applied"]) == ("done", 4)
+    assert report["marks"]["dropped"] == 2
+    assert (report["marks"]["waiting"], report["marks"]["why"]) == (2, ["2: time limit"])
+    assert view.tables.deleted.marked(QUEUE, gone) == set(gone[2:])
+    assert view.tables.content_starts.get(QUEUE).value == view.at(3)
+
+
+def test_no_mark_goes_once_the_time_is_over(view, monkeypatch):
+    view.start_at(0)
+    gone = view.insert(0, dead=True)
+    late = []
+    monkeypatch.setattr(Run, "out_of_time", lambda _: bool(late))
+    with monkeypatch.context() as patch:
+        patch.setattr(duties, "drop_proved_marks", late_first(late))
+        report = view.take("plan", "check", "apply", "verify", "report")
+    assert (report["marks"]["dropped"], report["marks"]["why"]) == (0, ["1: time limit"])
+    assert view.tables.deleted.is_marked(QUEUE, gone)
+
+
+def late_first(late):
+    def drop(*given):
+        late.append(True)
+        return marks.drop_proved_marks(*given)
+
+    return drop
+
+
+def test_a_lock_that_is_lost_ends_the_marks_after_a_round(view, monkeypatch, rounds):
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in (0, 1, 2)]
+    lost = []
+
+    def require_lock(_):
+        if lost:
+            raise LockLost("it was not renewed")
+
+    monkeypatch.setattr(Run, "require_lock", require_lock)
+    rounds(lambda: lost.append(True))
+    view.take("plan", "check")
+    with pytest.raises(LockLost):
+        view.take("apply")
+    assert view.tables.deleted.marked(QUEUE, gone) == set(gone[1:])
+
+
+def test_a_list_of_marks_that_the_time_limit_left_is_gone_on_with(view, monkeypatch, rounds):
+    monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
+    monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
+    monkeypatch.setattr(spark_marks, "IDS_A_FILE", 1)
+
+    def pages(self, queue, _range):
+        return [pack([one]) for one in self.ids(queue)]
+
+    monkeypatch.setattr(MemoryDeletedMails, "packed_ids_of", pages, raising=False)
+    view.start_at(5)
+    view.insert(6, dead=False)
+    orphans = [EnqueueId(uuid.uuid4()) for _ in range(3)]
+    view.tables.deleted.mark_many(QUEUE, orphans)
+    steps = ("plan", "check", "apply", "verify", "report")
+    assert view.take(*steps, params=Params(grace=HOUR, sweep=True))["marks"]["listed"] == 3
+    late = []
+    monkeypatch.setattr(Run, "out_of_time", lambda _: bool(late))
+    rounds(lambda: late.append(True))
+    report = view.take(*steps, clock=lambda: NOW + 2 * HOUR)
+    assert (report["marks"]["dropped"], report["marks"]["why"]) == (1, ["2: time limit"])
+    assert candidates.recorded(run_of(view.folder, "queue_cleanup")).marks == 2
+    late.clear()
+    rounds(lambda: None)
+    report = view.take(*steps, clock=lambda: NOW + 2 * HOUR)
+    assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (2, 0)
+    assert not view.tables.deleted.marked(QUEUE, orphans)
+    assert candidates.recorded(run_of(view.folder, "queue_cleanup")) is None
+
+
+def test_a_round_is_of_keys_that_together_are_not_many_or_of_one_a_slot():
+    keys = [("a", 3), ("b", 4), ("c", 9), ("d", 1)]
+    assert list(marks.rounds(keys, 7, 1)) == [(0, keys[:2]), (2, keys[2:3]), (3, keys[3:])]
+    assert list(marks.rounds(keys, 7, 3)) == [(0, keys[:3]), (3, keys[3:])]
+    assert list(marks.rounds(keys, 99, 1)) == [(0, keys)]
+    assert list(marks.rounds([], 7, 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "intensity", "most"),
+    [(None, 1.0, 50_000), (None, 0.1, 50_000), (1000, 1.0, 8000), (1000, 0.5, 4000)],
+)
+def test_a_round_is_of_a_few_seconds(rate, intensity, most):
+    assert marks.marks_a_round(Throttle(rate, intensity), 2) == most
+
+
+def test_the_rate_holds_over_rounds(view, monkeypatch, rounds):
+    """A worker's copy of a throttle lets its first marks through at once."""
+    paused = []
+    monkeypatch.setattr(duties, "delete_partitions", unhurried(duties.delete_partitions))
+    throttle = Throttle(2, clock=lambda: 10.0, sleep=paused.append)
+    monkeypatch.setattr(Run, "throttle", lambda *_: throttle)
+    view.start_at(0)
+    for number in (0, 0, 0, 0, 1, 2):
+        view.insert(number, dead=True)
+    report = view.take("plan", "check", "apply", "verify", "report")
+    assert report["marks"]["dropped"] == 6
+    assert paused == [1.75, 2.25]
+
+
+def unhurried(delete):
+    return lambda run, partitions, _: delete(run, partitions, Throttle(None))
 
 
 @pytest.mark.parametrize(("marks", "used"), [(10, "process"), (11, "Spark")])

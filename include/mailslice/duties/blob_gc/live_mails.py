@@ -1,0 +1,50 @@
+"""How many mails are live in all queues, as queue_size and queue_cleanup have counted them.
+
+A cleanup takes all rows of the last run's references from a busy queue within a week. So what the
+view has lost cannot be told from its past; the rows of live mails are there whatever was cleaned.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.maintenance.report import DONE, DRY_RUN, NOTHING
+from mailslice.maintenance.slice_range import limited_to_slices
+from mailslice.model.mail import QueueName
+from mailslice.stores.own.runs import RunRow
+
+MAX_AGE = timedelta(days=1)
+"""An older count says nothing: its mails may be delivered and cleaned."""
+REPORTS = 10
+"""Of a duty and queue, newest first: those that failed count nothing."""
+
+
+def live_mails(newest: Iterable[Iterable[RunRow]], now: datetime) -> int:
+    """The sum of each queue's newest count that is not too old.
+
+    A queue that was drained is shown so by its next count. What a cleanup deletes was dead when it
+    counted.
+    """
+    counts: dict[QueueName, tuple[datetime, int]] = {}
+    for rows in newest:
+        for row in rows:
+            live = _live(row) if now - row.started <= MAX_AGE else None
+            if live is not None:
+                counts[row.queue] = max(
+                    counts.get(row.queue, (row.started, 0)), (row.started, live)
+                )
+                break
+    return sum(live for _, live in counts.values())
+
+
+def _live(row: RunRow) -> int | None:
+    """What the run counted in the whole queue; None: nothing."""
+    if row.status not in {DONE, DRY_RUN, NOTHING}:
+        return None
+    report: Mapping[str, Any] = json.loads(row.report)
+    if row.duty == "queue_size":
+        return report.get("live")
+    if row.duty != "queue_cleanup" or limited_to_slices(report):
+        return None
+    return (report.get("after") or report.get("before") or {}).get("live")
