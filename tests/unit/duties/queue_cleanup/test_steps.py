@@ -40,7 +40,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.ids import pack
-from mailslice.testing.memory import MemoryEnqueuedMails, MemoryStores
+from mailslice.testing.memory import MemoryDeletedMails, MemoryEnqueuedMails, MemoryStores
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
 
@@ -481,13 +481,14 @@ def test_a_list_of_marks_that_the_time_limit_left_is_gone_on_with(view, monkeypa
     monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
     monkeypatch.setattr(spark_marks, "IDS_A_FILE", 1)
 
-    def pages(self, queue, _range):
-        return [pack([one]) for one in self.ids(queue)]
+    orphans = [EnqueueId(uuid.uuid4()) for _ in range(3)]
 
-    monkeypatch.setattr(MemoryDeletedMails, "packed_ids_of", pages, raising=False)
+    def pages(self, queue, *_):
+        return [pack([one]) for one in orphans if self.is_marked(queue, one)]
+
+    monkeypatch.setattr(MemoryDeletedMails, "packed_ids_of", pages)
     view.start_at(5)
     view.insert(6, dead=False)
-    orphans = [EnqueueId(uuid.uuid4()) for _ in range(3)]
     view.tables.deleted.mark_many(QUEUE, orphans)
     steps = ("plan", "check", "apply", "verify", "report")
     assert view.take(*steps, params=Params(grace=HOUR, sweep=True))["marks"]["listed"] == 3
