@@ -96,6 +96,24 @@ class MoveOutcome:
         if len(self.doubtful_names) < _MOST_NAMES:
             self.doubtful_names.append(mail.name)
 
+    def without_holder(
+        self,
+        rows: Sequence[ViewRow],
+        in_flight: Collection[EnqueueId],
+        stages: Mapping[EnqueueId, MailStage],
+    ) -> list[ViewRow]:
+        """The rows of mails that no worker has; the others are counted."""
+        free = []
+        for row in rows:
+            record = stages.get(row.enqueue_id)
+            if row.enqueue_id in in_flight or (record and record.those(Stage.SENDING)):
+                self.in_handler += 1
+            elif record and record.closed:
+                self.gone += 1
+            else:
+                free.append(row)
+        return free
+
     def shown_ids(self, limit: int) -> dict[str, str]:
         """New enqueue ids by the old, of the first mails."""
         return {str(old): str(new) for old, new in islice(self.moved.items(), limit)}
@@ -165,7 +183,8 @@ class Moves:
             self._finish_earlier(outcome, accept_duplicates=accept_duplicates)
             for batch in batches(rows, self._at_once):
                 taken: list[QuarantinedMail] = []
-                sooner = batch if due is None else self._sooner(batch, due, outcome)
+                where = (self._stores, self._queue)
+                sooner = _sooner(*where, batch, self._clock, outcome, due=due)
                 for part in batches(sooner, _BETWEEN_RENEWALS):
                     self._right.renew()
                     taken += self._take_all(part, decided, outcome, first=not taken)
@@ -174,18 +193,6 @@ class Moves:
                         taken = []
                 self._bring(taken, outcome)
         return outcome
-
-    def _sooner(
-        self, rows: Sequence[ViewRow], due: datetime, outcome: MoveOutcome
-    ) -> list[ViewRow]:
-        """Those that are delivered before `due`. The rows may be new entries of this very delay."""
-        new = set(outcome.moved.values())
-        others = [row for row in rows if row.enqueue_id not in new]
-        waiting = self._stores.own.delayed_mails.waiting(
-            self._queue, [row.enqueue_id for row in others]
-        )
-        now = self._clock()  # a run that is repeated too late delays nothing
-        return _due_sooner(others, waiting, now, due, outcome)
 
     def _finish_earlier(self, outcome: MoveOutcome, *, accept_duplicates: bool) -> None:
         left = list(self._quarantine.mails(serial=True))
@@ -225,7 +232,10 @@ class Moves:
         self, rows: Sequence[ViewRow], decided: Decided, outcome: MoveOutcome, *, first: bool
     ) -> list[QuarantinedMail]:
         """Those of the mails that are marked now. `first`: no other is whose end is unknown yet."""
-        kept = self._each(lambda row: self._keep(row, decided), self._free(rows, outcome))
+        in_flight = self._history.observe()
+        stages = self._stages(row.enqueue_id for row in rows)
+        free = outcome.without_holder(rows, in_flight, stages)
+        kept = self._each(lambda row: self._keep(row, decided), free)
         kept = [mail for mail in kept if mail.state is not State.KEPT]  # else in doubt, as counted
         self._right.require()
         self._right.renew()
@@ -263,13 +273,6 @@ class Moves:
         taken = self._quarantine.advance(marked, State.TAKEN)
         crash.point("move:taken")
         return taken
-
-    def _free(self, rows: Sequence[ViewRow], outcome: MoveOutcome) -> list[ViewRow]:
-        """The rows of mails that no worker has."""
-        in_flight = self._history.observe()
-        return _without_holder(
-            rows, in_flight, self._stages(row.enqueue_id for row in rows), outcome
-        )
 
     def _keep(self, row: ViewRow, decided: Decided) -> QuarantinedMail:
         age = max(timedelta(0), self._clock() - row.enqueued_time)
@@ -344,46 +347,35 @@ def foreseen(
     table = MailStages.existing(stores.cassandra, stores.settings)
     moved = 0
     for batch in batches(rows, _AT_ONCE):
-        ids, sooner = [row.enqueue_id for row in batch], batch
-        if due is not None:
-            states = stores.delay_states(queue, ids)
-            waiting = {one: state.due for one, state in states.items() if state.due}
-            sooner = _due_sooner(batch, waiting, clock(), due, outcome)
+        sooner = _sooner(stores, queue, batch, clock, outcome, due=due)
+        ids = [row.enqueue_id for row in sooner]
         stages = {} if table is None else dict(table.by_ids(queue, ids))
-        moved += len(_without_holder(sooner, in_flight, stages, outcome))
+        moved += len(outcome.without_holder(sooner, in_flight, stages))
     unknown = {"contentLost", "pending", "doubtful"}
     counts = outcome.counts | {"moved" if due is None else "delayed": moved}
     return {name: count for name, count in counts.items() if name not in unknown}
 
 
-def _due_sooner(
+def _sooner(
+    stores: Stores,
+    queue: QueueName,
     rows: Sequence[ViewRow],
-    waiting: Mapping[EnqueueId, datetime],
-    now: datetime,
-    due: datetime,
+    clock: Clock,
     outcome: MoveOutcome,
-) -> list[ViewRow]:
-    sooner = [row for row in rows if max(now, waiting.get(row.enqueue_id, now)) < due]
-    outcome.later = (outcome.later or 0) + len(rows) - len(sooner)
+    *,
+    due: datetime | None,
+) -> Sequence[ViewRow]:
+    """Those that are delivered before `due`. The rows may be new entries of this very delay."""
+    if due is None:
+        return rows
+    new = set(outcome.moved.values())
+    others = [row for row in rows if row.enqueue_id not in new]
+    states = stores.delay_states(queue, [row.enqueue_id for row in others])
+    now = clock()  # a run that is repeated too late delays nothing
+    waiting = {one: state.due for one, state in states.items() if state.due}
+    sooner = [row for row in others if max(now, waiting.get(row.enqueue_id, now)) < due]
+    outcome.later = (outcome.later or 0) + len(others) - len(sooner)
     return sooner
-
-
-def _without_holder(
-    rows: Sequence[ViewRow],
-    in_flight: Collection[EnqueueId],
-    stages: Mapping[EnqueueId, MailStage],
-    outcome: MoveOutcome,
-) -> list[ViewRow]:
-    free = []
-    for row in rows:
-        record = stages.get(row.enqueue_id)
-        if row.enqueue_id in in_flight or (record and record.those(Stage.SENDING)):
-            outcome.in_handler += 1
-        elif record and record.closed:
-            outcome.gone += 1
-        else:
-            free.append(row)
-    return free
 
 
 def require_delays(stores: Stores, queue: QueueName) -> None:
