@@ -67,8 +67,6 @@ _TimedId = tuple[int, bytes, EnqueuedMails, Partition]
 """Enqueued time, milliseconds since the epoch, packed id, and where the row is."""
 _Read = tuple[_IdChunk, bytes]
 """Rows, and their packed ids, at most IDS_A_REQUEST: most are dead, and need no more."""
-_Checked = tuple[_IdChunk, bytes, Sequence[int]]
-"""These, and the numbers of those without a mark."""
 
 
 @dataclass(slots=True)
@@ -233,24 +231,25 @@ class LiveRows:
         if after is not None:
             partitions = [one for one in partitions if one.slice_start >= after[0]]
         checked = self._checked(self._ordered(partitions))
+        deadline = deadline or BrowseDeadline(math.inf)
         for start, chunks in groupby(checked, key=_slice_of):
-            in_time = _in_time(chunks, start, deadline)
-            unmarked = (chunk.candidate(ids, at) for chunk, ids, alive in in_time for at in alive)
-            live = {
-                candidate[0]: candidate
-                for candidate in unmarked
-                if (latest is None or candidate[3] <= latest)
-                and (after is None or _position(candidate) > after)
-            }
-            for number, one in enumerate(
-                sorted(live.values(), key=lambda one: (one[3], one[0])), 1
-            ):
-                yield one
+            live: dict[EnqueueId, Candidate] = {}
+            for chunk, packed, alive in chunks:
+                for candidate in (chunk.candidate(packed, at) for at in alive):
+                    early = latest is None or candidate[3] <= latest
+                    if early and (after is None or _position(candidate) > after):
+                        live[candidate[0]] = candidate
+                if deadline.is_over:  # also among dead rows
+                    deadline.stopped_at = start
+                    break
+            in_order = sorted(live.values(), key=lambda candidate: (candidate[3], candidate[0]))
+            for number, candidate in enumerate(in_order, 1):
+                yield candidate
                 # Of so many rows that are read at a time a filter may pass none.
-                if deadline is not None and number % _ROWS_AT_A_TIME == 0 and deadline.is_over:
-                    deadline.stopped_at = deadline.stopped_at or one[3]
+                if number % _ROWS_AT_A_TIME == 0 and deadline.is_over:
+                    deadline.stopped_at = deadline.stopped_at or candidate[3]
                     return
-            if deadline is not None and deadline.stopped_at is not None:
+            if deadline.stopped_at is not None:
                 return
 
     def page(
@@ -351,7 +350,7 @@ class LiveRows:
             partitions.setdefault(partition, []).append(enqueue_id)
         return list(by_table.values())
 
-    def _checked(self, read: Iterable[_Read]) -> Iterator[_Checked]:
+    def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_IdChunk, bytes, Sequence[int]]]:
         """Each of `read`, in its order, with the numbers of those without a mark."""
         marks_of = self.tables.deleted.look_up
         for chunk, packed, marked in marks_of(self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True):
@@ -401,17 +400,6 @@ class LiveRows:
 def _slice_of(read: tuple[Any, ...]) -> datetime:
     chunk: _IdChunk = read[0]
     return chunk.partition.slice_start
-
-
-def _in_time(
-    read: Iterable[_Checked], start: datetime, deadline: BrowseDeadline | None
-) -> Iterator[_Checked]:
-    """What is read of a slice by then, dead rows too: one chunk at least."""
-    for chunk in read:
-        yield chunk
-        if deadline is not None and deadline.is_over:
-            deadline.stopped_at = start
-            return
 
 
 def _candidate(row: _TimedId) -> Candidate:
