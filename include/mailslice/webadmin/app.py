@@ -46,16 +46,9 @@ _BLOOM = (1_000_000, 0.01, 1000)
 """James' defaults. They size a filter that mailslice has not: it compares exactly."""
 Text = Annotated[str | None, Query(max_length=2000)]
 Id = str
-Startable = Callable[..., frozenset[TaskType]]
-"""A FastAPI dependency that gives the types of the tasks that who asks may start."""
 _ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorJson} for code in (400, 401, 403, 404, 503)
 }
-
-
-def every_type() -> frozenset[TaskType]:
-    """Where the right to act is the right to start any task."""
-    return frozenset(TaskType)
 
 
 def webadmin(
@@ -64,18 +57,21 @@ def webadmin(
     guards: Guards,
     *,
     reason_required: Callable[[], bool] = bool,
-    startable: Startable = every_type,
+    startable: Callable[..., frozenset[TaskType]] = lambda: frozenset(TaskType),
 ) -> FastAPI:
     """The app. Who acts is `request.state.who`, by the guards; `webadmin` where they set none.
 
     `reason_required`: whether what changes something needs `reason`, which James has not.
-    `startable` decides which tasks a request with the right to act may start, or cancel.
+    `startable`: a dependency that gives the types of the tasks that a request with the right to act
+    may start, or cancel; all where it is not given.
     """
+    act, types = Depends(guards[Right.ACT]), Depends(startable)
 
     # Annotated cannot name what is an argument here.
-    def note_startable(request: Request, types: Any = Depends(startable)) -> None:  # noqa: B008
-        request.state.startable = types
+    def may_act(request: Request, _: Any = act, startable: Any = types) -> None:
+        request.state.startable = startable
 
+    guards = {**guards, Right.ACT: may_act}
     app = FastAPI(title="mailslice webadmin", docs_url=None, redoc_url=None, openapi_url=None)
     routes = Routes(queues, tasks, reason_required)
     for method, path, right, name, status in ROUTES:
@@ -84,10 +80,7 @@ def webadmin(
             getattr(routes, name),
             methods=[method],
             status_code=status,
-            dependencies=[
-                Depends(guards[right]),
-                *([Depends(note_startable)] if right is Right.ACT else ()),
-            ],
+            dependencies=[Depends(guards[right])],
             response_model=None if status == 204 else _MODELS[name],
             response_model_exclude_unset=True,
             responses=_ERRORS | ({408: {"model": ErrorJson}} if name == "await_task" else {}),
@@ -294,7 +287,11 @@ class Routes:
 
     def task(self, task: Id) -> JSONResponse:
         """One task."""
-        return JSONResponse(self._require(task).as_json())
+        wanted = parsing.task_id(task)
+        known = self._tasks.get(wanted)
+        if known is None:
+            raise Halt(404, NOT_FOUND, f"{wanted} can not be found")
+        return JSONResponse(known.as_json())
 
     async def await_task(
         self,
@@ -341,13 +338,6 @@ class Routes:
         await run_in_threadpool(self._tasks.submit, asked)
         path = f"{request.scope.get('root_path', '')}/tasks/{asked.id}"
         return JSONResponse({"taskId": str(asked.id)}, 201, headers={"Location": path})
-
-    def _require(self, text: str) -> Task:
-        wanted = parsing.task_id(text)
-        task = self._tasks.get(wanted)
-        if task is None:
-            raise Halt(404, NOT_FOUND, f"{wanted} can not be found")
-        return task
 
     def _check_reason(self, reason: str | None) -> None:
         if self._reason_required() and not (reason or "").strip():
@@ -421,15 +411,11 @@ def _in_time(request: Request) -> Callable[[Task], bool]:
         for side in ("Before", "After")
         if (text := request.query_params.get(name + side)) is not None
     ]
-
-    def passes(task: Task) -> bool:
-        for at, side, bound in bounds:
-            moment = at(task)
-            if moment is None or (moment >= bound if side == "Before" else moment <= bound):
-                return False
-        return True
-
-    return passes
+    return lambda task: all(
+        (moment := at(task)) is not None
+        and (moment < bound if side == "Before" else moment > bound)
+        for at, side, bound in bounds
+    )
 
 
 def _answer(request: Request, error: Exception) -> JSONResponse:
