@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from glob import glob
+from itertools import chain
 from os import SEEK_END
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -102,38 +103,30 @@ class Trace:
         """What was found, oldest first, then what has no time."""
         self._add_events(events)
         queues = self._queues or self._known_queues()
-        by_name, by_id = self._questions()
         for queue in queues:  # these may find ids for a name
-            for source, (store, question) in by_name.items():
-                self._ask(queue, source, store, question)
+            self._ask(queue, "view", CASSANDRA, self._view)
+            self._ask(queue, "workers", CASSANDRA, self._workers)
+            self._ask(queue, "quarantine", CASSANDRA, self._quarantine)
+            self._ask(queue, "moving", CASSANDRA, self._moving)
+            self._ask(queue, "deleted", BUCKET, self._deleted)
+            self._ask(queue, "decisions", CASSANDRA, self._decisions)
+            self._ask(queue, "dead letters", RABBITMQ, self._dead_letters)
+            self._ask(queue, "parked", RABBITMQ, self._parked)
+            self._ask(queue, "audit", ARTIFACTS, self._audit)
+        by_id: dict[str, Question] = {
+            "deleted mark": self._mark,
+            "delayed": self._delayed,
+            "stage marks": self._stages,
+            "republished": self._republished,
+        }
         for queue in queues:
-            for source, (store, question) in by_id.items():
+            for source, question in by_id.items():
                 if self._wanted.ids:
-                    self._ask(queue, source, store, question)
+                    self._ask(queue, source, CASSANDRA, question)
                 else:
                     says = "it is by enqueue id, and none is known for this name"
                     self._add(queue, source, NOT_ASKED, SourceAnswer(says))
         return in_order(self.entries)
-
-    def _questions(self) -> tuple[dict[str, tuple[str, Question]], dict[str, tuple[str, Question]]]:
-        by_name: dict[str, tuple[str, Question]] = {
-            "view": (CASSANDRA, self._view),
-            "workers": (CASSANDRA, self._workers),
-            "quarantine": (CASSANDRA, self._quarantine),
-            "moving": (CASSANDRA, self._moving),
-            "deleted": (BUCKET, self._deleted),
-            "decisions": (CASSANDRA, self._decisions),
-            "dead letters": (RABBITMQ, self._dead_letters),
-            "parked": (RABBITMQ, self._parked),
-            "audit": (ARTIFACTS, self._audit),
-        }
-        by_id: dict[str, tuple[str, Question]] = {
-            "deleted mark": (CASSANDRA, self._mark),
-            "delayed": (CASSANDRA, self._delayed),
-            "stage marks": (CASSANDRA, self._stages),
-            "republished": (CASSANDRA, self._republished),
-        }
-        return by_name, by_id
 
     def _known_queues(self) -> list[QueueName]:
         try:
@@ -264,14 +257,10 @@ class Trace:
 
         table = QuarantineTable.existing(self._stores.cassandra, self._stores.settings)
         for mail in table.list(queue) if table is not None else ():
-            if (
-                not wanted.matches(mail.enqueue_id, mail.name)
-                and mail.released_as not in wanted.ids
-            ):
-                continue
-            released = f", enqueued anew as {mail.released_as}" if mail.released_as else ""
-            says = f"{mail.state.value} ({mail.action}) by {mail.who}{released}: {mail.why}"
-            yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
+            if wanted.matches(mail.enqueue_id, mail.name) or mail.released_as in wanted.ids:
+                released = f", enqueued anew as {mail.released_as}" if mail.released_as else ""
+                says = f"{mail.state.value} ({mail.action}) by {mail.who}{released}: {mail.why}"
+                yield SourceAnswer(says, mail.decided, mail.enqueue_id, mail.name)
 
     def _moving(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
         from mailslice.stores.cassandra.own import MovingMails
@@ -297,12 +286,10 @@ class Trace:
                 unread += count
                 continue
             read += count
-            for mails in deleted_mails(self._stores, queue, now, chosen, str(run["run"])):
-                for mail in mails:
-                    says = _deletion_of(queue, mail)
-                    yield SourceAnswer(
-                        says, mail.batch.deleted, mail.enqueue_id, mail.kept.item.mail.name
-                    )
+            found = deleted_mails(self._stores, queue, now, chosen, str(run["run"]))
+            for mail in chain.from_iterable(found):
+                says, name = _deletion_of(queue, mail), mail.kept.item.mail.name
+                yield SourceAnswer(says, mail.batch.deleted, mail.enqueue_id, name)
         if unread:
             raise MailsliceError(
                 f"{unread} mails that deletes keep were not read: `mailslice queue deleted "
@@ -333,15 +320,15 @@ class Trace:
         if peeked.unseen:
             raise MailsliceError(f"{peeked.unseen} dead letters behind the first were not read")
 
-    def _parked(self, queue: QueueName, _wanted: Wanted) -> Iterator[SourceAnswer]:
-        names = RabbitNames(queue)
-        if not self._stores.management.queue_exists(names.park_queue):
-            return iter(())
-        depth = self._stores.management.depth(names.park_queue)
+    def _parked(self, queue: QueueName, _wanted: Wanted) -> Sequence[SourceAnswer]:
+        management, parked = self._stores.management, RabbitNames(queue).park_queue
+        if not management.queue_exists(parked):
+            return ()
+        depth = management.depth(parked)
         if depth is None or depth.total:
             count = "some" if depth is None else str(depth.total)
             raise MailsliceError(f"{count} messages are parked for a minute; no store lists them")
-        return iter(())
+        return ()
 
     def _audit(self, queue: QueueName, wanted: Wanted) -> Iterator[SourceAnswer]:
         from mailslice.maintenance.audits import newest_audit
