@@ -1,9 +1,10 @@
 """`mailslice decisions`: who did what to which mails, and why."""
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 from mailslice.cli.arguments import moment, option, queue_option
 from mailslice.cli.command import command, group
@@ -74,26 +75,20 @@ def _of_people(
     stores: Stores, queue: str | None, since: datetime, until: datetime
 ) -> Iterator[Line]:
     for at, decision in written_decisions(artifacts(stores.settings), since, until):
-        if queue is None or decision.get("queue") == queue:
-            yield at, _line_of(at, decision)
-
-
-def _line_of(at: datetime, decision: Mapping[str, Any]) -> dict[str, object]:
-    names = () if decision.get("action") in _OF_HOLDS else _COUNTED
-    counts = (decision[name] for name in names if isinstance(decision.get(name), int))
-    return {
-        "time": at,
-        "queue": decision.get("queue"),
-        "action": decision.get("action"),
-        "who": decision.get("who"),
-        "reason": decision.get("reason"),
-        "mails": next(counts, None),
-        "enqueueId": decision.get("mail"),
-        "name": decision.get("name"),
-        "run": decision.get("run"),
-        "by": "a person",
-        "facts": {name: value for name, value in decision.items() if name not in _ABOUT},
-    }
+        if queue is not None and decision.get("queue") != queue:
+            continue
+        names = () if decision.get("action") in _OF_HOLDS else _COUNTED
+        counts = (decision[name] for name in names if isinstance(decision.get(name), int))
+        line = {
+            "time": at,
+            **{name: decision.get(name) for name in ("queue", "action", "who", "reason")},
+            "mails": next(counts, None),
+            "enqueueId": decision.get("mail"),
+            **{name: decision.get(name) for name in ("name", "run")},
+            "by": "a person",
+            "facts": {name: value for name, value in decision.items() if name not in _ABOUT},
+        }
+        yield at, line
 
 
 def _of_duties(
@@ -104,24 +99,20 @@ def _of_duties(
     table = Decisions.existing(stores.cassandra, stores.settings)
     if table is None:
         return
+    days: Mapping[QueueName, Sequence[str] | None]
     # Of the days from 0001 to 2099 few have decisions: a scan of their names finds which.
-    if queue is not None and until - since <= _FEW_DAYS:
-        lines = [_lines(queue, table.list(queue, since, until))]
-    else:
-        lines = [
-            _lines(name, table.list(name, since, until, days))
-            for name, days in sorted(table.days(since, until).items())
-            if queue in {None, name}
-        ]
+    few = until - since <= _FEW_DAYS
+    days = {queue: None} if queue is not None and few else table.days(since, until)
+    lines = [
+        map(partial(_of_row, name), table.list(name, since, until, of))
+        for name, of in sorted(days.items())
+        if queue in {None, name}
+    ]
     yield from heapq.merge(*lines, key=lambda one: one[0], reverse=True)
 
 
-def _lines(queue: QueueName, rows: "Iterator[DecisionRow]") -> Iterator[Line]:
-    return ((row.decided, _row_of(queue, row)) for row in rows)
-
-
-def _row_of(queue: str, row: "DecisionRow") -> dict[str, object]:
-    return {
+def _of_row(queue: QueueName, row: "DecisionRow") -> Line:
+    return row.decided, {
         "time": row.decided,
         "queue": queue,
         "action": row.action,
