@@ -113,7 +113,10 @@ class ActionRequest:
             raise BadInput(
                 f"{self.action}: give the ids of mails in quarantine, and no other filter"
             )
-        self._check_hold(given)
+        if self.action in _HOLDS:
+            if set(given) - {"domain"}:
+                raise BadInput(f"{self.action}: of the filter domain alone is allowed")
+            held_domain(self.texts.domain or "all.example")
         self._check_lasts()
         if (self.action is MailAction.MOVE) != (self.to is not None):
             raise BadInput(f"{self.action}: to={self.to!r}; a move has a queue there, alone")
@@ -132,12 +135,6 @@ class ActionRequest:
         if self.action not in STUCK:
             return self.texts.parsed()
         return MailFilter(ids=frozenset(id_ for id_, _ in self.rows))
-
-    def _check_hold(self, given: Mapping[str, Any]) -> None:
-        if self.action in _HOLDS:
-            if set(given) - {"domain"}:
-                raise BadInput(f"{self.action}: of the filter domain alone is allowed")
-            held_domain(self.texts.domain or "all.example")
 
     def _check_lasts(self) -> None:
         delays = self.action is MailAction.DELAY

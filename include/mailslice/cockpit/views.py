@@ -25,7 +25,7 @@ from mailslice.maintenance.registry import DutyEntry, load, names
 from mailslice.maintenance.run_request import run_of_dag
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import ContentMissing, PlanRefused, TryAgain
-from mailslice.model.mail import BlobId, QueueName, ViewRow, parse_enqueue_id
+from mailslice.model.mail import QueueName, ViewRow, parse_enqueue_id
 from mailslice.model.slices import slice_start
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DelayState
@@ -64,21 +64,19 @@ def mail(facts: Facts, one: QueueOverview, id_: str) -> dict[str, Any] | None:
         row, states = rows[0], stores.delay_states(queue, [rows[0].enqueue_id])
         state = states.get(row.enqueue_id, DelayState())
         attributes = row.item.mail.attributes.items()
+        blobs = (row.item.header_blob_id, row.item.body_blob_id)
+        try:
+            there = PRESENT if all(map(stores.blobs.exists, blobs)) else LOST
+        except TryAgain as error:
+            there = f"nobody knows whether its content is there: {error}"
         return {
             "row": row,
             "envelope": row.item.mail,
             "due": state.due,
             "why": why_it_waits(_waiting(stores, one, row, state, facts.now)),
-            "content": _content(stores, (row.item.header_blob_id, row.item.body_blob_id)),
+            "content": there,
             "attributes": {name: value.decode("utf-8", "replace") for name, value in attributes},
         }
-
-
-def _content(stores: Stores, blobs: Iterable[BlobId]) -> str:
-    try:
-        return PRESENT if all(map(stores.blobs.exists, blobs)) else LOST
-    except TryAgain as error:
-        return f"nobody knows whether its content is there: {error}"
 
 
 def _waiting(
@@ -332,21 +330,19 @@ def duties(
     dag_of: Callable[[str], str], schedules: Mapping[str, Any], runs: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Every duty with its schedule and its newest run."""
-    found = []
-    for name in names():
-        schedule = schedules.get(dag_of(name))
-        found.append(
-            {
-                "name": name,
-                "dag": dag_of(name),
-                "summary": load(name).summary,
-                "schedule": None if schedule is None else schedule.summary or "by hand",
-                "paused": schedule is not None and schedule.paused,
-                "next": schedule and schedule.next,
-                "last": next((run for run in runs if run["duty"] == name), None),
-            }
-        )
-    return found
+    return [
+        {
+            "name": name,
+            "dag": dag_of(name),
+            "summary": load(name).summary,
+            "schedule": None if schedule is None else schedule.summary or "by hand",
+            "paused": schedule is not None and schedule.paused,
+            "next": schedule and schedule.next,
+            "last": next((run for run in runs if run["duty"] == name), None),
+        }
+        for name in names()
+        for schedule in [schedules.get(dag_of(name))]
+    ]
 
 
 def count(facts: Facts, queue: QueueName, most: int) -> int | None:
