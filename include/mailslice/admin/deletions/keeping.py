@@ -81,6 +81,7 @@ class _Fetched:
     mails: list[KeptMail] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
+    at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
 
 def delete_and_keep(
@@ -239,13 +240,8 @@ def _batches(rows: Iterable[ViewRow]) -> Iterator[list[ViewRow]]:
 
 async def _fetched(blobs: AsyncBlobStore, rows: Sequence[ViewRow]) -> _Fetched:
     """The mails of the rows in any order, with the contents of those that a pack holds."""
-    fetched, at_once = _Fetched(), asyncio.Semaphore(_AT_ONCE)
-
-    async def one(row: ViewRow) -> None:
-        async with at_once:
-            await _fetch(blobs, row, fetched)
-
-    await all_ended(map(one, rows))
+    fetched = _Fetched()
+    await all_ended(_fetch(blobs, row, fetched) for row in rows)
     return fetched
 
 
@@ -261,23 +257,24 @@ async def all_ended(work: Iterable[Awaitable[T]]) -> list[T]:
 async def _fetch(blobs: AsyncBlobStore, row: ViewRow, fetched: _Fetched) -> None:
     mail = KeptMail(row.item, row.enqueued_time)
     try:
-        opened = [await blobs.open(blob) for blob in _blobs(mail)]
-        header, body = (one.size for one in opened)
-        size = header + body
-        if max(header, body) > SMALL or fetched.size + size > _PACK_BYTES:
-            kept = replace(mail, content=KeptContent.COPIED, size=size)
-        else:
-            parts = [b"".join([chunk async for chunk in one.chunks()]) for one in opened]
-            kept = replace(
-                mail,
-                content=KeptContent.PACKED,
-                size=size,
-                at=fetched.size,
-                header=header,
-                body=body,
-            )
-            fetched.parts += parts
-            fetched.size += size
+        async with fetched.at_once:
+            opened = [await blobs.open(blob) for blob in _blobs(mail)]
+            header, body = (one.size for one in opened)
+            size = header + body
+            if max(header, body) > SMALL or fetched.size + size > _PACK_BYTES:
+                kept = replace(mail, content=KeptContent.COPIED, size=size)
+            else:
+                parts = [b"".join([chunk async for chunk in one.chunks()]) for one in opened]
+                kept = replace(
+                    mail,
+                    content=KeptContent.PACKED,
+                    size=size,
+                    at=fetched.size,
+                    header=header,
+                    body=body,
+                )
+                fetched.parts += parts
+                fetched.size += size
     except ContentMissing as error:
         log.warning(
             "a deleted mail's content is lost: %s",
