@@ -123,23 +123,23 @@ class ClosingTidier:
         return ClosingOutcome.WITHDRAWN if self.withdraw(entry) else None
 
     def _has_content(self, entry: PostalEntry) -> bool:
-        """Whether Postal has it; not where the server is gone for certain."""
-        if not self._queue.existing_servers([entry.server]):
-            return False
         messages = self._messages(entry.server)
+        if messages is None:
+            return False
         rows = messages.by_id([entry.message])
         return entry.message in messages.has_own_header(rows.values())
 
     def _records(self, entry: PostalEntry) -> list[PostalDelivery] | None:
         """The delivery records; None where the server, or the message, is gone for certain."""
-        if not self._queue.existing_servers([entry.server]):
-            return None
         messages = self._messages(entry.server)
-        if not messages.existing([entry.message]):
+        if messages is None or not messages.existing([entry.message]):
             return None
         return messages.deliveries([entry.message]).get(entry.message, [])
 
-    def _messages(self, server: int) -> ServerMessages:
+    def _messages(self, server: int) -> ServerMessages | None:
+        """None where the server is gone for certain."""
+        if not self._queue.existing_servers([server]):
+            return None
         return ServerMessages(self._postal.messages, self._postal.database_of(server))
 
     def _record(self, entry: PostalEntry) -> None:

@@ -298,11 +298,9 @@ class StuckMessages:
         database = self._postal.database_of(row.server)
         try:
             content = ServerMessages(self._postal.messages, database).content(message)
-        except StoreUnavailable as error:
-            if self._postal.same_server:
-                raise
-            raise RecordRefused(str(error)) from error
         except MailsliceError as error:
+            if isinstance(error, StoreUnavailable) and self._postal.same_server:
+                raise
             raise RecordRefused(str(error)) from error
         if content is None:
             raise MessageChanged(f"message {message.id} of server {row.server} lost its content")
