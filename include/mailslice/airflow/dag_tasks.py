@@ -150,17 +150,15 @@ class DagTasks:
             result = result_of(self._facts.settings, queue, one.run) or {}
             known, error = dict(result.get("information") or {}), result.get("failed")
         else:
-            report = self._report(run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run))
+            run = run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run)
+            with self._facts.stores() as stores:
+                runs = stores.existing_runs()
+                row = runs.get(run) if runs is not None else None
+            report = {} if row is None else json.loads(row.report)
             known, error = figures(type_, report) if report else {}, report.get("message")
         if status is not Status.COMPLETED:
             known = {**before, **known}
         return known | ({"error": error} if error and status is Status.FAILED else {})
-
-    def _report(self, run: str) -> Mapping[str, Any]:
-        with self._facts.stores() as stores:
-            runs = stores.existing_runs()
-            row = runs.get(run) if runs is not None else None
-        return {} if row is None else dict(json.loads(row.report))
 
 
 class DagQueues(Queues):

@@ -98,7 +98,7 @@ def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Read
     """Starts that lag behind now, and mail that waits. A limit of nothing is no limit."""
     starts = (report.get(name) for name in ("browseStart", "contentStart"))
     browse, content = (
-        start and (now - datetime.fromisoformat(start)).total_seconds() for start in starts
+        (now - datetime.fromisoformat(at)).total_seconds() if at else None for at in starts
     )
     # Nobody waits in an empty queue, and that is known.
     age = 0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")

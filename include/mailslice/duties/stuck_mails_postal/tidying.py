@@ -39,13 +39,13 @@ class ClosingTidier:
         self._queue = PostalQueue(self._postal.main)
         self._decisions = PostalDecisionLog(run.stores, run.request.who, run.request.run)
 
-    def finish_all(self, planned: Collection[int]) -> dict[str, int]:
+    def finish_all(self, planned: Collection[int]) -> Counter[str]:
         """What was finished, by outcome; rows that are `planned` or cannot be asked stay."""
         finished: Counter[str] = Counter()
         for entry in self._run.stores.records.postal_quarantine.list():
             if entry.state in BEING_CLOSED and (outcome := self._finished(entry, planned)):
                 finished[outcome] += 1
-        return dict(finished)
+        return finished
 
     def settle(self, entry: PostalEntry) -> ClosingOutcome:
         """By a look at Postal. QUEUED: nothing was changed, and the entry stays."""
