@@ -69,6 +69,7 @@ class PostalReleases:
         if entry.state is EntryState.DISCARDING:
             raise NotReleased("it is being discarded")
         found = self._looked_up(entry)
+        # A way back that was cut off has queued the row: it is there, or a worker has written.
         by_worker = found.newest_of_worker > entry.released_after
         is_back = found.state is QuarantineState.REQUEUED or by_worker
         if entry.state is EntryState.RELEASING and is_back:
