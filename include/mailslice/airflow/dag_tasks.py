@@ -105,14 +105,11 @@ class DagTasks:
         queues = [str(name).strip() for name in one.conf.get("queues") or ()]
         if not queues or any(plan.running for plan in plans):
             return True
-        # No plan is at work: what they did stays as it is until another task begins.
-        return any(self._applied(duty, queue, one.run) for queue in queues)
-
-    def _applied(self, duty: str, queue: str, dag_run: str) -> bool:
-        """Whether apply saved its progress, as it does before its first change."""
-        run = run_of_dag(duty, queue, dag_run)
-        folder = RunFolder(artifacts(self._facts.settings), duty, queue, run)
-        return folder.artifacts.exists(folder.file(PROGRESS))
+        # No plan is at work: what they did stays as it is until another task begins. Apply saves
+        # its progress before its first change.
+        location = artifacts(settings)
+        runs = (RunFolder(location, duty, name, run_of_dag(duty, name, one.run)) for name in queues)
+        return any(location.exists(run.file(PROGRESS)) for run in runs)
 
     def _task(self, one: DagRunState, *, whole: bool) -> Task | None:
         type_ = _type(self._names[one.dag], one.conf)
@@ -153,17 +150,15 @@ class DagTasks:
             result = result_of(self._facts.settings, queue, one.run) or {}
             known, error = dict(result.get("information") or {}), result.get("failed")
         else:
-            report = self._report(run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run))
+            run = run_of_dag(DUTIES[type_], queue or NO_QUEUE, one.run)
+            with self._facts.stores() as stores:
+                runs = stores.existing_runs()
+                row = runs.get(run) if runs is not None else None
+            report = {} if row is None else json.loads(row.report)
             known, error = figures(type_, report) if report else {}, report.get("message")
         if status is not Status.COMPLETED:
             known = {**before, **known}
         return known | ({"error": error} if error and status is Status.FAILED else {})
-
-    def _report(self, run: str) -> Mapping[str, Any]:
-        with self._facts.stores() as stores:
-            runs = stores.existing_runs()
-            row = runs.get(run) if runs is not None else None
-        return {} if row is None else dict(json.loads(row.report))
 
 
 class DagQueues(Queues):

@@ -80,9 +80,8 @@ def time_limit(context: Mapping[str, Any], clock: Clock) -> timedelta | None:
     """For how long this task may begin items: Airflow kills it at its own time-out, and at that of
     the run, which all queues share. None: there is no time-out. 0: the next run does them.
     """
-    timeouts: list[timedelta] = []
-    if own := getattr(context.get("task"), "execution_timeout", None):
-        timeouts.append(own)
+    own = getattr(context.get("task"), "execution_timeout", None)
+    timeouts = [own] if own else []
     whole = getattr(context.get("dag"), "dagrun_timeout", None)
     started = getattr(context["dag_run"], "start_date", None)
     if whole and started:

@@ -65,7 +65,12 @@ def _checks(stores: Stores, clock: Clock) -> Iterator[PostalCheck]:
     yield from _rights("rights", main, list(rights_of_main(main.url.database)))
     yield from _servers(stores)
     yield _own(stores)
-    yield from _other_postal(stores)
+    try:
+        require_same(stores)
+    except ConfigurationDiffers as error:
+        yield PostalCheck("own tables: Postal", False, EVERY, str(error))
+    except MailsliceError:
+        pass  # the check before, or those of the main database, say why
     yield _artifacts(stores)
     yield PostalCheck("stale locks", None, CHANGING, _STALE_DAYS)
 
@@ -142,15 +147,6 @@ def _own(stores: Stores) -> PostalCheck:
         return PostalCheck("own tables", False, EVERY, words)
     words = where if own.exists() else f"{where}: the first run makes it"
     return PostalCheck("own tables", True, EVERY, words)
-
-
-def _other_postal(stores: Stores) -> Iterator[PostalCheck]:
-    try:
-        require_same(stores)
-    except ConfigurationDiffers as error:
-        yield PostalCheck("own tables: Postal", False, EVERY, str(error))
-    except MailsliceError:
-        pass  # the check before, or those of the main database, say why
 
 
 def _artifacts(stores: Stores) -> PostalCheck:

@@ -96,8 +96,9 @@ def _alert(
 
 def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Reading]:
     """Starts that lag behind now, and mail that waits. A limit of nothing is no limit."""
+    starts = (report.get(name) for name in ("browseStart", "contentStart"))
     browse, content = (
-        _seconds_since(report, name, now) for name in ("browseStart", "contentStart")
+        (now - datetime.fromisoformat(at)).total_seconds() if at else None for at in starts
     )
     # Nobody waits in an empty queue, and that is known.
     age = 0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")
@@ -110,11 +111,6 @@ def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Read
             value, most = float(seconds), limit.total_seconds()
             text = f"{words.format(_span(value))}, more than {format_duration(limit)}"
             yield Reading(name, round(value, 3), most, value > most, text)
-
-
-def _seconds_since(report: Report, field: str, now: datetime) -> float | None:
-    start = report.get(field)
-    return (now - datetime.fromisoformat(start)).total_seconds() if start else None
 
 
 def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:

@@ -187,10 +187,8 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, object]) -> None:
         """Write a JSON object atomically; times as ISO 8601 UTC, durations in their short form."""
-        self.artifacts.write(
-            self.file(name),
-            json.dumps(value, indent=1, default=plain, ensure_ascii=False).encode() + b"\n",
-        )
+        text = json.dumps(value, indent=1, default=plain, ensure_ascii=False)
+        self.artifacts.write(self.file(name), text.encode() + b"\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON object, or None. Raises PlanRefused for another file, later for a missing key."""

@@ -90,22 +90,19 @@ def newest_audit(
     says nothing of those that an earlier one found lost: it is taken only where no census was taken
     since then. An audit of some slices (a backfill) is for who names it. Raises as `audit_of`.
     """
-    needless: str | None = None
+    chosen: str | None = None
     for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
         if limited_to_slices(report) or report["status"] not in (DONE, DRY_RUN):
             continue
         census = report.get("census") or {}
         if census_since is None or census.get("taken"):
-            too_old = (
-                census_since is not None
-                and datetime.fromisoformat(report["started"]) < census_since
-            )
-            return audit_of(
-                stores, queue, needless if needless is not None and too_old else report["run"]
-            )
-        if census.get("needless") and needless is None:
-            needless = report["run"]
-    return audit_of(stores, queue, needless) if needless is not None else None
+            started = datetime.fromisoformat(report["started"])
+            if chosen is None or census_since is None or started >= census_since:
+                chosen = report["run"]
+            break
+        if census.get("needless") and chosen is None:
+            chosen = report["run"]
+    return audit_of(stores, queue, chosen) if chosen is not None else None
 
 
 def named_audit(stores: Stores, queue: QueueName, run: str) -> AuditPlan:

@@ -105,7 +105,8 @@ def _verdicts(facts: HealthFacts) -> Iterator[HealthVerdict]:
         why = f"{several(facts.ready, 'message')} {are} ready, and nobody consumes the queue"
         command = f"mailslice worker run --queue {queue} --handler MODULE:FUNCTION"
         yield HealthVerdict(Health.NO_WORKERS, why, command)
-    if facts.oldest is not None and facts.oldest > facts.late_after and not _all_delayed(facts):
+    all_delayed = facts.waiting is not None and 0 < facts.waiting <= (facts.delayed or 0)
+    if facts.oldest is not None and facts.oldest > facts.late_after and not all_delayed:
         limit = format_duration(facts.late_after)
         why = f"the oldest mail waits for {span(facts.oldest)}, more than {limit}"
         yield HealthVerdict(Health.LATE, why, f"mailslice queue shape {queue}")
@@ -129,10 +130,6 @@ def _missing(facts: HealthFacts) -> int:
     if facts.waiting is None or facts.in_broker is None:
         return 0
     return facts.waiting - facts.in_broker - round(facts.moving * _BROKER_LAG)
-
-
-def _all_delayed(facts: HealthFacts) -> bool:
-    return facts.waiting is not None and 0 < facts.waiting <= (facts.delayed or 0)
 
 
 def _stuck(facts: HealthFacts) -> str:

@@ -60,8 +60,7 @@ class Ledger:
         self, duty: str | None = None, queue: QueueName | None = None
     ) -> dict[str, Any] | None:
         """The newest report; None when there is none."""
-        rows = self.list(duty, queue, 1)
-        return rows[0] if rows else None
+        return next(iter(self.list(duty, queue, 1)), None)
 
     def show(self, run: str) -> dict[str, Any]:
         """The report of that run. Raises BadInput naming the newest runs when there is none."""

@@ -7,7 +7,7 @@ again (it is alive) or has been silent for too long (it is dead).
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -72,7 +72,10 @@ def observe(
     before = {worker: record.beat for worker, record in records.items()}
     limits = [record.dead_after for record in records.values() if record.in_flight]
     patience, waited = max(limits, default=timedelta(0)) + _MARGIN, timedelta(0)
-    while waited < patience and any(_in_doubt(record, before) for record in records.values()):
+    while waited < patience and any(
+        record.in_flight and record.beat <= before[record.worker] and record.is_alive
+        for record in records.values()
+    ):
         sleep(_PAUSE)
         waited += timedelta(seconds=_PAUSE)
         records.update({record.worker: record for record in read() if record.worker in records})
@@ -82,10 +85,6 @@ def observe(
     alive = tuple(one for one in holding if one.is_alive and one.beat > before[one.worker])
     silent = tuple(one for one in holding if one.is_alive and one.beat <= before[one.worker])
     return WorkerLiveness(alive, dead, silent, tuple(records.values()))
-
-
-def _in_doubt(record: WorkerRecord, before: Mapping[str, int]) -> bool:
-    return bool(record.in_flight) and record.beat <= before[record.worker] and record.is_alive
 
 
 def lock_timeout(times: ProcessingTimes, *, factor: float, at_least: timedelta) -> timedelta:

@@ -191,7 +191,7 @@ def _overview(looked: _Looked, queue: QueueName) -> QueueOverview:
         late_after=stores.settings.alert.oldest_mail or timedelta.max,
         lost=_lost(reports, now),
         stuck=_stuck(reports.get("stuck_mails")),
-        silent=_silent(records),
+        silent=sum(len(one.in_flight) for one in records or () if not one.is_alive),
         moving=sum((work.published or 0.0, work.delivered or 0.0)) if work else 0.0,
         held=_sentence(held),
         release=held.all[0].release if held.all else None,
@@ -317,10 +317,6 @@ def _sentence(held: ActiveHolds) -> str | None:
         return None
     more = f"; and {len(held.all) - 1} more: mailslice queue holds" if len(held.all) > 1 else ""
     return f"{held.all[0].sentence}{more}"
-
-
-def _silent(records: Sequence[WorkerRecord] | None) -> int:
-    return sum(len(one.in_flight) for one in records or () if not one.is_alive)
 
 
 def _sum(*counts: int | None) -> int | None:

@@ -98,11 +98,8 @@ class DutyParams(BaseModel):
 
     def as_json(self) -> dict[str, object]:
         """The params as JSON values, as `parse` reads them."""
-        shown = {name: value for name, value in self if isinstance(value, timedelta)}
-        return {
-            **self.model_dump(mode="json"),
-            **{name: format_duration(value) for name, value in shown.items()},
-        }
+        times = {name: format_duration(one) for name, one in self if isinstance(one, timedelta)}
+        return self.model_dump(mode="json") | times
 
 
 QUEUES, APPROVE, DRY_RUN = "queues", "approve", "dry_run"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -57,15 +57,10 @@ class Plan(JsonModel, ABC):
 
     def files(self) -> frozenset[str]:
         """Files of the plan (RowFiles, RowGroups, alone or in a tuple); all others are removed."""
-        return frozenset(
-            row_file.file for name in type(self).model_fields for row_file in self._rows(name)
-        )
-
-    def _rows(self, name: str) -> Iterator[RowFile | RowGroup]:
-        value = getattr(self, name)
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, (RowFile, RowGroup)):
-                yield one
+        values = (getattr(self, name) for name in type(self).model_fields)
+        tuples = (value if isinstance(value, tuple) else (value,) for value in values)
+        rows = (one for each in tuples for one in each if isinstance(one, (RowFile, RowGroup)))
+        return frozenset(one.file for one in rows)
 
 
 class QueuePlan(Plan, ABC):

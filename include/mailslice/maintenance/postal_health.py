@@ -87,6 +87,8 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
         failed = str(reports[0].get("message") or "the last run failed")
     looked_at = datetime.fromisoformat(seen["finished"]) if seen else None
     states = seen.get("byState") or {}
+    # A dry run does not count it.
+    counted = (one["quarantined"] for one in reports if one.get("quarantined") is not None)
     done = sum(int(seen.get(name) or 0) for name in _DONE_FIELDS)
     facts = PostalHealthFacts(
         looked_ago=None if looked_at is None else now - looked_at,
@@ -97,7 +99,7 @@ def of_reports(reports: Sequence[Mapping[str, Any]], now: datetime) -> PostalOve
             0, sum(int(states.get(name) or 0) for name in _GONE_STATES) - (seen.get("lost") or 0)
         ),
         oldest=timedelta(seconds=seen.get("oldestSeconds") or 0),
-        quarantined=_first(reports, "quarantined"),  # a dry run does not count it
+        quarantined=next(counted, None),
         unreadable=tuple(seen.get("unreadable") or ()),
         failed=failed,
     )
@@ -150,10 +152,6 @@ def _verdicts(facts: PostalHealthFacts) -> Iterator[HealthVerdict]:
         yield HealthVerdict(Health.HELD, why, "mailslice postal quarantine list")
     queued = "" if facts.queued is None else f"; {facts.queued:,} are queued"
     yield HealthVerdict(Health.OK, f"no message is stuck{queued}")
-
-
-def _first(reports: Sequence[Mapping[str, Any]], field: str) -> int | None:
-    return next((one[field] for one in reports if one.get(field) is not None), None)
 
 
 def _mode(facts: PostalHealthFacts) -> str:

@@ -70,17 +70,14 @@ class Progress:
             dict(self._run.fields),
         )
 
-    def save(self) -> None:
+    def save(self, *, at_end: bool = False) -> None:
         """Write it down, with what `run.report` was told.
 
         A try that may still end early keeps the counts of an earlier one that got further.
         """
         result = self.result()
-        if result.reached < self._earlier.reached:
+        if not at_end and result.reached < self._earlier.reached:
             result = replace(self._earlier, fields=result.fields)
-        self._write(result)
-
-    def _write(self, result: Result) -> None:
         self._run.folder.write_json(PROGRESS, result.as_json())
         self._unsaved = 0
 
@@ -98,7 +95,7 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self._write(self.result())
+            self.save(at_end=True)
         else:
             with suppress(Exception):  # the error that ends the step is the one to tell of
                 self.save()

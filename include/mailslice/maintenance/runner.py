@@ -222,7 +222,7 @@ def _step(job: _Job, step: str) -> dict[str, Any]:
         # report step never comes.
         message = f"{step} is done, report has not run yet"
         status = {"status": reports.RUNNING, "message": message}
-        _ledger(run).write(_so_far(job.logic, run, summary["started"], status))
+        Ledger(run.stores, run.settings).write(_so_far(job.logic, run, summary["started"], status))
     bulky = job.logic.bulky | {"decided"}
     return {name: value for name, value in summary.items() if name not in bulky}
 
@@ -266,7 +266,7 @@ def _finish(run: Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str
         report |= {"status": failure["status"], "message": failure["message"]}
     _end(run, report)
     folder.write_json(FILES["report"], report)
-    _ledger(run).write(report)
+    Ledger(run.stores, run.settings).write(report)
     retention = run.settings.duty.retention
     with suppress(TryAgain, ClockSkew):  # the report is written, and the next run prunes, too
         prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
@@ -280,7 +280,7 @@ def _end(run: Run, report: dict[str, Any]) -> None:
     now, request = run.clock(), run.request
     ledger: list[dict[str, Any]] = []
     with suppress(MailsliceError):  # one that is away may be what ended the run
-        ledger = _ledger(run).list(request.duty, request.queue, 5)
+        ledger = Ledger(run.stores, run.settings).list(request.duty, request.queue, 5)
     earlier = [one for one in ledger if one["run"] != request.run and one["finished"]]
     readings = alerts.readings(report, run.settings.alert, now)
     before = (earlier[0].get("alerts") if earlier else None) or ()
@@ -310,7 +310,7 @@ def _record_failure(
         report["seconds"] = {**report["seconds"], step: times["seconds"]}
         with suppress(Exception):
             run.folder.write_json(FILES["report"], report)
-        _ledger(run).write(report)
+        Ledger(run.stores, run.settings).write(report)
 
 
 def _so_far(duty: AnyDuty, run: Run, started: str, outcome: dict[str, Any]) -> dict[str, Any]:
@@ -321,7 +321,3 @@ def _so_far(duty: AnyDuty, run: Run, started: str, outcome: dict[str, Any]) -> d
 def _report_of(run: Run, started: str, fields: dict[str, Any]) -> dict[str, Any]:
     base = reports.base_report(run.request, run.duty_params, run.folder)
     return reports.with_steps({**base, "started": started, **fields}, run.folder)
-
-
-def _ledger(run: Run) -> Ledger:
-    return Ledger(run.stores, run.settings)

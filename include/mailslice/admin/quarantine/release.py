@@ -81,7 +81,11 @@ class Releases:
             out = tries.out([cut_off]).get(last)
             right.renew()  # it waited for workers
         if out is None:
-            mail, new_id = self._claimed(mail)
+            new_id, voided = EnqueueId(uuid4()), mail.voided
+            if mail.released_as is not None:
+                voided = (*voided, mail.released_as)  # of a release that was cut off
+            claim = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
+            mail = self._claim(mail, **claim)
             crash.point("release:claimed")
             out = next(iter(tries.void(mail.voided, right.renew)), None)
         if out is None:
@@ -115,13 +119,6 @@ class Releases:
             return done is not None
         finally:
             lock.give_back()
-
-    def _claimed(self, mail: QuarantinedMail) -> tuple[QuarantinedMail, EnqueueId]:
-        """The row with a new id to release it as; that of a release that was cut off is voided."""
-        voided = (*mail.voided, mail.released_as) if mail.released_as is not None else mail.voided
-        new_id = EnqueueId(uuid4())
-        changes = {"state": State.RELEASING, "released_as": new_id, "voided": voided}
-        return self._claim(mail, **changes), new_id
 
     def _entered(self, mail: QuarantinedMail) -> None:
         """The row of the new entry is in the view. Its message goes out only if this is written."""

@@ -7,11 +7,11 @@ view has lost cannot be told from its past; the rows of live mails are there wha
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from mailslice.maintenance.report import DONE, DRY_RUN, NOTHING
 from mailslice.maintenance.slice_range import limited_to_slices
-from mailslice.model.mail import QueueName
 from mailslice.stores.own.runs import RunRow
 
 MAX_AGE = timedelta(days=1)
@@ -26,16 +26,9 @@ def live_mails(newest: Iterable[Iterable[RunRow]], now: datetime) -> int:
     A queue that was drained is shown so by its next count. What a cleanup deletes was dead when it
     counted.
     """
-    counts: dict[QueueName, tuple[datetime, int]] = {}
-    for rows in newest:
-        for row in rows:
-            live = _live(row) if now - row.started <= MAX_AGE else None
-            if live is not None:
-                counts[row.queue] = max(
-                    counts.get(row.queue, (row.started, 0)), (row.started, live)
-                )
-                break
-    return sum(live for _, live in counts.values())
+    young = (row for row in chain.from_iterable(newest) if now - row.started <= MAX_AGE)
+    counts = ((row.started, live, row.queue) for row in young if (live := _live(row)) is not None)
+    return sum({queue: live for _, live, queue in sorted(counts)}.values())
 
 
 def _live(row: RunRow) -> int | None:

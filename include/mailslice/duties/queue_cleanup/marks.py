@@ -195,17 +195,16 @@ def marks_a_round(throttle: Throttle, slots: int) -> float:
 
 def rounds(
     keys: Sequence[tuple[K, int]], most: float, least: int
-) -> Iterator[tuple[int, list[tuple[K, int]]]]:
+) -> Iterator[tuple[int, Sequence[tuple[K, int]]]]:
     """Keys of `most` marks together, or `least` keys; where each round begins."""
-    at, some, count = 0, list[tuple[K, int]](), 0
-    for key in keys:
-        if len(some) >= least and count + key[1] > most:
-            yield at, some
-            at, some, count = at + len(some), [], 0
-        some.append(key)
-        count += key[1]
-    if some:
-        yield at, some
+    at = count = 0
+    for end, (_, marks) in enumerate(keys):
+        if end - at >= least and count + marks > most:
+            yield at, keys[at:end]
+            at, count = end, 0
+        count += marks
+    if keys:
+        yield at, keys[at:]
 
 
 def _waits(outcome: MarksOutcome, batches: Sequence[_Batch], why: str) -> MarksOutcome:

@@ -24,8 +24,8 @@ def require_same(stores: Stores) -> None:
     if locks is None or quarantine is None:
         return
     stored = Locks(locks).holder(NAME)
-    if stored is not None:
-        _require(stores, PostalQuarantineTable(quarantine), stored, _own_name(stores))
+    if stored is not None and stored != (now := _own_name(stores)):
+        _require(stores, PostalQuarantineTable(quarantine), stored, now)
 
 
 def agree(stores: Stores) -> None:
@@ -44,8 +44,6 @@ def _own_name(stores: Stores) -> str:
 
 
 def _require(stores: Stores, quarantine: PostalQuarantineTable, stored: str, now: str) -> None:
-    if stored == now:
-        return
     if stored.rpartition(_AT)[0] == stores.postal.main.url.database:
         entries = list(quarantine.list())
         if not entries or any(found.is_proved for found in look_up(stores.postal, entries)):

@@ -132,9 +132,3 @@ def _judged(
         is_proved=bool(own) or (row is not None and (row.id, row.lock) == (was.id, was.lock)),
         why=why,
     )
-
-
-def came_back(found: QuarantinedMessage) -> bool:
-    """Whether a way back that was cut off queued the row: it is there, or a worker has written."""
-    after = found.newest_of_worker > found.entry.released_after
-    return found.state is QuarantineState.REQUEUED or after

@@ -14,7 +14,6 @@ from mailslice.duties.stuck_mails_postal.keeping import PostalQuarantine, new_lo
 from mailslice.duties.stuck_mails_postal.quarantined import (
     QuarantinedMessage,
     QuarantineState,
-    came_back,
     look_up,
 )
 from mailslice.duties.stuck_mails_postal.telling import PostalDecisionLog
@@ -70,9 +69,11 @@ class PostalReleases:
         if entry.state is EntryState.DISCARDING:
             raise NotReleased("it is being discarded")
         found = self._looked_up(entry)
-        if entry.state is EntryState.RELEASING and came_back(found):
-            self._decide(entry, "released")
-            self._remove(entry)
+        # A way back that was cut off has queued the row: it is there, or a worker has written.
+        by_worker = found.newest_of_worker > entry.released_after
+        is_back = found.state is QuarantineState.REQUEUED or by_worker
+        if entry.state is EntryState.RELEASING and is_back:
+            self._end(entry, "released")
             return found.queued
         self._require_releasable(found)
         self._require_lock()
@@ -88,8 +89,7 @@ class PostalReleases:
             self._table.replace(going, replace(going, state=EntryState.KEPT))
             raise NotReleased("requeued: Postal's queue has it again")
         crash.point("postal:release-queued")
-        self._decide(going, "released")
-        self._remove(going)
+        self._end(going, "released")
         return number
 
     def discard(self, entry: PostalEntry) -> None:
@@ -116,8 +116,7 @@ class PostalReleases:
                 raise
             except MailsliceError as error:  # of a server's database: the entry says what is to do
                 raise PostalSilent(f"Postal cannot be asked: {error}") from error
-        self._decide(going, "discarded")
-        self._remove(going)
+        self._end(going, "discarded")
 
     def _current(self, entry: PostalEntry) -> PostalEntry:
         current = self._table.get(entry.server, entry.message)
@@ -148,13 +147,11 @@ class PostalReleases:
         if not found.has_content:
             raise NotReleased("content lost: Postal dropped it; 'export' gives it as a file")
 
-    def _remove(self, entry: PostalEntry) -> None:
-        self._require_lock()
-        self._quarantine.remove(entry)
-
-    def _decide(self, entry: PostalEntry, action: str) -> None:
+    def _end(self, entry: PostalEntry, action: str) -> None:
         log = PostalDecisionLog(self._stores, self._request.who, entry.run)
         log.save_entry(entry, action, "in quarantine", self._request.reason, self._clock())
+        self._require_lock()
+        self._quarantine.remove(entry)
 
 
 @contextmanager

@@ -39,13 +39,13 @@ class ClosingTidier:
         self._queue = PostalQueue(self._postal.main)
         self._decisions = PostalDecisionLog(run.stores, run.request.who, run.request.run)
 
-    def finish_all(self, planned: Collection[int]) -> dict[str, int]:
+    def finish_all(self, planned: Collection[int]) -> Counter[str]:
         """What was finished, by outcome; rows that are `planned` or cannot be asked stay."""
         finished: Counter[str] = Counter()
         for entry in self._run.stores.records.postal_quarantine.list():
             if entry.state in BEING_CLOSED and (outcome := self._finished(entry, planned)):
                 finished[outcome] += 1
-        return dict(finished)
+        return finished
 
     def settle(self, entry: PostalEntry) -> ClosingOutcome:
         """By a look at Postal. QUEUED: nothing was changed, and the entry stays."""
@@ -123,23 +123,23 @@ class ClosingTidier:
         return ClosingOutcome.WITHDRAWN if self.withdraw(entry) else None
 
     def _has_content(self, entry: PostalEntry) -> bool:
-        """Whether Postal has it; not where the server is gone for certain."""
-        if not self._queue.existing_servers([entry.server]):
-            return False
         messages = self._messages(entry.server)
+        if messages is None:
+            return False
         rows = messages.by_id([entry.message])
         return entry.message in messages.has_own_header(rows.values())
 
     def _records(self, entry: PostalEntry) -> list[PostalDelivery] | None:
         """The delivery records; None where the server, or the message, is gone for certain."""
-        if not self._queue.existing_servers([entry.server]):
-            return None
         messages = self._messages(entry.server)
-        if not messages.existing([entry.message]):
+        if messages is None or not messages.existing([entry.message]):
             return None
         return messages.deliveries([entry.message]).get(entry.message, [])
 
-    def _messages(self, server: int) -> ServerMessages:
+    def _messages(self, server: int) -> ServerMessages | None:
+        """None where the server is gone for certain."""
+        if not self._queue.existing_servers([server]):
+            return None
         return ServerMessages(self._postal.messages, self._postal.database_of(server))
 
     def _record(self, entry: PostalEntry) -> None:

@@ -92,8 +92,7 @@ class StuckMessages:
         self._perform_rows(closed)
         # A row that was planned may have been left alone, or answered: then nothing needs the copy
         # that a killed run made of it.
-        for outcome, count in self._tidying.finish_all(()).items():
-            finished[outcome] = finished.get(outcome, 0) + count
+        finished.update(self._tidying.finish_all(()))
         for server, why in sorted(self._servers.unreadable.items()):
             log.warning("server %d was left out: %s", server, why)
 
@@ -298,11 +297,9 @@ class StuckMessages:
         database = self._postal.database_of(row.server)
         try:
             content = ServerMessages(self._postal.messages, database).content(message)
-        except StoreUnavailable as error:
-            if self._postal.same_server:
-                raise
-            raise RecordRefused(str(error)) from error
         except MailsliceError as error:
+            if isinstance(error, StoreUnavailable) and self._postal.same_server:
+                raise
             raise RecordRefused(str(error)) from error
         if content is None:
             raise MessageChanged(f"message {message.id} of server {row.server} lost its content")
