@@ -130,7 +130,7 @@ def browse(
     ] = False,
 ) -> None:
     """The mails of the queue, oldest first, without their content."""
-    mail_filter = mails.parsed()
+    mail_filter = mails.parsed(looks=True)
     with open_queue(queue) as opened:
         found = opened.queue.browse(mail_filter, None if due_before else limit, after)
         rows = shapes.with_next_delivery(opened.stores, queue, found)
@@ -268,7 +268,7 @@ def export(
     """Write the mails of a queue as .eml files, byte for byte. They stay in the queue."""
     from mailslice.cli.exporting import export_mails
 
-    mail_filter = mails.parsed()
+    mail_filter = mails.parsed(looks=True)
     with open_queue(queue) as opened:
         rows = opened.queue.browse(mail_filter, limit)
         export_mails(out, opened.queue, rows, folder)

@@ -41,7 +41,7 @@ def deleted(
     """Mails that people deleted and 'queue undelete' can bring back, the newest run first."""
     from mailslice.admin.deletions import deleted_mails, deleted_runs
 
-    mail_filter = mails.parsed()
+    mail_filter = mails.parsed(looks=True)
     if runs and not (mail_filter.is_empty and run is None):
         raise BadInput("queue deleted --runs: it counts whole runs; give no filter and no --run")
     with open_queue(queue) as opened:

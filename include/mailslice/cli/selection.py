@@ -46,10 +46,15 @@ class MailOptions:
             getattr(self, one.name) is not None for one in fields(self) if one.name != "older_than"
         )
 
-    def parsed(self, stdin: Iterable[str] | None = None) -> MailFilter:
-        """The filter; `-` reads ids from stdin. Raises BadInput naming the option."""
-        ids = None if self.ids is None else _all_ids(self.ids, stdin)
-        return MailFilter.of_texts(**{**asdict(self), "ids": ids}, prefix="--")
+    def parsed(self, stdin: Iterable[str] | None = None, *, looks: bool = False) -> MailFilter:
+        """The filter; `-` reads ids from stdin. Raises BadInput naming the option.
+
+        For a command that only `looks` an empty sender is the null sender, too.
+        """
+        texts = asdict(self) | {"ids": None if self.ids is None else _all_ids(self.ids, stdin)}
+        if looks and self.sender == "":
+            texts["sender"] = "<>"
+        return MailFilter.of_texts(**texts, prefix="--")
 
 
 def _all_ids(given: list[str], stdin: Iterable[str] | None) -> Iterator[EnqueueId]:

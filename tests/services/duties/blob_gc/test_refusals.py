@@ -21,6 +21,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, BadSetting, ClockSkew, GateFailed, PlanRefused, Refused
 from mailslice.stores import open_stores
 from mailslice.stores.blobs.s3_store import S3BlobStore
+from tests.services.duties.blob_gc.conftest import OLD
 from tests.services.duties.world import ahead, queued_mail
 
 HOURS = timedelta(hours=1)
@@ -187,21 +188,21 @@ def test_a_view_that_lost_live_mails_stops_the_run_whatever_cleanups_deleted(hea
     heap.row(header, body)
     heap.collect()
 
-    def ledger(duty, **counts):
-        started = ahead(HOURS)().isoformat()
+    def ledger(duty, at, **counts):
+        started = ahead(OLD + at)().isoformat()
         report = {"duty": duty, "queue": "spool", "status": "done", "finished": None}
         report |= {"dagRun": None, "who": "x", "reason": None, "planDigest": None, **counts}
         Ledger(heap.stores, heap.settings).write(
             {**report, "run": f"{uuid.uuid4()}", "started": started}
         )
 
-    ledger("queue_cleanup", applied=1000)
-    ledger("queue_size", live=1)
+    ledger("queue_cleanup", HOURS * 0.75, applied=1000)
+    ledger("queue_size", HOURS * 0.25, live=1)
     assert heap.collect(HOURS / 2)["liveMails"] == 1
     heap.cql("TRUNCATE {}.enqueuedmailsv4")
     with pytest.raises(GateFailed, match=r"each of 1 live mails.*view_references is 0"):
         heap.collect(HOURS)
-    ledger("queue_size", live=0)
+    ledger("queue_size", HOURS * 0.8, live=0)
     assert heap.collect(HOURS)["candidates"] == 2
 
 
