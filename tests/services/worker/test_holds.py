@@ -243,7 +243,7 @@ async def test_what_is_ready_as_the_queue_is_held_goes_back_however_slow_the_bro
             for number in range(3):
                 await worker.enqueue(mail(f"m-{number}"), CONTENT)
             async with aclosing(worker.deliveries(4)) as deliveries:
-                first = await next_of(deliveries)
+                await (await next_of(deliveries)).complete()
                 await until(lambda d=deliveries: len(list(d.received())) == 2)
                 await asyncio.sleep(0.3)
                 rabbit.hangs = True
@@ -251,7 +251,6 @@ async def test_what_is_ready_as_the_queue_is_held_goes_back_however_slow_the_bro
                 await until(lambda w=worker: w.context.statistics.held_whole == 1)
                 assert await nothing_within(deliveries, 0.5)
                 rabbit.hangs = False
-                await first.complete()
                 assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 2) == 2
                 await released(spool)
                 for _ in range(2):
