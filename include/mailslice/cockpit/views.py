@@ -256,11 +256,11 @@ def runs_of(stores: Stores, duty: str, dag_run: str | None = None) -> list[dict[
     if dag_run is None:
         return lines
     others = set(runs.queues(duty)) - {row.queue for row in rows}
-    lines += map(run_line, _kept_reports(stores, duty, sorted(others), dag_run))
+    lines += map(run_line, _reports_in_folders(stores, duty, sorted(others), dag_run))
     return sorted(lines, key=lambda line: line["started"] or _LONG_AGO, reverse=True)
 
 
-def _kept_reports(
+def _reports_in_folders(
     stores: Stores, duty: str, queues: Iterable[QueueName], dag_run: str
 ) -> Iterator[Mapping[str, Any]]:
     """Of the queues on which that run has ended."""

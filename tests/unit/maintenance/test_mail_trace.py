@@ -148,7 +148,7 @@ class Mute:
         raise MailsliceError(f"no {name} here")
 
 
-def told(monkeypatch: pytest.MonkeyPatch, text: str, source: str, *moving: Any) -> list[Any]:
+def answers_of(monkeypatch: pytest.MonkeyPatch, text: str, source: str, *moving: Any) -> list[Any]:
     """What the source says of the mail, and whether it knows."""
     tables = {MovingMails: SimpleNamespace(list=lambda _: iter(moving))}
     existing = classmethod(lambda cls, *_: tables.get(cls))
@@ -180,7 +180,7 @@ def test_a_mail_that_a_move_holds_is_known_with_the_command_that_finishes_it(
     other = moving_mail(State.TAKEN, "outgoing")
     other.enqueue_id, other.name = UUID(int=8), "n"
     mail = moving_mail(state, to, released_as=UUID(int=9))
-    ((answer, time, said),) = told(monkeypatch, text, "moving", other, mail)
+    ((answer, time, said),) = answers_of(monkeypatch, text, "moving", other, mail)
     assert (answer, time) == ("yes", AT)
     assert said.startswith(says)
     assert said.endswith("by ada: a full disk")
@@ -227,7 +227,7 @@ def test_a_mail_that_a_delete_keeps_is_known_with_its_run_and_end(
     monkeypatch: pytest.MonkeyPatch, text: str, more: dict[str, Any], says: str
 ) -> None:
     deleted(monkeypatch, **more)
-    ((answer, time, said),) = told(monkeypatch, text, "deleted")
+    ((answer, time, said),) = answers_of(monkeypatch, text, "deleted")
     assert (answer, time) == ("yes", AT)
     assert said.startswith("deleted by ada, run r2: spam; ")
     assert said.endswith(says)
@@ -237,9 +237,9 @@ def test_deletes_of_too_many_mails_are_unknown_and_the_others_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deleted(monkeypatch, mails=mail_trace.MOST_DELETED + 1)
-    ((answer, _, said),) = told(monkeypatch, str(ID), "deleted")
+    ((answer, _, said),) = answers_of(monkeypatch, str(ID), "deleted")
     assert answer == "unknown"
     assert said.startswith("100001 mails that deletes keep were not read")
     deleted(monkeypatch, mails=mail_trace.MOST_DELETED)
-    answers = [answer for answer, _, _ in told(monkeypatch, str(ID), "deleted")]
+    answers = [answer for answer, _, _ in answers_of(monkeypatch, str(ID), "deleted")]
     assert answers == ["yes", "unknown"]
