@@ -509,6 +509,11 @@ class MailQueueContract:
             lambda queue: queue.size(),
             lambda queue: len(list(queue.slices())),
             lambda queue: queue.live_summary(10).size,
+            lambda queue: len(list(queue.browse())),
+            lambda queue: len(list(queue.page(PageReading(), 10))),
+            lambda queue: len(list(queue.matching(MailFilter(sender="alice@example.org")))),
+            lambda queue: queue.delete(MailFilter(name="mail-1")),
+            lambda queue: queue.clear(),
         ],
     )
     def test_mails_that_james_clears_between_two_reads_do_not_count_as_live(

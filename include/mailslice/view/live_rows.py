@@ -302,7 +302,7 @@ class LiveRows:
         for batch in batches(candidates, at_a_time):
             found = (table.by_ids(self.queue, of.items()) for table, of in self._by_table(batch))
             rows = {row.enqueue_id: row for row in chain.from_iterable(found)}
-            yield from (rows[candidate[0]] for candidate in batch if candidate[0] in rows)
+            yield from (rows[one[0]] for one in self._in_view(batch) if one[0] in rows)
 
     def present(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         """Those candidates whose rows are still there and in view, in their order."""
@@ -330,9 +330,7 @@ class LiveRows:
         )
 
     def _present(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        batch, window = list(candidates), self.shape.window
-        if batch and (start := self._start()) is not None:  # James moves it on, then drops marks
-            batch = [one for one in batch if is_live(one[2].slice_start, start, window)]
+        batch = self._in_view(list(candidates))
         present = {
             row_id.enqueue_id
             for table, ids_by_partition in self._by_table(batch)
@@ -340,6 +338,11 @@ class LiveRows:
             for row_id in page
         }
         return [candidate for candidate in batch if candidate[0] in present]
+
+    def _in_view(self, batch: list[Candidate]) -> list[Candidate]:
+        """Those not behind browseStart as it is now: James moves it on, then drops marks."""
+        start, window = self._start() if batch else None, self.shape.window
+        return [one for one in batch if start is None or is_live(one[2].slice_start, start, window)]
 
     def _by_table(
         self, batch: Iterable[Candidate]
