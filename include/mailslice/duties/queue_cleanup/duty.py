@@ -221,7 +221,7 @@ def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Mov
     target = second.browse_start(starts_of(run.stores, run.queue).browse)
     if target is not None:
         _save(run, progress, **{_TARGET: iso(target)})
-    moved = move_browse_start(run.stores, run.queue, target, run.clock)
+    moved = move_browse_start(run.stores, run.queue, target)
     # Of another start that is stored nobody can say whether that try wrote its own before.
     if moved.wrote is None and moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
         moved = replace(moved, wrote=moved.before)
@@ -312,7 +312,7 @@ def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> M
     if plan.ranged:
         return Moved(stored, None, stored)
     oldest = remaining.oldest_row(at_or_after=stored)
-    moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window, run.clock)
+    moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window)
     if moved.after is not None:
         run.stores.own.slice_statistics.delete_before(run.queue, moved.after)
     return moved

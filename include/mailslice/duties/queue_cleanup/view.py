@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailslice.codec.row import epoch_us
 from mailslice.duties.queue_cleanup import decide
-from mailslice.model.clock import Clock
 from mailslice.model.mail import Partition, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import slice_start
@@ -93,28 +91,26 @@ class Moved:
     after: datetime | None
 
 
-def move_browse_start(
-    stores: Stores, queue: QueueName, target: datetime | None, clock: Clock
-) -> Moved:
+def move_browse_start(stores: Stores, queue: QueueName, target: datetime | None) -> Moved:
     """Raise browseStart to `target`, unless it is there or beyond already. Read back at quorum."""
-    table, now = stores.tables.browse_starts, epoch_us(clock())
+    table = stores.tables.browse_starts
     stored = table.get(queue)
     if stored is None or (target is not None and target <= stored.value):
         target = None
-    return _moved(table, queue, stored, target, now)
+    return _moved(table, queue, stored, target)
 
 
 def move_content_start(
-    stores: Stores, queue: QueueName, oldest_row: datetime | None, window: timedelta, clock: Clock
+    stores: Stores, queue: QueueName, oldest_row: datetime | None, window: timedelta
 ) -> Moved:
     """Raise contentStart to the oldest slice with a row, never after browseStart as it is now."""
-    table, now = stores.tables.content_starts, epoch_us(clock())
+    table = stores.tables.content_starts
     browse, stored = stores.tables.browse_starts.get(queue), table.get(queue)
     target = None
     if browse is not None:
         before = stored.value if stored else None
         target = decide.new_content_start(before, oldest_row, browse.value, window)
-    return _moved(table, queue, stored, target, now)
+    return _moved(table, queue, stored, target)
 
 
 def _moved(
@@ -122,16 +118,18 @@ def _moved(
     queue: QueueName,
     stored: Start | None,
     target: datetime | None,
-    now_us: int,
 ) -> Moved:
-    """Write `target`, where there is one, with the time max(now, WRITETIME + 1).
+    """Write `target`, where there is one, right after what was read, by the time WRITETIME + 1.
 
-    That now is from before the read: what James writes after the read is newer than ours and wins,
-    so that a start it has raised meanwhile is never lowered. Whatever is read back counts.
+    So whatever James writes after the read wins, also by a clock that is behind ours: it drops
+    marks behind its start, taken or not. Whatever is read back counts.
     """
     before = stored.value if stored else None
     if target is None:
         return Moved(before, None, before)
-    table.write(queue, target, max(now_us, stored.written_us + 1) if stored else now_us)
+    if stored is None:
+        table.insert_first(queue, target)
+    else:
+        table.write(queue, target, stored.written_us + 1)
     after = table.get(queue)
     return Moved(before, target, after.value if after else None)

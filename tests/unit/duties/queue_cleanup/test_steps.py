@@ -44,7 +44,7 @@ from mailslice.testing.memory import MemoryDeletedMails, MemoryEnqueuedMails, Me
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
 
-HOUR = timedelta(hours=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 BASE = slice_start(NOW, HOUR) - 30 * HOUR
 
 
@@ -310,6 +310,19 @@ def test_a_start_that_james_moved_on_before_a_killed_try_is_not_judged(view, mon
     drop_marks(view.tables.deleted, QUEUE, [live, dead])
     view.take("apply")
     assert view.take("verify")["success"]
+
+
+def test_a_james_whose_clock_is_behind_moves_the_starts_that_a_cleanup_wrote(view):
+    """It drops marks behind its browseStart, and does not look whether that was taken."""
+    starts = (view.tables.browse_starts, view.tables.content_starts)
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.insert(3, dead=False)
+    view.take("plan", "check", "apply")
+    assert [table.get(QUEUE).value for table in starts] == [view.at(3)] * 2
+    for table in starts:
+        table.write(QUEUE, view.at(5), epoch_us(NOW - 5 * MINUTE))
+    assert [table.get(QUEUE).value for table in starts] == [view.at(5)] * 2
 
 
 @pytest.mark.parametrize(("live", "in_view"), [(3, False), (0, True)], ids=["behind", "in view"])
