@@ -311,7 +311,9 @@ def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> M
     stored = starts_of(run.stores, run.queue).content
     if plan.ranged:
         return Moved(stored, None, stored)
-    oldest = remaining.oldest_row(at_or_after=stored)
+    # Into slices that were open when they were read more rows may have come since.
+    opened = decide.highest_browse_start(plan.open_for, now=remaining.read_at, grace=plan.grace)
+    oldest = min(opened, remaining.oldest_row(at_or_after=stored) or opened)
     moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window)
     if moved.after is not None:
         run.stores.own.slice_statistics.delete_before(run.queue, moved.after)

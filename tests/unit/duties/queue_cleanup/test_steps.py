@@ -325,6 +325,23 @@ def test_a_james_whose_clock_is_behind_moves_the_starts_that_a_cleanup_wrote(vie
     assert [table.get(QUEUE).value for table in starts] == [view.at(5)] * 2
 
 
+def test_content_start_passes_no_slice_that_was_open_when_it_was_read(view, monkeypatch):
+    """What comes into it later is found by the next run."""
+    view.start_at(0)
+    view.insert(0, dead=True)
+    drop, late = duties.drop_proved_marks, []
+
+    def meanwhile(*given):
+        view.tables.browse_starts.write(QUEUE, view.at(31), epoch_us(NOW + HOUR))
+        late.append(view.insert(30, dead=True))
+        return drop(*given)
+
+    monkeypatch.setattr(duties, "drop_proved_marks", meanwhile)
+    view.take("plan", "check", "apply", "verify", "report")
+    assert view.tables.content_starts.get(QUEUE).value == view.at(29)
+    assert view.take("plan", clock=lambda: NOW + 3 * HOUR)["planned"] == 1
+
+
 @pytest.mark.parametrize(("live", "in_view"), [(3, False), (0, True)], ids=["behind", "in view"])
 def test_a_mark_that_goes_before_its_row_is_an_alarm_in_view_alone(
     view, monkeypatch, live, in_view
