@@ -119,7 +119,8 @@ class NodeWork:
                 return f"a garbagecollect is at work on {working}: never two nodes at once"
             self.sleep(POLL_S)
         self.run.require_lock()
-        if away := [other.address for other in self.nodes.all() if not other.up]:
+        up = {node: False} | {other.address: other.up for other in self.nodes.all()}
+        if away := [address for address, is_up in up.items() if not is_up]:
             return f"{', '.join(away)} is down: while a node is away the others have enough to do"
         if not self.params.unrepaired:
             # What is purged from now on is older than the last repair: a proof is never older.

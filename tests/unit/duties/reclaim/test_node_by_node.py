@@ -208,6 +208,14 @@ def test_a_node_that_goes_down_stops_the_run(work, cluster):
     assert summary["left"] == 3
 
 
+def test_a_node_that_left_the_cluster_stops_the_run(work):
+    """`Nodes` knows nothing of it: asking it would end in no error of ours."""
+    summary = work(plan=plan_of(["n1", "n9", "n2"]))
+    assert work.lines() == ["n1 flush", "n1 garbagecollect"]
+    assert "n9 is down" in summary["stopped"]
+    assert summary["left"] == 2
+
+
 def test_a_collection_that_somebody_else_started_is_waited_for(work, cluster):
     cluster.collecting = ["n1", "n1"]
     assert work()["applied"] == 3
