@@ -1,6 +1,7 @@
 """The plan: which slices are dead, and where browseStart may go. Changes nothing in the stores."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain, islice
@@ -27,7 +28,7 @@ from mailslice.maintenance.artifacts import PLAN_FOLDER, iso
 from mailslice.maintenance.gates import Reads
 from mailslice.maintenance.run import Run
 from mailslice.model import crash
-from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.errors import BadInput, MailsliceError, Undecodable
 from mailslice.model.names import DELETED_MAILS, QueueTable
 from mailslice.model.slices import is_live
 from mailslice.stores.cassandra.repairs import table_repairs
@@ -246,14 +247,17 @@ def _words(
 def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
     """About the bytes of a planned row, as James' message has them: the mean of a few, or 0."""
     step = max(1, len(planned) // _SAMPLED_PARTITIONS)
-    sizes = [
-        len(message.encode(row.item))
+    rows = (
+        row
         for partition in planned[::step][:_SAMPLED_PARTITIONS]
         for row in islice(
             rows_of(run.stores, partition.table).rows(run.queue, partition.partition), _SAMPLED_ROWS
         )
-    ]
-    return sum(sizes) / len(sizes) if sizes else 0.0
+    )
+    with suppress(Undecodable):  # one that no message can hold
+        sizes = [len(message.encode(row.item)) for row in rows]
+        return sum(sizes) / max(1, len(sizes))
+    return 0.0
 
 
 def unrepaired_tables(

@@ -325,6 +325,15 @@ def test_a_james_whose_clock_is_behind_moves_the_starts_that_a_cleanup_wrote(vie
     assert [table.get(QUEUE).value for table in starts] == [view.at(5)] * 2
 
 
+def test_a_row_that_no_message_can_hold_goes_as_any_other(view):
+    view.start_at(0)
+    partition = Partition(view.at(0), 0)
+    row = view.tables.v4.row(QUEUE, partition, view.insert(0, dead=True))
+    mail = replace(row.item.mail, attributes={"name": b"\xff"})
+    view.tables.v4.insert_future(replace(row, item=replace(row.item, mail=mail)))
+    assert view.take("plan")["planned"] == 1
+
+
 def test_content_start_passes_no_slice_that_was_open_when_it_was_read(view, monkeypatch):
     """What comes into it later is found by the next run."""
     view.start_at(0)
