@@ -38,7 +38,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.dead_letters import MAX_CHECKED_OUT
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.model.names import CONTENT_START, RabbitNames
+from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores import Stores
 
@@ -330,8 +330,7 @@ def _summary(stores: Stores, name: QueueName) -> dict[str, object]:
 def _details(opened: OpenQueue) -> dict[str, object]:
     stores, tables, name = opened.stores, opened.stores.tables, opened.queue.name
     browse = tables.browse_starts.get(name)
-    # James 3.5 has no such table, and looking makes none.
-    content = None if CONTENT_START in tables.missing() else tables.content_starts.get(name)
+    content = tables.content_start(name)
     return _summary(stores, name) | {
         "configuration": shapes.configuration(opened.configuration),
         "browseStart": browse.value if browse else None,

@@ -298,6 +298,9 @@ class MemoryTables:
     def require_keyspace(self) -> None:
         return
 
+    def content_start(self, queue: QueueName) -> Start | None:
+        return self.content_starts.get(queue)
+
     def create(self) -> tuple[str, ...]:
         return ()
 

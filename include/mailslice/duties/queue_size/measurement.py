@@ -149,7 +149,7 @@ def take(run: Run) -> dict[str, Any]:
     require(stores, run.queue)
     first = sample_once(stores, run.queue, run.clock) if params.sample else None
     now, view = run.clock(), view_shape(stores)
-    content = stores.tables.content_starts.get(run.queue)
+    content = stores.tables.content_start(run.queue)
     slices, buckets = slices_to_measure(run, view, now)
     measure = Measure(run.settings, run.queue, view.window, buckets, now)
     measured = measure.in_spark(run.spark(), slices) if slices else []
@@ -235,7 +235,7 @@ def slices_to_measure(run: Run, view: Shape, now: datetime) -> tuple[list[dateti
     partitions = LiveRows(tables, run.queue, view).partitions(now)
     buckets = max([view.buckets, *(partition.bucket + 1 for partition in partitions)])
     starts = {partition.slice_start for partition in partitions}
-    browse, content = tables.browse_starts.get(run.queue), tables.content_starts.get(run.queue)
+    browse, content = tables.browse_starts.get(run.queue), tables.content_start(run.queue)
     if browse is not None and content is not None and content.value < browse.value:
         first = slice_start(content.value, view.largest_window)
         behind = partitions_to_read(

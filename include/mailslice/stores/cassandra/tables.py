@@ -3,7 +3,8 @@
 from functools import cached_property
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.names import EVENT_STORE, QueueTable
+from mailslice.model.mail import QueueName
+from mailslice.model.names import CONTENT_START, EVENT_STORE, QueueTable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import (
     create_queue_tables,
@@ -14,7 +15,7 @@ from mailslice.stores.cassandra.ddl import (
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.session import CassandraSession
-from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts
+from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
 from mailslice.stores.cassandra.table import Statement, Table, applied, insert
 
 
@@ -83,6 +84,10 @@ class QueueTables:
         """Names of the tables that are still to be created."""
         names = tables_of(self._session, self._session.settings.keyspace)
         return tuple(name for name in queue_tables(self._settings.queue.table) if name not in names)
+
+    def content_start(self, queue: QueueName) -> Start | None:
+        """None also of James 3.5 and 3.6, which have no such table: looking makes none."""
+        return None if CONTENT_START in self.missing() else self.content_starts.get(queue)
 
     def create(self) -> tuple[str, ...]:
         """Create keyspace and tables, those that are missing; the names of the created tables."""

@@ -271,3 +271,16 @@ def test_slices_behind_browse_start_are_measured_down_to_content_start(filled, f
     start = slice_start(now, HOUR)
     assert slices == [start + at * HOUR for at in (-3, -2, -1, 0, 1)]
     assert buckets == 1
+
+
+@pytest.mark.new_keyspaces
+def test_a_james_without_content_start_is_measured(fresh, now):
+    """James 3.5 and 3.6 have no such table, and looking makes none."""
+    with open_stores(fresh.settings) as opened:
+        queues.create(opened, QUEUE)
+        opened.tables.v4.insert_many([row(QUEUE, now)])
+        opened.tables.browse_starts.insert_first(QUEUE, slice_start(now, HOUR))
+        opened.cassandra.execute(f"DROP TABLE {fresh.settings.cassandra.keyspace}.contentstart")
+    request = RunRequest("queue_size", QUEUE, "run-1", params={"sample": False})
+    report = run_all_in_process(request, fresh.settings, clock=lambda: now)
+    assert (report["status"], report["size"], report["contentStart"]) == ("done", 1, None)
