@@ -43,6 +43,7 @@ from mailslice.stores.cassandra.session import Pending
 DELETED_SINCE_PLAN = "gone since plan"
 MAX_NAMED = 99
 """So many partitions that failed are in the report."""
+_CLEAN = "nothing to do, the range is clean already: "
 _IN_FLIGHT = 16
 _LOCK_CHECK_INTERVAL = 64
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
@@ -132,26 +133,21 @@ class QueueCleanup(Duty[CleanupPlan]):
         if not (result.applied or result.skipped or moved or marks["dropped"] or quarantined):
             return ""
         orphan_rows = len(steps.plan.get("strays", ())) - quarantined
-        queue = steps.folder.queue
-        orphan_text = (
-            f"{orphan_rows} rows without a mark stay before contentStart "
-            "(--sweep --aside sets them aside)"
-        )
+        queue, command = steps.folder.queue, "(--sweep --aside sets them aside)"
         parts = [
             (f"{result.applied} rows deleted", True),
             (f"{sum(result.skipped.values())} skipped", result.skipped),
             (f"{' and '.join(moved)} moved" if moved else "the starts stay", True),
             (f"{quarantined} rows set aside (mailslice stuck list {queue})", quarantined),
             (f"{marks['dropped']} deleted marks dropped ({marks['proof']})", marks["dropped"]),
-            (orphan_text, orphan_rows),
+            (f"{orphan_rows} rows without a mark stay before contentStart {command}", orphan_rows),
         ]
         return ", ".join(text for text, is_true in parts if is_true) + _waiting(marks)
 
     def nothing(self, steps: Summaries) -> str:
         message = super().nothing(steps)
-        if not message.startswith("nothing to do"):
-            message = f"nothing to do, the range is clean already: {message}"
-        return message + _waiting(_marks(steps))
+        clean = "" if message.startswith("nothing to do") else _CLEAN
+        return clean + message + _waiting(_marks(steps))
 
     def problem(self, steps: Summaries) -> str | None:
         return super().problem(steps) or next(iter(steps.result.fields.get("keptAnew", ())), None)

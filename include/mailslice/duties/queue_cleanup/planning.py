@@ -63,20 +63,16 @@ class _Reading:
 
     @property
     def oldest_live(self) -> datetime | None:
-        if self.browse is None:
-            return None
-        return decide.oldest_live(self.slices, self.browse, self.shape.window)
+        return self.browse and decide.oldest_live(self.slices, self.browse, self.shape.window)
 
     @property
     def counts(self) -> RowCounts:
         return decide.counts(self.slices, self.browse, self.shape.window)
 
     def new_browse_start(self, grace: timedelta) -> datetime | None:
-        if self.browse is None:
-            return None
         highest = decide.highest_browse_start(self.open_for, now=self.now, grace=grace)
-        window = self.shape.window
-        return decide.new_browse_start(self.browse, self.oldest_live, window, highest)
+        stored, oldest, window = self.browse, self.oldest_live, self.shape.window
+        return stored and decide.new_browse_start(stored, oldest, window, highest)
 
     def live_rows(self) -> Iterator[RowKey]:
         """Some rows of each partition with live ones, oldest first."""
@@ -94,8 +90,6 @@ class _Reading:
 
     def orphan_rows(self) -> tuple[RowKey, ...]:
         """Rows without a mark in the swept slices, the first of them."""
-        if self.browse is None:
-            return ()
         swept = (one for one in self.partitions if one.slice_start in self.swept)
         rows = chain.from_iterable(RowKey.of(one, one.survivors) for one in swept)
         return tuple(islice(rows, MAX_ORPHAN_ROWS))
